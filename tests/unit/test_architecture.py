@@ -228,6 +228,8 @@ WITHOUT_TEST_FILE = {
     "services/messages/types/definitions.py": "declarations only",
     "services/protocol/header_values.py": "golden/test_protocol_session.py",
     "services/protocol/subscribing.py": "golden/test_protocol_session.py",
+    "services/queues/folding.py": "unit/test_queues_machine.py",
+    "services/queues/values.py": "declarations only",
     "services/replication/effects.py": "declarations only",
     "services/replication/instance/__init__.py": "imports only",
     "services/replication/instance/answers.py": "declarations only",

@@ -1,0 +1,155 @@
+"""Records of a queue's machine that are on their way to the disk: what they say takes effect, here
+too, when they are read back from the journal (rule 5)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+
+from xxhash import xxh3_64_intdigest as checksum64
+
+from raylay.services.messages.records import Command
+from raylay.services.queues.decisions import Consumer, Draft, Leased
+from raylay.services.queues.records import (
+    Move,
+    Removal,
+    Transfer,
+    keys_of,
+    pack_removal,
+    pack_transfer,
+)
+from raylay.services.queues.values import FROZEN, Message
+
+DRAFT_MESSAGES_MAX = 4_096
+_TAGS_SHIFT = 32
+
+
+class Drafted:
+    """A draft. Its messages are frozen and hold its tag.
+
+    Attributes:
+        receivers: of each message, where it is sent when its removal is in the journal: the
+            consumers, and the number of the lease that it would have.
+    """
+
+    __slots__ = ("messages", "receivers", "tag", "why")
+
+    def __init__(self, tag: int, why: str) -> None:
+        self.tag = tag
+        self.why = why
+        self.messages: list[Message] = []
+        self.receivers: list[tuple[Leased, list[Consumer]]] = []
+
+    def frozen(self, message: Message) -> bool:
+        """Whether the message still waits for this draft."""
+        return message.state == FROZEN and message.held == self.tag
+
+
+class Drafts:
+    """Those that are out, by tag, and those that are still being filled.
+
+    Args:
+        name: of the instance.
+        incarnation, life, fence_txid: what tells these tags from those of all former machines,
+            whose records the journal may bring again.
+    """
+
+    __slots__ = ("_name", "_next", "_open", "_out", "made")
+
+    def __init__(self, name: str, incarnation: int, life: int, fence_txid: int) -> None:
+        self._name = name
+        seed = checksum64(struct.pack("<QQQ", incarnation, life, fence_txid))
+        self._next = (seed >> _TAGS_SHIFT << _TAGS_SHIFT) + 1
+        self._out: dict[int, Drafted] = {}
+        self._open: dict[str, Drafted] = {}
+        self.made: list[Draft] = []
+        """Drafts that are to be said."""
+
+    def __len__(self) -> int:
+        return len(self._out)
+
+    def number(self) -> int:
+        """One that no former machine had, for a tag or a lease."""
+        self._next += 1
+        return self._next
+
+    def transfer(self, messages: list[tuple[Message, str]]) -> None:
+        """Freezes these and says who is to own them, a generation higher."""
+        for begin in range(0, len(messages), DRAFT_MESSAGES_MAX):
+            drafted = Drafted(self.number(), "")
+            part = messages[begin : begin + DRAFT_MESSAGES_MAX]
+            for message, _ in part:
+                self._freeze(drafted, message)
+            body = pack_transfer(Transfer(self._name, drafted.tag, _moves(part)))
+            self._out[drafted.tag] = drafted
+            self.made.append(Draft(drafted.tag, Command.TRANSFER, body))
+
+    def remove(
+        self, message: Message, why: str, receivers: tuple[Leased, list[Consumer]] | None = None
+    ) -> None:
+        """Freezes it and says, with others of the same reason at the next `flush`, that it leaves
+        the queue."""
+        drafted = self._open.get(why)
+        if drafted is None:
+            drafted = self._open[why] = Drafted(self.number(), why)
+        self._freeze(drafted, message)
+        if receivers is not None:
+            drafted.receivers.append(receivers)
+        if len(drafted.messages) >= DRAFT_MESSAGES_MAX:
+            self._say(self._open.pop(why))
+
+    def flush(self) -> list[Draft]:
+        """All drafts that are to be said now."""
+        for drafted in self._open.values():
+            self._say(drafted)
+        self._open.clear()
+        made, self.made = self.made, []
+        return made
+
+    def take(self, tag: int) -> Drafted | None:
+        """Forgets a draft: it was read, or its append has failed."""
+        return self._out.pop(tag, None)
+
+    def failed(self, tags: Collection[int]) -> list[Drafted]:
+        """The drafts of these tags, forgotten."""
+        return [found for tag in tags if (found := self.take(tag)) is not None]
+
+    def left(self, consumer: Consumer) -> None:
+        """The consumer is no more: what was to be sent to it is not, and takes no place of it."""
+        for drafted in (*self._out.values(), *self._open.values()):
+            for number, (leased, consumers) in enumerate(drafted.receivers):
+                if consumer in consumers:
+                    left = [each for each in consumers if each != consumer]
+                    drafted.receivers[number] = leased, left
+
+    def _freeze(self, drafted: Drafted, message: Message) -> None:
+        message.state = FROZEN
+        message.held = drafted.tag
+        drafted.messages.append(message)
+
+    def _say(self, drafted: Drafted) -> None:
+        # What was acknowledged meanwhile is removed once more, which changes nothing.
+        keys = keys_of(message.key for message in drafted.messages)
+        body = pack_removal(Removal(self._name, drafted.tag, keys, drafted.why))
+        self._out[drafted.tag] = drafted
+        self.made.append(Draft(drafted.tag, Command.QUEUE_REMOVAL, body))
+
+
+def _moves(messages: list[tuple[Message, str]]) -> list[Move]:
+    """What a transfer says, in as few moves as possible."""
+    moves: list[Move] = []
+    for message, owner in sorted(messages, key=lambda each: each[0].key):
+        publisher, sequence = message.key
+        generation = message.register.generation + 1
+        last = moves[-1] if moves else None
+        if (
+            last is not None
+            and last.publisher == publisher
+            and last.last + 1 == sequence
+            and last.generation == generation
+            and last.owner == owner
+        ):
+            moves[-1] = last._replace(last=sequence)
+        else:
+            moves.append(Move(publisher, sequence, sequence, generation, owner))
+    return moves

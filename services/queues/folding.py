@@ -1,0 +1,442 @@
+"""A queue as its instance's journal says that it is: which messages, whose, and where they stand.
+
+What a record says takes effect when it is read here, at owners and others alike (rules 1, 5 and 6):
+so all instances come to the same, whatever way the records took.
+
+A message that is available stands in one of three places: with `Picking`, where this instance owns
+it (and each barrier); with `Asking`, where another one does; nowhere, where its owner is not known
+yet. `_place` puts it there, `_displace` takes it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raylay.services.errors import MessageTypeError, RemoteProtocolError
+from raylay.services.expressions.functions.registry import Functions, Surroundings
+from raylay.services.messages.ranges import Range
+from raylay.services.messages.records import (
+    Command,
+    Flag,
+    Kind,
+    Record,
+    Run,
+    iterate_records,
+)
+from raylay.services.messages.types.base import MessageType, Types
+from raylay.services.queues.asking import Asking
+from raylay.services.queues.decisions import (
+    Consumer,
+    Decision,
+    Expired,
+    Key,
+    Lease,
+    Leased,
+    Send,
+)
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.drafts import Drafted, Drafts
+from raylay.services.queues.early import early_ranges
+from raylay.services.queues.entrance import Entrance
+from raylay.services.queues.expirations import Expirations
+from raylay.services.queues.holdings import Holdings
+from raylay.services.queues.picking import Picking
+from raylay.services.queues.rebuilding import Arrival, History, Start
+from raylay.services.queues.records import (
+    Keys,
+    read_acknowledgment,
+    read_removal,
+    read_transfer,
+)
+from raylay.services.queues.register import Owners, Register, is_better
+from raylay.services.queues.values import AVAILABLE, GONE, LEASED, Message
+from raylay.services.queues.waiting import Contents
+
+
+class NoTypes:
+    """Of a queue that reads no bodies."""
+
+    def __getitem__(self, name: str) -> MessageType:
+        """There is none.
+
+        Raises:
+            MessageTypeError: always.
+        """
+        raise MessageTypeError(f"no message types are known here, {name} neither", name)
+
+
+class FoldedQueue:
+    """See the file's docstring.
+
+    Invariants: `_known` has every message of the queue, by publisher and sequence, in no state but
+        `GONE`. A leased one holds its lease, a frozen one the tag of its draft.
+    """
+
+    __slots__ = (
+        "_asking",
+        "_barriers",
+        "_consumers",
+        "_contents",
+        "_counted",
+        "_definition",
+        "_drafts",
+        "_entrance",
+        "_expirations",
+        "_fence_txid",
+        "_history",
+        "_holdings",
+        "_is_proxied",
+        "_is_ready",
+        "_is_serving",
+        "_known",
+        "_lease_us",
+        "_message_type",
+        "_name",
+        "_now_us",
+        "_owners",
+        "_picking",
+        "_reachable",
+        "_said",
+        "_sent",
+        "_told_leases",
+        "_told_txid",
+        "_topic",
+        "_unnamed",
+    )
+
+    def __init__(
+        self,
+        definition: QueueDefinition,
+        name: str,
+        incarnation: int,
+        contents: Contents,
+        start: Start,
+        picking: type[Picking[Any]],
+        types: Types | None,
+        functions: Functions,
+        group: str,
+    ) -> None:
+        snapshot = start.snapshot
+        self._definition = definition
+        self._topic = definition.name.encode()
+        self._message_type = definition.message_type.encode()
+        self._name = name
+        self._lease_us = definition.lease_us
+        self._entrance = Entrance(definition, types or NoTypes(), functions)
+        self._owners = Owners(definition, name, incarnation, snapshot.names)
+        self._history = History(snapshot, definition.deferred_ack_us)
+        surroundings = Surroundings(instance=name, group=group)
+        self._contents = contents
+        self._picking: Picking[Message] = picking(definition, contents, functions, surroundings)
+        self._consumers: set[Consumer] = set()
+        self._asking = Asking()
+        self._holdings = Holdings(definition.deliveries_max, definition.cancels_max)
+        self._expirations = Expirations()
+        self._drafts = Drafts(name, incarnation, start.life, start.fence_txid)
+        self._known: dict[int, dict[int, Message]] = {}
+        self._barriers = 0
+        """How many of them are barriers."""
+        self._unnamed: dict[int, list[Message]] = {}
+        """By the incarnation that took them in, whose name is not known."""
+        self._sent: dict[Key, tuple[Message, Consumer]] = {}
+        """At-most-once: what has left the queue and still takes a place of its consumer."""
+        self._told_leases = {lease.key: lease for lease in start.leases}
+        self._told_txid = snapshot.folded_txid
+        self._fence_txid = start.fence_txid
+        self._is_serving = start.is_serving
+        self._is_ready = False
+        self._is_proxied = False
+        self._reachable: frozenset[str] = frozenset()
+        self._said: list[Decision] = []
+        self._now_us = 0
+        self._counted = dict.fromkeys(("came", "left", "transferred_in", "transferred_out"), 0)
+
+    def _read(self, runs: Sequence[Run], through_txid: int) -> None:
+        """Takes in what was committed, in order."""
+        history = self._history
+        for run in runs:
+            if run.kind == Kind.RECORDS:
+                if run.flags & Flag.COMMANDS:
+                    if run.topic == self._topic and run.message_type == self._message_type:
+                        self._obey(run)
+                elif self._entrance.takes(run.topic, run.message_type):
+                    self._arrive(run)
+            history.folded_txid = max(history.folded_txid, run.last_txid)
+        history.folded_txid = max(history.folded_txid, through_txid)
+        history.advance()
+
+    def _arrive(self, run: Run) -> None:
+        history = self._history
+        publisher, ranges = run.publisher, run.ranges()
+        gone: list[Range] = []
+        moved: list[tuple[int, int, Register]] = []
+        if history.early:
+            gone, moved = history.early.arrived(publisher, ranges, run.receive_time_us)
+        register = self._owners.initial(run.path)
+        arrival = history.arrived(
+            publisher, ranges, run.first_txid, run.last_txid, run.receive_time_us
+        )
+        known = self._known.get(publisher)
+        if known is None:
+            known = self._known[publisher] = {}
+        plain = None
+        if not (gone or moved or self._told_leases or not register.owner):
+            plain = self._entrance.plain(run)
+        if plain is None:
+            self._arrive_one_by_one(run, arrival, register, known, gone, moved)
+            return
+        arrival.live += len(plain)
+        self._counted["came"] += len(plain)
+        add = self._picking.add if register.owner == self._name else self._asking.add
+        for txid, sequence in enumerate(plain, run.first_txid):
+            message = known[sequence] = Message(arrival, txid, sequence, register)
+            add(message)
+
+    def _arrive_one_by_one(
+        self,
+        run: Run,
+        arrival: Arrival,
+        initial: Register,
+        known: dict[int, Message],
+        gone: list[Range],
+        moved: list[tuple[int, int, Register]],
+    ) -> None:
+        left = {sequence for first, last in gone for sequence in range(first, last + 1)}
+        registers = {
+            sequence: self._owners.shared(*register)
+            for first, last, register in moved
+            for sequence in range(first, last + 1)
+        }
+        for coming in self._entrance.each(run):
+            if coming.sequence in left:
+                continue
+            register = registers.get(coming.sequence, initial)
+            if not is_better(register, initial):
+                register = initial
+            message = known[coming.sequence] = Message(
+                arrival,
+                run.first_txid + coming.at,
+                coming.sequence,
+                register,
+                coming.priority,
+                coming.is_barrier,
+            )
+            arrival.live += 1
+            self._counted["came"] += 1
+            if coming.expires_us:
+                self._expirations.note(message, coming.expires_us)
+            if not register.owner:
+                self._unnamed.setdefault(run.path[0], []).append(message)
+            if message.is_barrier:
+                self._barriers += 1
+                self._picking.add(message)
+            lease = self._told_leases.pop(message.key, None)
+            if lease is not None:
+                self._lease(message, lease)
+            else:
+                self._place(message)
+
+    def _obey(self, run: Run) -> None:
+        """Does what the queue's own records say. What is no such record, which another instance
+        may have let in, says nothing."""
+        for at, record in enumerate(iterate_records(run.payload)):
+            txid = run.first_txid + at
+            try:
+                if record.command == Command.QUEUE_ACKNOWLEDGMENT:
+                    said = read_acknowledgment(record.body)
+                    reason = "forced_expire" if said.how == "expire" else ""
+                    self._remove(said.keys, txid, run, reason)
+                elif record.command == Command.TRANSFER:
+                    self._transfer(record, txid)
+                elif record.command == Command.QUEUE_REMOVAL:
+                    self._obey_removal(record, txid, run)
+            except RemoteProtocolError:
+                continue
+
+    def _early(self, publisher: int, first: int, last: int) -> list[Range]:
+        """Those of first..last that have not come yet."""
+        return early_ranges(self._history.held, publisher, first, last)
+
+    def _obey_removal(self, record: Record, txid: int, run: Run) -> None:
+        said = read_removal(record.body)
+        is_own = said.by == self._name
+        if said.why == "barrier" and not is_own:
+            # Each instance sends it to its own consumers.
+            return
+        drafted = self._drafts.take(said.tag) if is_own else None
+        if drafted is not None:
+            self._send(drafted, txid)
+        self._remove(said.keys, txid, run, said.why)
+
+    def _remove(self, keys: Keys, txid: int, run: Run, reason: str) -> None:
+        """These messages leave the queue, everywhere (rule 6)."""
+        history = self._history
+        for publisher, ranges in keys.items():
+            known = self._known.get(publisher)
+            early: list[Range] = []
+            for first, last in ranges:
+                found = _within(known, first, last) if known else ()
+                for message in found:
+                    assert known is not None
+                    del known[message.sequence]
+                    self._leave(message, txid, reason)
+                if found and run.path and reason in ("", "sent"):
+                    age_us = run.receive_time_us - found[0].arrival.received_us
+                    self._asking.acknowledged(age_us)
+                early += self._early(publisher, first, last)
+                if self._sent and reason != "sent":
+                    self._forget_sent(publisher, first, last)
+            if early:
+                history.early.removed(publisher, early, txid, run.receive_time_us)
+            if known is not None and not known:
+                del self._known[publisher]
+
+    def _leave(self, message: Message, txid: int, reason: str) -> None:
+        held, state = message.held, message.state
+        if state == LEASED:
+            assert isinstance(held, Lease)
+            self._holdings.end(message, held)
+            self._picking.freed(held.consumer, message)
+        elif state == AVAILABLE:
+            self._displace(message)
+        if message.is_barrier:
+            self._barriers -= 1
+            self._picking.remove(message)
+        message.state = GONE
+        message.held = None
+        message.arrival.live -= 1
+        self._counted["left"] += 1
+        self._holdings.forget(message)
+        if self._expirations.overdue:
+            self._expirations.overdue.discard(message)
+        if self._asking.is_waiting:
+            self._asking.got(message.key)
+        is_told = reason not in ("", "sent", "barrier") and txid > self._told_txid
+        if is_told and self._is_ours(message):
+            self._said.append(Expired(message.txid, message.key, reason))
+
+    def _forget_sent(self, publisher: int, first: int, last: int) -> None:
+        keys = ((publisher, sequence) for sequence in range(first, last + 1))
+        if last - first >= len(self._sent):
+            keys = (key for key in list(self._sent) if key[0] == publisher)
+        for key in keys:
+            if first <= key[1] <= last and key in self._sent:
+                message, consumer = self._sent.pop(key)
+                self._picking.freed(consumer, message)
+
+    def _transfer(self, record: Record, txid: int) -> None:
+        """Takes registers in by their order, whoever wrote them (rule 1)."""
+        said = read_transfer(record.body)
+        if said.names:
+            self.named(said.names)
+        history = self._history
+        for publisher, first, last, generation, owner in said.moves:
+            if self._definition.kind == "local":
+                break
+            register = self._owners.shared(generation, owner)
+            known = self._known.get(publisher)
+            if known:
+                for message in _within(known, first, last):
+                    self._moved(message, register)
+            early = self._early(publisher, first, last)
+            if early:
+                history.early.moved(publisher, early, register, txid)
+        if said.by == self._name:
+            drafted = self._drafts.take(said.tag)
+            if drafted is not None:
+                self._thaw(drafted)
+
+    def _moved(self, message: Message, register: Register) -> None:
+        before = message.register
+        if not is_better(register, before):
+            return
+        is_available = message.state == AVAILABLE
+        if is_available:
+            self._displace(message)
+        message.register = register
+        if register.owner == self._name:
+            self._counted["transferred_in"] += before.owner != self._name
+            if self._asking.is_waiting:
+                self._asking.got(message.key)
+        else:
+            self._counted["transferred_out"] += before.owner == self._name
+        if is_available:
+            self._place(message)
+
+    def named(self, names: Mapping[int, str]) -> None:
+        """Incarnations are known by name: messages that they took in belong to these."""
+        for incarnation in self._owners.named(names):
+            register = self._owners.shared(0, names[incarnation])
+            for message in self._unnamed.pop(incarnation, ()):
+                if message.state == GONE or message.register.owner:
+                    continue
+                message.register = register
+                if message.state == AVAILABLE and not message.is_barrier:
+                    self._place(message)
+
+    # -- where messages stand ------------------------------------------------------------------
+    def _is_ours(self, message: Message) -> bool:
+        return message.register.owner == self._name
+
+    def _place(self, message: Message) -> None:
+        """Puts an available message where it is found again. A barrier is with `Picking` for as
+        long as it is in the queue."""
+        if message.is_barrier:
+            return
+        if message.register.owner == self._name:
+            overdue = self._expirations.overdue
+            if overdue and message in overdue and self._is_ready:
+                self._drafts.remove(message, "time_limit")
+            else:
+                self._picking.add(message)
+        elif message.register.owner:
+            self._asking.add(message)
+
+    def _displace(self, message: Message) -> None:
+        """Takes an available message from there. Asking finds out by itself."""
+        if message.register.owner == self._name and not message.is_barrier:
+            self._picking.remove(message)
+
+    def _release(self, message: Message) -> None:
+        """A message that was leased or frozen is available again."""
+        message.state = AVAILABLE
+        message.held = None
+        self._place(message)
+
+    def _thaw(self, drafted: Drafted) -> None:
+        """A draft is over: what still waits for it is available."""
+        for message in drafted.messages:
+            if drafted.frozen(message):
+                self._release(message)
+
+    def _lease(self, message: Message, lease: Lease) -> None:
+        message.state = LEASED
+        message.held = lease
+        self._holdings.lease(message, lease)
+        if lease.consumer in self._consumers:
+            self._picking.leased(lease.consumer, message)
+
+    def _send(self, drafted: Drafted, txid: int) -> None:
+        """The removal of what is to be sent is in the journal."""
+        found: dict[Consumer, list[Leased]] = {}
+        for message, receivers in zip(drafted.messages, drafted.receivers, strict=False):
+            leased, consumers = receivers
+            is_held = drafted.why == "sent" and consumers != []
+            if not drafted.frozen(message):
+                if is_held:
+                    self._picking.freed(consumers[0], message)
+                continue
+            for consumer in consumers:
+                found.setdefault(consumer, []).append(leased)
+            if is_held:
+                self._sent[message.key] = message, consumers[0]
+        self._said += [Send(consumer, there, txid) for consumer, there in found.items()]
+
+
+def _within(known: dict[int, Message], first: int, last: int) -> list[Message]:
+    """Those of first..last that are known, in order."""
+    if last - first <= 2 * len(known):
+        there = map(known.get, range(first, last + 1))
+        return [message for message in there if message is not None]
+    return [known[sequence] for sequence in sorted(known) if first <= sequence <= last]

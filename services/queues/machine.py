@@ -1,0 +1,404 @@
+"""The machine of a queue owner: what the journal says comes in, decisions come out (queues.md).
+
+Every instance that has the queue runs one, and reads its own journal (folding.py). What the machine
+decides itself, it either says at once (a delivery, a request) or drafts as a record; the message is
+frozen until that comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from raylay.services.expressions.expression import Expression
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.functions.registry import Functions
+from raylay.services.messages.records import Run
+from raylay.services.messages.types.base import Types
+from raylay.services.queues.decisions import (
+    Consumer,
+    Decision,
+    Deliver,
+    Key,
+    Lease,
+    Leased,
+    Subscribed,
+    Wanted,
+)
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.folding import FoldedQueue
+from raylay.services.queues.picking import Picking
+from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.register import Register
+from raylay.services.queues.values import AVAILABLE, FROZEN, GONE, Message
+from raylay.services.queues.waiting import Contents
+
+
+class QueueMachine(FoldedQueue):
+    """See the file's docstring.
+
+    Owner: the queue owner's process; in the simulator, its instance.
+
+    Args:
+        name, incarnation: of the instance.
+        contents: reads what was not at hand in the fold, for filters of subscriptions.
+        types: what bodies are read by.
+        functions: those that expressions may use.
+        group: of the instance.
+
+    Raises:
+        ConfigurationError: an expression of the definition is none.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        definition: QueueDefinition,
+        name: str,
+        incarnation: int,
+        contents: Contents,
+        start: Start,
+        picking: type[Picking[Any]] = Picking,
+        *,
+        types: Types | None = None,
+        functions: Functions = BUILT_IN,
+        group: str = "",
+    ) -> None:
+        super().__init__(
+            definition, name, incarnation, contents, start, picking, types, functions, group
+        )
+        self._look_ready()
+
+    def fold(self, runs: Sequence[Run], now_us: int, through_txid: int = 0) -> None:
+        """Takes in what was committed, in order.
+
+        Args:
+            through_txid: the journal was read up to here, where it holds more than these runs.
+        """
+        self._now_us = now_us
+        self._read(runs, through_txid)
+        self._look_ready()
+
+    # -- consumers ---------------------------------------------------------------------------
+    def subscribed(self, each: Subscribed) -> None:
+        """There is a consumer, or it has another filter or backlog; what it has, it keeps.
+
+        Raises:
+            RemoteProtocolError: its filter is none.
+        """
+        self._picking.subscribed(each)
+        if each.consumer not in self._consumers:
+            self._consumers.add(each.consumer)
+            # Leases that were told at the start, before their consumer was.
+            for message in self._holdings.of(each.consumer):
+                self._picking.leased(each.consumer, message)
+
+    def left(self, consumer: Consumer) -> None:
+        """The consumer is no more: what it had is available."""
+        self._consumers.discard(consumer)
+        self._picking.left(consumer)
+        self._drafts.left(consumer)
+        for message in self._holdings.of(consumer):
+            self._end_lease(message, in_vain=True)
+        for key in [key for key, (_, of) in self._sent.items() if of == consumer]:
+            del self._sent[key]
+
+    def cancelled(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> None:
+        """The consumer gives messages back: each with the number of its lease."""
+        for message in self._leased(consumer, leases):
+            self._end_lease(message, in_vain=True, is_cancel=True)
+
+    def bounced(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> None:
+        """The instance did not deliver these: their lease was over, or their consumer gone, or
+        they were removed meanwhile (rule 10)."""
+        for message in self._leased(consumer, leases):
+            self._end_lease(message)
+
+    def _leased(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> Iterator[Message]:
+        for (publisher, sequence), number in leases:
+            message = self._known.get(publisher, {}).get(sequence)
+            held = message.held if message is not None else None
+            if message is None or not isinstance(held, Lease):
+                continue
+            if held.consumer == consumer and held.number == number:
+                yield message
+
+    def _end_lease(
+        self, message: Message, *, in_vain: bool = False, is_cancel: bool = False
+    ) -> None:
+        lease = message.held
+        assert isinstance(lease, Lease)
+        self._holdings.end(message, lease)
+        self._picking.freed(lease.consumer, message)
+        reason = self._holdings.tried(message, is_cancel=is_cancel) if in_vain else ""
+        if reason and self._is_ready and self._is_ours(message):
+            self._drafts.remove(message, reason)
+        else:
+            self._release(message)
+
+    # -- what the instance says ----------------------------------------------------------------
+    def failed(self, tags: Collection[int], committed_txid: int) -> None:
+        """The append of these drafts has failed: their messages are available again. What was
+        staged with them is not to come either.
+
+        Args:
+            committed_txid: the journal's end.
+        """
+        self._fence_txid = min(self._fence_txid, committed_txid)
+        self._look_ready()
+        for drafted in self._drafts.failed(tags):
+            for message, receivers in zip(drafted.messages, drafted.receivers, strict=False):
+                if drafted.why == "sent" and receivers[1]:
+                    self._picking.freed(receivers[1][0], message)
+            self._thaw(drafted)
+
+    def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+        """Another instance asks for `count` of these. Refusal is silence, and what was refused may
+        be granted later."""
+        if not self._is_ready:
+            return
+        granted: list[tuple[Message, str]] = []
+        for (publisher, sequence), _, _ in wanted:
+            if len(granted) >= count:
+                break
+            message = self._known.get(publisher, {}).get(sequence)
+            if message is None or message.state != AVAILABLE or message.is_barrier:
+                continue
+            if self._is_ours(message):
+                if self._picking.taker(message) is not None:
+                    continue
+            elif not self._may_claim(message):
+                continue
+            granted.append((message, requester))
+            self._displace(message)
+            # It cannot be granted once more by this request.
+            message.state = FROZEN
+        self._drafts.transfer(granted)
+
+    def serves(self) -> None:
+        """The instance serves: it has what its peers have (rule 12)."""
+        self._is_serving = True
+        self._look_ready()
+
+    def proxied(self, on: bool, reachable: frozenset[str]) -> None:
+        """Whether messages whose owner is not known to be reachable may be claimed (rule 13)."""
+        self._is_proxied = on
+        self._reachable = reachable
+
+    def _may_claim(self, message: Message) -> bool:
+        owner = message.register.owner
+        return self._is_proxied and owner != "" and owner not in self._reachable
+
+    def tick(self, now_us: int) -> None:
+        """Ends leases and expires messages whose time is over."""
+        self._now_us = now_us
+        for message in self._holdings.ended(now_us):
+            self._end_lease(message, in_vain=True)
+        if len(self._expirations):
+            for message in self._expirations.due(now_us):
+                self._expire(message)
+            self._expirations.clean(self.depth)
+
+    def _expire(self, message: Message) -> None:
+        """Drafts the removal of an overdue message, if it is this instance's to do so."""
+        if self._is_ready and message.state == AVAILABLE and self._is_ours(message):
+            self._displace(message)
+            self._drafts.remove(message, "time_limit")
+
+    def _look_ready(self) -> None:
+        """Ready is who serves and has read all that its predecessor drafted (rule 9)."""
+        if self._is_ready or not self._is_serving:
+            return
+        if self._history.folded_txid < self._fence_txid:
+            return
+        self._is_ready = True
+        self._told_leases.clear()
+        for consumer in self._holdings.consumers():
+            if consumer not in self._consumers:
+                self.left(consumer)
+        for message in list(self._expirations.overdue):
+            self._expire(message)
+
+    # -- decisions ---------------------------------------------------------------------------
+    def take(self, now_us: int, messages_max: int) -> list[Decision]:
+        """What is decided now: who gets what, and what to ask for.
+
+        Args:
+            messages_max: that are delivered at most.
+        """
+        self._now_us = now_us
+        if self._is_ready:
+            if self._barriers:
+                self._send_barrier()
+            if self._definition.at_most_once:
+                self._draft_sends(messages_max)
+            else:
+                self._deliver(messages_max)
+            if self._definition.kind != "local":
+                self._ask()
+        return self.said()
+
+    def said(self) -> list[Decision]:
+        """What has been decided because of what came in."""
+        said, self._said = self._said, []
+        said += self._drafts.flush()
+        return said
+
+    def _ask(self) -> None:
+        room = self._picking.room()
+        if not room:
+            return
+        if self._is_proxied:
+            self._claim(room)
+        self._said += self._asking.requests(self._now_us, room, self._wants)
+
+    def _deliver(self, messages_max: int) -> None:
+        picking, known_txid = self._picking, self._history.folded_txid
+        until_us = self._now_us + self._lease_us if self._lease_us else 0
+        found: dict[Consumer, list[Leased]] = {}
+        for _ in range(messages_max):
+            chosen = picking.next()
+            if chosen is None:
+                break
+            message, consumer = chosen
+            lease = Lease(message.key, consumer, self._drafts.number(), until_us)
+            self._lease(message, lease)
+            there = found.get(consumer)
+            if there is None:
+                there = found[consumer] = []
+            there.append(Leased(message.txid, lease.key, lease.number, until_us))
+        self._said += [Deliver(consumer, there, known_txid) for consumer, there in found.items()]
+
+    def _draft_sends(self, messages_max: int) -> None:
+        """At-most-once: the removal is journaled before the send (rule 8)."""
+        picking = self._picking
+        for _ in range(messages_max):
+            chosen = picking.next()
+            if chosen is None:
+                break
+            message, consumer = chosen
+            picking.leased(consumer, message)
+            leased = Leased(message.txid, message.key, self._drafts.number(), 0)
+            self._drafts.remove(message, "sent", (leased, [consumer]))
+
+    def _send_barrier(self) -> None:
+        """Drafts the removal of the barrier whose turn it is: each instance does, whoever owns it.
+        Where a queue is local nobody else has consumers: it waits for one here."""
+        if self._definition.kind == "local" and not self._consumers:
+            return
+        turn = self._picking.barrier(self._oldest_txid())
+        if turn is not None and turn[0].state == AVAILABLE:
+            message, consumers = turn
+            leased = Leased(message.txid, message.key, self._drafts.number(), 0)
+            self._drafts.remove(message, "barrier", (leased, consumers))
+
+    def _oldest_txid(self) -> int:
+        arrival = self._history.oldest
+        if arrival is None:
+            return 0
+        known = self._known[arrival.publisher]
+        sequences = (each for first, last in arrival.ranges for each in range(first, last + 1))
+        return next(known[sequence].txid for sequence in sequences if sequence in known)
+
+    def _claim(self, room: int) -> None:
+        """Takes messages of owners that are not reachable, for consumers here (rule 13)."""
+        claimed: list[tuple[Message, str]] = []
+        for owner in self._asking.owners():
+            if owner in self._reachable or len(claimed) >= room:
+                continue
+            most = room - len(claimed)
+            for message in self._asking.candidates(owner, self._now_us, most, self._wants):
+                claimed.append((message, self._name))
+        self._drafts.transfer(claimed)
+
+    def _wants(self, message: Message) -> bool:
+        return self._picking.taker(message) is not None
+
+    # -- what is asked -------------------------------------------------------------------------
+    @property
+    def depth(self) -> int:
+        """Messages in the queue."""
+        return self._counted["came"] - self._counted["left"]
+
+    @property
+    def folded_txid(self) -> int:
+        """How far the journal has been read."""
+        return self._history.folded_txid
+
+    @property
+    def floor_txid(self) -> int:
+        """The queue can be made again from the journal behind this transaction id."""
+        return self._history.floor_txid
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it decides anything."""
+        return self._is_ready
+
+    def next_us(self, now_us: int) -> int:
+        """When to call `tick` and `take` at the latest, in microseconds since 1970; 0: when
+        something comes."""
+        if self._is_ready and self._picking.is_searching:
+            return now_us
+        times = [self._holdings.first_us, self._expirations.first_us]
+        if self._consumers and self._picking.room():
+            times.append(self._asking.next_us(now_us))
+        return min(filter(None, times), default=0)
+
+    def found(
+        self, wanted: Expression | None = None, *, available: bool = False
+    ) -> Iterator[Message]:
+        """The messages of the queue, as they are when the first one is asked for, in order.
+
+        Args:
+            wanted: those that it fits.
+            available: those that nobody has and that no draft is about.
+        """
+        every = [message for known in self._known.values() for message in known.values()]
+        every.sort(key=lambda message: message.txid)
+        for message in every:
+            if message.state == GONE or (available and message.state != AVAILABLE):
+                continue
+            if wanted is not None:
+                tree = self._contents.tree(message.txid)
+                if tree is None or not wanted.matches(tree, self._contents.around(message.txid)):
+                    continue
+            yield message
+
+    def registers(self) -> dict[Key, Register]:
+        """Whose each message of the queue is."""
+        return {message.key: message.register for message in self.found()}
+
+    def snapshot(self) -> Snapshot:
+        """What the queue can be made again with, behind `floor_txid`."""
+        return self._history.snapshot(self._owners.names)
+
+    def stored(self) -> bytes:
+        """The snapshot, for the queue's store."""
+        return self.snapshot().to_bytes()
+
+    def status(self) -> dict[str, Any]:
+        """For people and metrics; times in microseconds."""
+        oldest = self._holdings.oldest()
+        lease = oldest.held if oldest is not None else None
+        since_us = lease.until_us - self._lease_us if isinstance(lease, Lease) else 0
+        return {
+            "queue_depth": self.depth,
+            "available_here": len(self._picking),
+            "inactive_message_count": self._picking.inactive_count,
+            "backlog": len(self._holdings) + len(self._sent),
+            "expired_leases": self._holdings.ended_count,
+            "age_of_oldest_lease_us": self._now_us - since_us if since_us > 0 else 0,
+            "drafts": len(self._drafts),
+            "deferred_ack_count": self._history.early.removals_waiting,
+            "unnamed_owners": len(self._unnamed),
+            "overdue": len(self._expirations.overdue),
+            "consumers": len(self._consumers),
+            "proxied_transfer": self._is_proxied,
+            "is_ready": self._is_ready,
+            "usual_us": self._asking.usual_us,
+            "folded_txid": self.folded_txid,
+            "floor_txid": self.floor_txid,
+            **self._counted,
+        }

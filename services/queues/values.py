@@ -1,0 +1,45 @@
+"""A message as it stands in a queue.
+
+A queue may hold a million messages, so one is a single object of few fields: what it has in common
+with those that came with it is in their `Arrival`, and its register is shared with all that have
+the same one.
+"""
+
+from __future__ import annotations
+
+from raylay.services.queues.decisions import Lease
+from raylay.services.queues.rebuilding import Arrival
+from raylay.services.queues.register import Register
+from raylay.services.queues.waiting import Waiting
+
+AVAILABLE, LEASED, FROZEN, GONE = range(4)
+"""What is with a message here: whoever owns it may have it delivered; a consumer has it; a draft
+about it is on its way to the disk; it has left the queue."""
+
+
+class Message(Waiting):
+    """A message in a queue.
+
+    Attributes:
+        state: `AVAILABLE`, `LEASED`, `FROZEN` or `GONE`.
+        held: of a leased one its lease, of a frozen one the tag of its draft.
+    """
+
+    __slots__ = ("arrival", "held", "register", "state")
+
+    held: Lease | int | None
+
+    def __init__(
+        self,
+        arrival: Arrival,
+        txid: int,
+        sequence: int,
+        register: Register,
+        priority: int | None = None,
+        is_barrier: bool = False,
+    ) -> None:
+        super().__init__(txid, (arrival.publisher, sequence), priority, is_barrier)
+        self.arrival = arrival
+        self.register = register
+        self.state = AVAILABLE
+        self.held = None

@@ -1,0 +1,410 @@
+"""An instance of the tiny world: a journal, a production door and a production machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.messages.records import Command
+from raylay.services.queues.decisions import (
+    Consumer,
+    Decision,
+    Deliver,
+    Draft,
+    Expired,
+    Key,
+    Lease,
+    Request,
+    Send,
+    Subscribed,
+)
+from raylay.services.queues.door import Asked, Beginning, Flood, QueueDoor
+from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.records import (
+    Acknowledgment,
+    Transfer,
+    keys_of,
+    pack_transfer,
+    read_transfer,
+)
+from raylay.services.queues.values import FROZEN
+
+from .records import STEP_US, Disk, Entry, Rec, command, keys_of_moves, message
+
+if TYPE_CHECKING:
+    from .world import World
+
+BACKLOG = 2
+AUTHORS = 10_000
+"""Publisher ids of instances' own records begin here."""
+
+
+class ModelMachine(QueueMachine):
+    """The production machine, which asks others only when the schedule says so."""
+
+    asks = False
+
+    def _ask(self) -> None:
+        if self.asks:
+            super()._ask()
+
+    def may_deliver(self) -> set[Key]:
+        """Messages that could be sent to a consumer of this instance."""
+        if not self._is_ready:
+            return set()
+        return {
+            message.key
+            for known in self._known.values()
+            for message in known.values()
+            if message.state != FROZEN and message.register.owner == self._name
+        }
+
+    def early_keys(self) -> list[tuple[int, int, int]]:
+        """What is remembered of messages that have not come: publisher, first, last."""
+        early = self._history.early
+        return [
+            (publisher, first, last)
+            for book in (early._removals, early._moves)
+            for publisher, first, last, _ in book.pieces()  # type: ignore[attr-defined]
+        ]
+
+
+class Rules:
+    """How an instance of the world does what the production shell will do. The methods are what
+    mistakes are planted in (mistakes.py)."""
+
+    machine: type[ModelMachine] = ModelMachine
+    heralds = True
+
+    expires_locally = False
+    leases_end = True
+
+    def owner_name(self, name: str, incarnation: int) -> str:
+        """By which name an instance owns messages (rule 2)."""
+        return name
+
+    def beginning(self, instance: Instance) -> Beginning:
+        """What a restarted owner is told (rule 9)."""
+        instance.from_owner.clear()
+        staged_txid = len(instance.disk.journal) + len(instance.staged)
+        return instance.door.owner_came(staged_txid, instance.now_us)
+
+    def snapshot(self, stored: bytes) -> Snapshot:
+        """What it is made again with."""
+        return Snapshot.from_bytes(stored) if stored else Snapshot()
+
+    def decide(self, instance: Instance, decision: Deliver | Send) -> Any:
+        """What of a decision holds (rule 10)."""
+        return instance.door.decide(decision, instance.now_us)
+
+    def claim(self, instance: Instance, rec: Rec, first_given: str) -> None:
+        """Stages a message that was sent again, and whose it is (rule 3)."""
+        publisher, sequence = rec.ident
+        moves = instance.door.claims(publisher, [(sequence, sequence)], first_given)
+        if moves:
+            instance.author_transfer(moves)
+        instance.stage(rec)
+
+    def author(self, instance: Instance) -> int:
+        """The publisher id of an instance's own records (rule 11)."""
+        return AUTHORS + instance.disk.incarnation * 1_000 + instance.lives
+
+    def passes_on(self, asked: Asked, came_from: str, neighbour: Instance) -> Asked | None:
+        """What of a request goes to a neighbour (rule 4)."""
+        return asked
+
+    def authored(self, instance: Instance, tag: int) -> None:
+        """A draft has its place."""
+
+    def session(self, world: World) -> int:
+        """The number of a consumer's session (rule 10)."""
+        world.sessions += 1
+        return world.sessions
+
+
+class Instance:
+    """See the file's docstring."""
+
+    def __init__(self, world: World, name: str, number: int) -> None:
+        self.world = world
+        self.name = name
+        self.number = number
+        self.up = False
+        self.disks = 0
+        self.lives = 0
+        self.serving = True
+        self.catch: dict[str, set[Key] | None] = {}
+        self.from_owner: list[Any] = []
+        self.staged: list[Entry] = []
+        self.new_disk()
+
+    def new_disk(self) -> None:
+        """An empty one, under a new incarnation."""
+        self.disk = Disk(self.number * 100 + self.disks, self.world.expired)
+        self.disks += 1
+        self.world.bearers[self.disk.incarnation] = self.name
+
+    @property
+    def now_us(self) -> int:
+        """The time."""
+        return self.world.now * STEP_US + 1
+
+    # -- life ----------------------------------------------------------------------------------
+    def start(self) -> None:
+        """A life begins."""
+        world = self.world
+        self.up = True
+        self.lives += 1
+        self.staged, self.idents = [], set[Key]()
+        self.granted: dict[Key, Lease] = {}
+        self.authored = 0
+        self.flood = Flood(self.name, self.disk.incarnation, self.lives)
+        self.door = QueueDoor(world.queue, self.owner_name, self.disk.incarnation)
+        for run in self.disk.runs:
+            if run.topic == self.door.topic:
+                self.door.fold(run)
+        herald = self.door.herald()
+        if herald and world.rules.heralds:
+            self.author_record(Command.TRANSFER, herald)
+            self.commit()
+        self.attach()
+
+    def attach(self) -> None:
+        """A queue owner starts."""
+        rules = self.world.rules
+        self.to_owner: list[tuple[Any, ...]] = []
+        begin = rules.beginning(self)
+        snapshot = rules.snapshot(self.disk.stored)
+        start = Start(
+            snapshot, begin.fence_txid, self.world.tags(), begin.leases, is_serving=self.serving
+        )
+        self.machine = rules.machine(
+            self.world.queue,
+            self.owner_name,
+            self.disk.incarnation,
+            self.disk,
+            start,
+            types=self.world.types,
+        )
+        self.read = snapshot.after_txid
+        if not rules.heralds:
+            self.learn()
+        for each in begin.consumers:
+            self.machine.subscribed(each)
+
+    @property
+    def owner_name(self) -> str:
+        """By which name it owns messages."""
+        return self.world.rules.owner_name(self.name, self.disk.incarnation)
+
+    def learn(self) -> None:
+        """Who bears which incarnation, as links tell at logon."""
+        name = self.world.rules.owner_name
+        bearers = self.world.bearers.items()
+        self.machine.named({each: name(bearer, each) for each, bearer in bearers})
+
+    def serve(self) -> None:
+        """It has what its peers have."""
+        self.serving = True
+        self.machine.serves()
+
+    # -- the journal ---------------------------------------------------------------------------
+    def stage(self, rec: Rec, path: tuple[int, ...] = ()) -> None:
+        """Puts it on its way to the disk."""
+        self.staged.append(Entry(rec, path))
+        self.idents.add(rec.ident)
+
+    def has(self, ident: Key) -> bool:
+        """Whether it is held, or on its way."""
+        return ident in self.disk.held or ident in self.idents
+
+    def author_record(self, number: int, body: bytes) -> Rec:
+        """Stages a record of the instance's own."""
+        author = self.world.rules.author(self)
+        if author % 1_000:
+            self.authored += 1
+            sequence = self.authored
+        else:
+            there = (*self.disk.held, *self.idents)
+            sequence = 1 + sum(ident[0] == author for ident in there)
+        rec = command(author, sequence, number, body)
+        self.stage(rec)
+        return rec
+
+    def author_transfer(self, moves: Any) -> None:
+        """Stages a transfer that nobody waits for."""
+        name = self.owner_name
+        self.author_record(Command.TRANSFER, pack_transfer(Transfer(name, 0, moves)))
+
+    def publish(self, rec: Rec, again: bool, first_given: str) -> None:
+        """A client's message, which it may have sent elsewhere before."""
+        if self.has(rec.ident):
+            return
+        world = self.world
+        others = (other for other in world.instances.values() if other is not self)
+        is_elsewhere = any(
+            rec.ident in other.disk.held or (other.up and rec.ident in other.idents)
+            for other in others
+        )
+        if again and is_elsewhere and world.queue.kind == "queue" and not world.queue.at_most_once:
+            world.exempt.add(rec.ident)
+        if again:
+            world.rules.claim(self, rec, first_given)
+        else:
+            self.stage(rec)
+
+    def commit(self) -> bool:
+        """What was staged is on the disk."""
+        for entry in self.staged:
+            run = self.disk.add(entry, self.now_us)
+            if entry.rec.kind != "pub":
+                self.door.fold(run)
+        count = len(self.staged)
+        self.staged, self.idents = [], set()
+        if count:
+            self.disk.commits.append(len(self.disk.journal))
+        return count > 0
+
+    # -- the owner -----------------------------------------------------------------------------
+    def fold(self) -> bool:
+        """The machine reads one record."""
+        if self.read >= len(self.disk.runs):
+            return False
+        self.look()
+        self.machine.fold([self.disk.runs[self.read]], self.now_us)
+        self.read += 1
+        if self.read % self.world.store_every == 0:
+            self.disk.stored = self.machine.stored()
+        self.said()
+        return True
+
+    def heed(self) -> bool:
+        """The machine is told one thing."""
+        if not self.to_owner:
+            return False
+        self.look()
+        what, *said = self.to_owner.pop(0)
+        getattr(self.machine, what)(*said)
+        self.said()
+        return True
+
+    def look(self) -> None:
+        """What the machine is told whenever that changes."""
+        on = self.disk.proxied
+        reachable = self.world.reachable(self.name) if on else frozenset[str]()
+        self.machine.proxied(on, reachable)
+        if not self.world.rules.heralds:
+            self.learn()
+
+    def said(self) -> bool:
+        """What the machine has decided is on its way to the instance."""
+        return self.decided(self.machine.said())
+
+    def decided(self, said: list[Decision]) -> bool:
+        """Decisions are on their way to the instance. Claims of what others own are named
+        exceptions to law 6 (rule 13)."""
+        own = self.owner_name
+        for decision in said:
+            if isinstance(decision, Draft) and decision.command == Command.TRANSFER:
+                owners = self.machine.registers()
+                keys = keys_of_moves(read_transfer(decision.body).moves)
+                self.world.exempt |= {key for key in keys if owners[key].owner != own}
+        self.from_owner += said
+        return bool(said)
+
+    def take(self, messages_max: int, asks: bool) -> bool:
+        """The machine decides."""
+        self.look()
+        self.machine.asks = asks
+        said = self.machine.take(self.now_us, messages_max)
+        self.machine.asks = False
+        return self.decided(said)
+
+    def tick(self) -> bool:
+        """The machine looks at the clock."""
+        self.look()
+        before = self.machine.status()["backlog"]
+        self.machine.tick(self.now_us)
+        return self.said() or self.machine.status()["backlog"] != before
+
+    def perform(self) -> bool:
+        """The instance does what its owner has decided."""
+        if not self.from_owner:
+            return False
+        decision = self.from_owner.pop(0)
+        if isinstance(decision, Deliver | Send):
+            self.deliver(decision)
+        elif isinstance(decision, Draft):
+            rec = self.author_record(decision.command, decision.body)
+            self.world.rules.authored(self, decision.tag)
+            if rec.why == "time_limit":
+                self.world.expired.update(rec.keys)
+        elif isinstance(decision, Request):
+            self.pass_on(self.flood.made(self.world.queue.stored_as, decision), "")
+        else:
+            assert isinstance(decision, Expired)
+        return True
+
+    def deliver(self, decision: Deliver | Send) -> None:
+        """Sends what of a decision still holds."""
+        world, consumer = self.world, decision.consumer
+        send, bounced = world.rules.decide(self, decision)
+        if bounced:
+            self.to_owner.append(("bounced", consumer, bounced))
+        for leased in send:
+            if isinstance(decision, Deliver):
+                world.check_delivery(self, leased.key, consumer)
+                end_us = leased.until_us
+                if not world.rules.leases_end:
+                    end_us = self.now_us + world.queue.lease_us
+                self.granted[leased.key] = Lease(leased.key, consumer, leased.number, end_us)
+            world.delivered(self, leased.key, consumer)
+
+    def pass_on(self, asked: Asked, came_from: str) -> None:
+        """A request goes to all neighbours but the one that it came from."""
+        for (a, b), link in self.world.links.items():
+            if a == self.name and link.on and b != came_from:
+                part = self.world.rules.passes_on(asked, came_from, self.world.instances[b])
+                if part is not None:
+                    link.wire.append(part)
+
+    def asked(self, asked: Asked, came_from: str) -> None:
+        """A request comes from a neighbour."""
+        if not self.flood.is_new(asked):
+            return
+        name = self.world.instances[asked.name].owner_name
+        self.to_owner.append(("requested", name, asked.count, asked.wanted))
+        self.pass_on(asked, came_from)
+
+    # -- consumers -----------------------------------------------------------------------------
+    def join(self, each: Subscribed) -> None:
+        """A consumer subscribes."""
+        self.door.subscribed(each)
+        self.to_owner.append(("subscribed", each))
+
+    def hang_up(self, consumer: Consumer) -> None:
+        """Its session ends."""
+        self.door.left(consumer)
+        if self.up:
+            self.to_owner.append(("left", consumer))
+
+    def take_ack(self, rec: Rec, said: Acknowledgment) -> None:
+        """A client's acknowledgment, judged where it comes in (rule 6)."""
+        if not self.has(rec.ident) and self.door.judged(said, rec.ident[0], self.now_us).keys:
+            self.stage(rec)
+
+    def cancel(self, consumer: Consumer, key: Key) -> None:
+        """A consumer gives a message back."""
+        found = self.door.cancelled(consumer[0], keys_of([key]))
+        if found:
+            self.granted.pop(key, None)
+        for of, leases in found.items():
+            self.to_owner.append(("cancelled", of, leases))
+
+
+def sent(world: World, publisher: int, sequence: int, color: int, ttl: int) -> Rec:
+    """A publisher's message."""
+    rec = message(publisher, sequence, color, ttl)
+    if ttl:
+        world.ttl[rec.ident] = ttl
+    return rec

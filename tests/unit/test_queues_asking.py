@@ -1,0 +1,136 @@
+"""services/queues/asking.py: what to ask other instances for, and when."""
+
+from __future__ import annotations
+
+from raylay.services.queues.asking import (
+    CANDIDATES_MAX,
+    CANDIDATES_MIN,
+    LOOKED_AT_MAX,
+    REPEAT_US,
+    USUAL_MAX_US,
+    USUAL_MIN_US,
+    USUAL_US,
+    Asking,
+)
+from raylay.services.queues.decisions import Request
+from raylay.services.queues.rebuilding import Arrival
+from raylay.services.queues.register import Register
+from raylay.services.queues.values import GONE, Message
+
+P = 1
+B, C = Register(0, "B"), Register(0, "C")
+
+
+def message(sequence: int, register: Register = B, at_us: int = 0) -> Message:
+    """One that came at that time."""
+    return Message(Arrival(P, [(1, 9)], 1, 9, at_us), sequence, sequence, register)
+
+
+def asking(*messages: Message) -> Asking:
+    """That knows these."""
+    made = Asking()
+    for each in messages:
+        made.add(each)
+    return made
+
+
+def keys(request: Request) -> list[int]:
+    """The sequences that are asked for."""
+    return [each.key[1] for each in request.wanted]
+
+
+def all_of(message: Message) -> bool:
+    """A consumer that wants everything."""
+    return True
+
+
+def test_each_owner_is_asked_for_as_much_as_there_is_room_for() -> None:
+    made = asking(*(message(at, B) for at in range(1, 4)), *(message(at, C) for at in range(4, 9)))
+    one, two = made.requests(USUAL_US, 5, all_of)
+    assert (one.count, keys(one)) == (3, [1, 2, 3])
+    assert (two.count, keys(two)) == (2, [4, 5, 6, 7, 8])
+    assert {each[1:] for each in two.wanted} == {(0, "C")}
+    assert asking(message(1)).requests(USUAL_US, 0, all_of) == []
+
+
+def test_candidates_are_more_than_there_is_room_for_and_not_too_many() -> None:
+    many = asking(*map(message, range(1, 2_000)))
+    assert len(many.requests(USUAL_US, 1, all_of)[0].wanted) == CANDIDATES_MIN
+    many = asking(*map(message, range(1, 2_000)))
+    assert len(many.requests(USUAL_US, 1_000, all_of)[0].wanted) == CANDIDATES_MAX
+
+
+def test_what_is_younger_than_usual_is_not_asked_for() -> None:
+    made = asking(message(1, at_us=1), message(2))
+    (request,) = made.requests(USUAL_US, 5, all_of)
+    assert keys(request) == [2]
+
+
+def test_a_request_is_repeated_with_those_that_were_not_asked_for_yet() -> None:
+    made = asking(*map(message, range(1, 13)))
+    asked = [made.requests(now_us, 1, all_of) for now_us in range(REPEAT_US, 4 * REPEAT_US, 10_000)]
+    found = [keys(each[0]) for each in asked if each]
+    assert found == [
+        [1, 2, 3, 4, 5, 6, 7, 8],
+        [9, 10, 11, 12, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9, 10, 11, 12],
+    ]
+
+
+def test_what_is_out_takes_room_until_it_is_here() -> None:
+    made = asking(message(1), message(2), message(3, C))
+    (request,) = made.requests(USUAL_US, 2, all_of)
+    assert keys(request) == [1, 2] and made.is_waiting
+    assert made.requests(USUAL_US, 2, all_of) == []
+    made.got((P, 9))
+    made.got((P, 1))
+    assert [keys(each) for each in made.requests(USUAL_US, 2, all_of)] == [[3]]
+    made.got((P, 2))
+    made.got((P, 3))
+    assert not made.is_waiting
+
+
+def test_what_is_gone_or_anothers_is_dropped_when_it_is_looked_at() -> None:
+    first, second, third = (message(at) for at in (1, 2, 3))
+    made = asking(first, second, third)
+    first.state = GONE
+    second.register = C
+    assert made.candidates("B", USUAL_US, 9, all_of) == [third]
+    third.state = GONE
+    assert made.candidates("B", USUAL_US, 9, all_of) == []
+    assert made.owners() == []
+    assert made.next_us(5) == 0
+
+
+def test_a_filter_that_fits_few_of_many_costs_one_turn_no_more_than_it_may() -> None:
+    made = asking(*map(message, range(1, 3 * LOOKED_AT_MAX)))
+    looked: list[int] = []
+
+    def wants(each: Message) -> bool:
+        looked.append(each.sequence)
+        return each.sequence == 2 * LOOKED_AT_MAX
+
+    turns = 0
+    while not made.candidates("B", USUAL_US, 9, wants):
+        turns += 1
+        assert len(looked) <= turns * LOOKED_AT_MAX
+    assert turns == 1
+
+
+def test_a_message_that_stands_twice_is_a_candidate_once() -> None:
+    one = message(1)
+    assert asking(one, one).candidates("B", USUAL_US, 9, all_of) == [one]
+
+
+def test_an_owner_without_a_name_is_not_asked() -> None:
+    made = asking(message(1, Register(0, "")))
+    assert made.requests(USUAL_US, 9, all_of) == []
+    assert made.owners() == []
+
+
+def test_the_usual_time_is_within_bounds() -> None:
+    made = Asking()
+    for age_us, end_us in ((10**12, USUAL_MAX_US), (-5, USUAL_MIN_US)):
+        for _ in range(200):
+            made.acknowledged(age_us)
+        assert abs(made.usual_us - end_us) < 10

@@ -1,0 +1,732 @@
+"""services/queues/machine.py: what a queue owner does, rule by rule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.expressions.expression import expression
+from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.messages.records import Command, Flag, RecordBuilder, Run
+from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.queues.decisions import (
+    Decision,
+    Deliver,
+    Draft,
+    Expired,
+    Lease,
+    Request,
+    Send,
+    Subscribed,
+    Wanted,
+)
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.records import (
+    Acknowledgment,
+    Move,
+    Removal,
+    Transfer,
+    pack_acknowledgment,
+    pack_removal,
+    pack_transfer,
+    read_removal,
+    read_transfer,
+)
+
+A, B, C = 11, 21, 31
+"""Incarnations of the instances of these names; the machine is A's."""
+NAMES = {B: "B", C: "C"}
+P, ACKER, AUTHOR = 1, 900, 901
+"""Publisher ids: of messages, of a client's acknowledgments, of an instance's own records."""
+ONE, TWO = (1, "s"), (2, "s")
+S_US = 1_000_000
+LEASE_US = 30 * S_US
+
+
+def queue(**changes: Any) -> QueueDefinition:
+    """A distributed queue."""
+    given = {"underlying": "orders", "lease_us": LEASE_US, "subscription_backlog_max": 1_000}
+    return QueueDefinition("q", "json", **{**given, **changes})
+
+
+class Instance:
+    """A journal, and the machine that reads it."""
+
+    def __init__(self, definition: QueueDefinition | None = None, **start: Any) -> None:
+        self.definition = definition or queue()
+        self.runs: list[Run] = []
+        self.now_us = 1_000 * S_US
+        self.sequences = {ACKER: 0, AUTHOR: 0}
+        self.restart(**{"snapshot": Snapshot(names=NAMES), **start})
+
+    def restart(self, **start: Any) -> QueueMachine:
+        """Another machine on the same journal; it reads nothing yet."""
+        self.machine = QueueMachine(
+            self.definition, "A", A, self, Start(**start), types=MessageTypes()
+        )
+        return self.machine
+
+    # What the machine asks.
+    def tree(self, txid: int) -> dict[str, Any]:
+        run = next(run for run in self.runs if run.first_txid <= txid <= run.last_txid)
+        offset = 0
+        for _ in range(txid - run.first_txid):
+            offset += int.from_bytes(run.payload[offset : offset + 4], "little")
+        length = int.from_bytes(run.payload[offset : offset + 4], "little")
+        found: dict[str, Any] = json.loads(run.payload[offset + 60 : offset + length][10:])
+        return found
+
+    def around(self, txid: int) -> Surroundings:
+        return NOWHERE
+
+    # What is committed.
+    def commit(self, run: Run) -> Run:
+        """Journals a run and has it folded."""
+        run.first_txid = self.runs[-1].last_txid + 1 if self.runs else 1
+        run.receive_time_us = self.now_us
+        self.runs.append(run)
+        self.machine.fold([run], self.now_us)
+        return run
+
+    def publish(
+        self,
+        first: int,
+        last: int = 0,
+        path: tuple[int, ...] = (),
+        publisher: int = P,
+        bodies: Iterable[Any] = (),
+        expiration_s: int = 0,
+    ) -> Run:
+        """Messages first..last come in."""
+        builder = RecordBuilder(publisher, "orders", "json")
+        sequences = range(first, (last or first) + 1)
+        given = [json.dumps(body).encode() for body in bodies] or [b"{}"] * len(sequences)
+        payload = b"".join(
+            builder.build(sequence, body, 0, expiration_s=expiration_s)
+            for sequence, body in zip(sequences, given, strict=True)
+        )
+        return self.commit(
+            Run(
+                publisher,
+                first,
+                sequences[-1],
+                len(sequences),
+                payload,
+                b"orders",
+                b"json",
+                path,
+            )
+        )
+
+    def command(self, number: int, body: bytes, path: tuple[int, ...] = ()) -> Run:
+        """A record on the queue's topic."""
+        author = ACKER if number == Command.QUEUE_ACKNOWLEDGMENT else AUTHOR
+        self.sequences[author] += 1
+        at = self.sequences[author]
+        payload = RecordBuilder(author, "q", "json").build(at, body, 0, command=number)
+        flags = Flag.CONTIGUOUS | Flag.COMMANDS
+        return self.commit(Run(author, at, at, 1, payload, b"q", b"json", path, flags=flags))
+
+    def ack(self, first: int, last: int = 0, how: str = "ack", path: tuple[int, ...] = ()) -> Run:
+        """A client has done messages first..last."""
+        said = Acknowledgment({P: [(first, last or first)]}, how)
+        return self.command(Command.QUEUE_ACKNOWLEDGMENT, pack_acknowledgment(said), path)
+
+    def move(self, sequence: int, generation: int, owner: str, by: str = "B") -> Run:
+        """Somebody says whose a message is."""
+        said = Transfer(by, 0, [Move(P, sequence, sequence, generation, owner)])
+        return self.command(Command.TRANSFER, pack_transfer(said))
+
+    def removal(self, sequence: int, why: str, by: str = "B") -> Run:
+        """An instance has removed a message."""
+        said = Removal(by, 0, {P: [(sequence, sequence)]}, why)
+        return self.command(Command.QUEUE_REMOVAL, pack_removal(said))
+
+    # What is decided.
+    def take(self, messages_max: int = 1_000) -> list[Decision]:
+        """What is decided now."""
+        return self.machine.take(self.now_us, messages_max)
+
+    def write(self, decisions: Sequence[Decision]) -> None:
+        """The drafts among these are committed."""
+        for draft in decisions:
+            if isinstance(draft, Draft):
+                self.command(draft.command, draft.body)
+
+    def tick(self, after_us: int) -> list[Decision]:
+        """Time passes, and it is looked at."""
+        self.now_us += after_us
+        self.machine.tick(self.now_us)
+        return self.take()
+
+    def join(self, consumer: tuple[int, str] = ONE, backlog: int = 100, wanted: str = "") -> None:
+        """A consumer subscribes."""
+        self.machine.subscribed(Subscribed(consumer, "client", wanted, backlog))
+
+    @property
+    def register(self) -> tuple[int, str]:
+        """Of the only message."""
+        (found,) = self.machine.registers().values()
+        return found
+
+
+def delivered(decisions: Iterable[Decision]) -> dict[tuple[int, str], list[int]]:
+    """Sequences by consumer."""
+    return {
+        each.consumer: [leased.key[1] for leased in each.messages]
+        for each in decisions
+        if isinstance(each, Deliver | Send)
+    }
+
+
+def the_lease(decisions: Sequence[Decision]) -> tuple[tuple[int, int], int]:
+    """Key and number of the only message that is delivered."""
+    (deliver,) = decisions
+    assert isinstance(deliver, Deliver)
+    (leased,) = deliver.messages
+    return leased.key, leased.number
+
+
+def the_draft(decisions: Sequence[Decision]) -> Draft:
+    """The only draft among these."""
+    (found,) = (each for each in decisions if isinstance(each, Draft))
+    return found
+
+
+# -- local delivery ----------------------------------------------------------------------------
+def test_messages_go_in_order_to_who_has_room_and_end_with_their_acknowledgment() -> None:
+    here = Instance()
+    here.join(backlog=2)
+    here.publish(1, 3)
+    (deliver,) = here.take()
+    assert isinstance(deliver, Deliver)
+    assert [each.txid for each in deliver.messages] == [1, 2]
+    assert {each.until_us for each in deliver.messages} == {here.now_us + LEASE_US}
+    assert deliver.folded_txid == 3
+    assert here.take() == []
+    here.ack(1, 2)
+    assert delivered(here.take()) == {ONE: [3]}
+    here.ack(3)
+    assert (here.machine.depth, here.machine.floor_txid) == (0, 5)
+
+
+def test_a_queue_takes_what_its_topic_type_and_filter_let_in() -> None:
+    here = Instance(queue(underlying="^ord", filter="/a > 1", publish_target="orders"))
+    here.join()
+    here.publish(1, 3, bodies=[{"a": 1}, {"a": 2}, "no tree"])
+    other = here.publish(4)
+    for topic, message_type in ((b"other", b"json"), (b"orders", b"fix")):
+        other.topic, other.message_type, other.first_txid = topic, message_type, 5
+        here.machine.fold([other], here.now_us, through_txid=5)
+    assert delivered(here.take()) == {ONE: [2]}
+    assert here.machine.folded_txid == 5
+    # What it did not let in has left it: an acknowledgment of that is not remembered.
+    here.ack(1)
+    assert here.machine.status()["deferred_ack_count"] == 0
+
+
+def test_higher_priorities_go_first() -> None:
+    here = Instance(queue(priority="/p"))
+    here.join()
+    here.publish(1, 5, bodies=[{"p": 1}, {"p": 7}, {}, {"p": "x"}, {"p": 7}])
+    assert delivered(here.take()) == {ONE: [2, 5, 1, 3, 4]}
+
+
+def test_an_expression_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="queue q: filter"):
+        Instance(queue(filter="/a >"))
+
+
+def test_leases_end_by_time_and_by_their_consumers_end() -> None:
+    here = Instance()
+    here.join()
+    here.publish(1)
+    here.take()
+    assert here.machine.next_us(here.now_us) == here.now_us + LEASE_US
+    assert here.tick(LEASE_US - 1) == []
+    assert delivered(here.tick(1)) == {ONE: [1]}
+    here.join(TWO)
+    here.machine.left(ONE)
+    assert delivered(here.take()) == {TWO: [1]}
+    assert here.machine.status()["expired_leases"] == 1
+
+
+def test_messages_that_are_given_back_too_often_expire() -> None:
+    here = Instance(queue(cancels_max=2, deliveries_max=9))
+    here.join()
+    here.publish(1)
+    for _ in range(2):
+        here.machine.cancelled(ONE, [the_lease(here.take())])
+    draft = the_draft(here.take())
+    assert read_removal(draft.body).why == "max_cancels"
+    here.write([draft])
+    assert here.take() == [Expired(1, (P, 1), "max_cancels")]
+    assert here.machine.depth == 0
+
+
+def test_messages_that_are_delivered_too_often_in_vain_expire_and_bounced_ones_do_not() -> None:
+    here = Instance(queue(deliveries_max=2))
+    here.join()
+    here.publish(1)
+    for _ in range(4):
+        here.machine.bounced(ONE, [the_lease(here.take())])
+    here.take()
+    here.tick(LEASE_US)
+    draft = the_draft(here.tick(LEASE_US))
+    assert read_removal(draft.body).why == "max_deliveries"
+
+
+@pytest.mark.parametrize(
+    ("model", "own_s", "queue_s", "expires_s"),
+    [
+        ("default", 5, 9, 5),
+        ("default", 0, 9, 9),
+        ("queue", 5, 9, 9),
+        ("latest", 5, 9, 9),
+        ("earliest", 5, 9, 5),
+        ("earliest", 0, 9, 9),
+        ("default", (1 << 32) - 1, 9, 0),
+    ],
+)
+def test_the_model_says_when_a_message_expires(
+    model: str, own_s: int, queue_s: int, expires_s: int
+) -> None:
+    here = Instance(queue(expiration_us=queue_s * S_US, expiration_model=model))
+    here.publish(1, expiration_s=own_s)
+    assert here.machine.next_us(here.now_us) == (here.now_us + expires_s * S_US if expires_s else 0)
+    if expires_s:
+        assert here.tick(expires_s * S_US - 200_000) == []
+        assert read_removal(the_draft(here.tick(300_000)).body).why == "time_limit"
+
+
+def test_a_leased_message_expires_when_its_lease_ends() -> None:
+    here = Instance(queue(expiration_us=S_US))
+    here.join()
+    here.publish(1, 2)
+    leases = here.take()
+    assert here.tick(2 * S_US) == []
+    here.ack(2)
+    draft = the_draft(here.tick(LEASE_US))
+    assert leases and read_removal(draft.body).keys == {P: [(1, 1)]}
+    assert here.take() == []
+    here.write([draft])
+    assert here.take() == [Expired(1, (P, 1), "time_limit")]
+
+
+def test_at_most_once_is_sent_when_its_removal_is_in_the_journal() -> None:
+    here = Instance(queue(at_most_once=True))
+    here.join(backlog=1)
+    here.publish(1, 2)
+    draft = the_draft(here.take())
+    assert read_removal(draft.body)[2:] == ({P: [(1, 1)]}, "sent")
+    assert here.take() == []
+    here.write([draft])
+    assert delivered(here.take()) == {ONE: [1]}
+    assert here.machine.depth == 1
+    # The acknowledgment makes room for the next one.
+    assert here.take() == []
+    here.ack(1)
+    assert read_removal(the_draft(here.take()).body).keys == {P: [(2, 2)]}
+
+
+def test_at_most_once_frees_the_place_of_what_came_to_nothing() -> None:
+    here = Instance(queue(at_most_once=True))
+    here.join(backlog=1)
+    here.publish(1, 2)
+    here.machine.failed([the_draft(here.take()).tag], here.machine.folded_txid)
+    draft = the_draft(here.take())
+    assert read_removal(draft.body).keys == {P: [(1, 1)]}
+    here.ack(1)
+    here.write([draft])
+    assert read_removal(the_draft(here.take()).body).keys == {P: [(2, 2)]}
+    here.machine.left(ONE)
+    here.join()
+    assert here.take() == []
+
+
+def test_barriers_wait_for_all_before_them_and_go_to_everybody() -> None:
+    here = Instance(queue(barrier="/b = 1", kind="local"))
+    here.publish(1, 4, bodies=[{}, {"b": 1}, {}, {"b": 1}])
+    here.join(ONE)
+    here.join(TWO, wanted="/b = 1")
+    assert delivered(here.take()) == {ONE: [1]}
+    here.ack(1)
+    draft = the_draft(here.take())
+    assert read_removal(draft.body)[2:] == ({P: [(2, 2)]}, "barrier")
+    assert here.take() == []
+    here.machine.failed([draft.tag], here.machine.folded_txid)
+    draft = the_draft(here.take())
+    here.write([draft])
+    said = here.take()
+    assert delivered(each for each in said if isinstance(each, Send)) == {ONE: [2], TWO: [2]}
+    assert delivered(each for each in said if isinstance(each, Deliver)) == {ONE: [3]}
+    here.ack(3)
+    assert read_removal(the_draft(here.take()).body).keys == {P: [(4, 4)]}
+
+
+def test_a_barrier_of_a_local_queue_waits_for_a_consumer() -> None:
+    for kind, waits in (("local", True), ("queue", False)):
+        here = Instance(queue(barrier="/b = 1", kind=kind))
+        here.publish(1, 1, bodies=[{"b": 1}])
+        assert (here.take() == []) == waits
+
+
+def test_a_barrier_of_another_instance_stays_here_until_its_turn() -> None:
+    here = Instance(queue(barrier="/b = 1"))
+    here.publish(1, 1, path=(B,), bodies=[{"b": 1}])
+    here.removal(1, "barrier")
+    assert here.machine.depth == 1
+    here.join()
+    here.write(here.take())
+    assert delivered(here.take()) == {ONE: [1]}
+    assert here.machine.depth == 0
+
+
+# -- rules 1 and 2 -----------------------------------------------------------------------------
+def test_the_register_is_taken_by_its_order_whoever_wrote_it() -> None:
+    here = Instance()
+    here.publish(1)
+    assert here.register == (0, "A")
+    here.move(1, 1, "C", by="C")
+    here.move(1, 1, "D", by="A")
+    assert here.register == (1, "C")
+    here.move(1, 1, "B", by="D")
+    assert here.register == (1, "B")
+    here.move(1, 2, "A")
+    here.move(1, 1, "A")
+    assert here.register == (2, "A")
+    here.join()
+    assert delivered(here.take()) == {ONE: [1]}
+
+
+def test_nobody_delivers_or_asks_until_the_owners_incarnation_has_a_name() -> None:
+    for heralded in (True, False):
+        here = Instance(snapshot=Snapshot())
+        here.join()
+        here.publish(1, path=(20, B))
+        here.now_us += S_US
+        assert (here.take(), here.register) == ([], (0, ""))
+        if heralded:
+            said = Transfer("A", 0, (), {20: "A"})
+            here.command(Command.TRANSFER, pack_transfer(said))
+        else:
+            here.machine.named({20: "A"})
+        assert here.register == (0, "A")
+        assert delivered(here.take()) == {ONE: [1]}
+
+
+def test_a_local_queue_knows_no_transfers() -> None:
+    here = Instance(queue(kind="local"))
+    here.publish(1, path=(B,))
+    here.move(1, 5, "B")
+    assert here.register == (0, "A")
+
+
+# -- rules 3, 6 and 7 --------------------------------------------------------------------------
+def test_a_claim_directly_before_its_message_counts() -> None:
+    here = Instance()
+    here.move(1, 1, "B")
+    here.publish(1, 2)
+    assert here.machine.registers() == {(P, 1): (1, "B"), (P, 2): (0, "A")}
+
+
+def test_acknowledgments_win_everywhere_whoever_sent_them() -> None:
+    here = Instance()
+    here.join()
+    here.publish(1, 4, path=(B,))
+    here.move(2, 1, "A")
+    assert delivered(here.take()) == {ONE: [2]}
+    here.ack(1, 3)
+    assert set(here.machine.registers()) == {(P, 4)}
+
+
+def test_what_comes_before_its_message_is_kept_and_what_left_is_not() -> None:
+    here = Instance()
+    here.ack(1)
+    here.publish(1, 2)
+    assert set(here.machine.registers()) == {(P, 2)}
+    here.ack(1, 2)
+    assert here.machine.status()["deferred_ack_count"] == 0
+    assert here.machine.depth == 0
+
+
+def test_what_clients_expire_is_told_where_it_belonged() -> None:
+    here = Instance()
+    here.publish(1)
+    here.publish(2, path=(B,))
+    here.ack(1, 2, how="expire")
+    assert here.take() == [Expired(1, (P, 1), "forced_expire")]
+
+
+def test_records_that_cannot_be_read_say_nothing() -> None:
+    here = Instance()
+    here.publish(1)
+    for number in (Command.QUEUE_ACKNOWLEDGMENT, Command.TRANSFER, Command.QUEUE_REMOVAL):
+        here.command(number, b"\xc1")
+    assert here.machine.depth == 1
+
+
+# -- rules 4 and 5 -----------------------------------------------------------------------------
+def test_an_instance_with_room_asks_the_owner_again_and_again() -> None:
+    here = Instance()
+    here.publish(1, 30, path=(B,))
+    here.join(backlog=2)
+    assert here.take() == []  # they are too young
+    here.now_us += S_US
+    (asked,) = here.take()
+    assert isinstance(asked, Request)
+    assert asked.count == 2
+    assert [each.key[1] for each in asked.wanted] == list(range(1, 9))
+    assert {each[1:] for each in asked.wanted} == {(0, "B")}
+    assert here.take() == []
+    here.now_us += S_US
+    (asked,) = here.take()
+    # What was asked for in vain goes behind the others.
+    assert isinstance(asked, Request)
+    assert [each.key[1] for each in asked.wanted] == list(range(9, 17))
+
+
+def test_what_no_consumer_here_wants_is_not_asked_for() -> None:
+    here = Instance()
+    here.publish(1, 3, path=(B,), bodies=[{"c": 1}, {"c": 2}, {"c": 1}])
+    here.join(wanted="/c = 2")
+    here.now_us += S_US
+    (asked,) = here.take()
+    assert isinstance(asked, Request)
+    assert [each.key[1] for each in asked.wanted] == [2]
+
+
+def wanted(*sequences: int) -> list[Wanted]:
+    """As another instance asks."""
+    return [Wanted((P, sequence), 0, "A") for sequence in sequences]
+
+
+def test_what_is_free_and_nobody_here_can_take_is_granted_once() -> None:
+    here = Instance()
+    here.publish(1, 3)
+    here.machine.requested("B", 2, wanted(9, 1, 2, 3))
+    draft = the_draft(here.take())
+    said = read_transfer(draft.body)
+    assert (said.by, said.moves) == ("A", [Move(P, 1, 2, 1, "B")])
+    assert draft.tag == said.tag
+    # It is frozen until that is read, here too.
+    here.machine.requested("C", 2, wanted(1, 2))
+    assert here.take() == []
+    here.join()
+    assert delivered(here.take()) == {ONE: [3]}
+    here.write([draft])
+    assert here.machine.registers()[P, 1] == (1, "B")
+    here.machine.requested("C", 2, wanted(1, 2))
+    assert here.take() == []
+
+
+def test_a_refusal_is_silence_and_what_was_refused_may_be_granted_later() -> None:
+    here = Instance()
+    here.join()
+    here.publish(1)
+    here.machine.requested("B", 1, wanted(1))
+    assert delivered(here.take()) == {ONE: [1]}
+    here.machine.left(ONE)
+    here.machine.requested("B", 1, wanted(1))
+    assert read_transfer(the_draft(here.take()).body).moves == [Move(P, 1, 1, 1, "B")]
+
+
+def test_where_the_append_fails_the_message_is_free_again() -> None:
+    here = Instance()
+    here.publish(1)
+    here.machine.requested("B", 1, wanted(1))
+    draft = the_draft(here.take())
+    here.machine.failed([draft.tag, 12345], here.machine.folded_txid)
+    here.join()
+    assert delivered(here.take()) == {ONE: [1]}
+
+
+def test_a_draft_is_known_by_the_tag_in_its_record() -> None:
+    here = Instance()
+    here.publish(1)
+    here.machine.requested("B", 1, wanted(1))
+    draft = the_draft(here.take())
+    said = read_transfer(draft.body)
+    for other in (said._replace(tag=said.tag + 1), said._replace(by="B")):
+        here.command(Command.TRANSFER, pack_transfer(other._replace(moves=[])))
+        assert not list(here.machine.found(available=True))
+    here.command(Command.TRANSFER, pack_transfer(said._replace(moves=[])))
+    assert list(here.machine.found(available=True))
+
+
+def test_tags_of_two_lives_are_different() -> None:
+    tags = set()
+    for life in (1, 2):
+        here = Instance(life=life, snapshot=Snapshot())
+        here.publish(1)
+        here.machine.requested("B", 1, wanted(1))
+        tags.add(the_draft(here.take()).tag)
+    assert len(tags) == 2
+
+
+def test_the_usual_time_follows_acknowledgments_from_elsewhere() -> None:
+    here = Instance()
+    for sequence in range(1, 100):
+        here.publish(sequence, path=(B,))
+        here.now_us += S_US
+        here.ack(sequence, path=(B,))
+    assert here.machine.status()["usual_us"] == pytest.approx(S_US, rel=0.01)
+
+
+# -- rule 9 ------------------------------------------------------------------------------------
+def test_a_restarted_owner_waits_for_the_fence_and_begins_at_the_floor() -> None:
+    here = Instance()
+    here.publish(1, 2)
+    here.ack(1, 2)
+    here.publish(3)
+    stored = Snapshot.from_bytes(here.machine.stored())
+    assert stored.after_txid == 3
+    machine = here.restart(snapshot=stored, fence_txid=5)
+    here.join()
+    machine.fold([here.runs[-1]], here.now_us)
+    machine.requested("B", 1, wanted(3))
+    assert (here.take(), machine.is_ready) == ([], False)
+    here.ack(9)
+    assert machine.is_ready
+    assert delivered(here.take()) == {ONE: [3]}
+    here.ack(1)  # it knows what it had
+    assert machine.status()["deferred_ack_count"] == 1  # of message 9
+
+
+def test_a_fence_that_failed_is_not_waited_for() -> None:
+    here = Instance()
+    here.publish(1)
+    machine = here.restart(snapshot=Snapshot(), fence_txid=5)
+    machine.fold(here.runs, here.now_us)
+    machine.failed([77], 1)
+    assert machine.is_ready
+
+
+def test_live_leases_are_told() -> None:
+    here = Instance()
+    here.publish(1, 3)
+    until_us = here.now_us + 5 * S_US
+    leases = [Lease((P, 1), ONE, 4, until_us), Lease((P, 2), TWO, 5, until_us)]
+    machine = here.restart(snapshot=Snapshot(), fence_txid=3, leases=leases)
+    here.join(backlog=2)
+    machine.fold(here.runs, here.now_us)
+    # One is still leased; the other one's consumer is gone.
+    assert delivered(here.take()) == {ONE: [2]}
+    machine.cancelled(ONE, [((P, 1), 4)])
+    assert delivered(here.take()) == {ONE: [1]}
+
+
+def test_an_early_entry_is_used_again_when_the_queue_is_made_again() -> None:
+    here = Instance()
+    here.move(2, 4, "B")
+    here.ack(3)
+    here.publish(1, 3)
+    stored = Snapshot.from_bytes(here.machine.stored())
+    assert stored.after_txid == 2
+    machine = here.restart(snapshot=stored)
+    machine.fold(here.runs[2:], here.now_us)
+    assert machine.registers() == {(P, 1): (0, "A"), (P, 2): (4, "B")}
+
+
+def test_what_was_told_before_a_restart_is_not_told_again() -> None:
+    here = Instance()
+    here.publish(1, 2)
+    here.ack(1, how="expire")
+    assert len(here.take()) == 1
+    machine = here.restart(snapshot=Snapshot.from_bytes(here.machine.stored()))
+    machine.fold(here.runs, here.now_us)
+    assert here.take() == []
+    here.ack(2, how="expire")
+    assert here.take() == [Expired(2, (P, 2), "forced_expire")]
+
+
+# -- rules 10, 12 and 13 -----------------------------------------------------------------------
+def test_a_cancel_names_the_lease() -> None:
+    here = Instance()
+    here.join()
+    here.publish(1)
+    first = the_lease(here.take())
+    second = the_lease(here.tick(LEASE_US))
+    here.machine.cancelled(ONE, [first])
+    here.machine.bounced(TWO, [second])
+    here.machine.bounced(ONE, [((P, 7), 1)])
+    assert here.take() == []
+    here.machine.cancelled(ONE, [second])
+    assert the_lease(here.take())[1] not in (first[1], second[1])
+
+
+def test_an_instance_that_does_not_serve_decides_nothing() -> None:
+    here = Instance(is_serving=False)
+    here.join()
+    here.publish(1, 2, expiration_s=1)
+    here.machine.requested("B", 1, wanted(1))
+    assert here.tick(2 * S_US) == []
+    here.machine.serves()
+    assert read_removal(the_draft(here.take()).body).keys == {P: [(1, 2)]}
+
+
+def test_messages_of_who_is_not_reachable_are_claimed_where_that_is_allowed() -> None:
+    here = Instance()
+    here.publish(1, path=(B,))
+    here.publish(2, path=(C,))
+    here.now_us += S_US
+    here.machine.requested("C", 1, wanted(1))
+    assert here.take() == []
+    here.machine.proxied(True, frozenset("AC"))
+    here.machine.requested("C", 1, wanted(1))
+    draft = the_draft(here.take())
+    assert read_transfer(draft.body).moves == [Move(P, 1, 1, 1, "C")]
+    here.machine.failed([draft.tag], here.machine.folded_txid)
+    here.join()
+    decisions = here.take()
+    assert read_transfer(the_draft(decisions).body).moves == [Move(P, 1, 1, 1, "A")]
+    (asked,) = (each for each in decisions if isinstance(each, Request))
+    assert [each.key for each in asked.wanted] == [(P, 2)]
+    here.write(decisions)
+    assert delivered(here.take()) == {ONE: [1]}
+
+
+# -- what is asked -----------------------------------------------------------------------------
+def test_messages_are_found_in_order_by_what_they_say_and_whether_they_are_available() -> None:
+    here = Instance()
+    here.join(backlog=1)
+    here.publish(5, publisher=7, bodies=[{"a": 1}])
+    here.publish(1, 3, path=(B,), bodies=[{"a": 1}, {"a": 2}, {"a": 1}])
+    here.take()
+    one = expression("/a = 1")
+    assert [each.key for each in here.machine.found(one)] == [(7, 5), (P, 1), (P, 3)]
+    assert [each.key[1] for each in here.machine.found(one, available=True)] == [1, 3]
+    assert len(list(here.machine.found())) == 4
+
+
+def test_status_counts() -> None:
+    here = Instance()
+    here.join()
+    here.publish(1, 3)
+    here.publish(4, path=(B,))
+    here.take()
+    here.ack(1)
+    here.move(2, 1, "B")
+    here.move(4, 1, "A")
+    here.now_us += S_US
+    here.machine.tick(here.now_us)
+    said = here.machine.status()
+    expected = {
+        "queue_depth": 3,
+        "backlog": 2,
+        "available_here": 1,
+        "came": 4,
+        "left": 1,
+        "transferred_in": 1,
+        "transferred_out": 1,
+        "age_of_oldest_lease_us": S_US,
+        "consumers": 1,
+        "is_ready": True,
+    }
+    assert {name: said[name] for name in expected} == expected
