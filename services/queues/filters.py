@@ -1,14 +1,18 @@
 """Which of the free messages pass whose filter, without asking a message twice.
 
-The consumers of one filter are a group. A group remembers up to where it has looked (`looked`), and
-what it found there that is still free (`found`); so a filter that few of a million messages pass
-reads the million once, in pieces, and not at all while its consumers have no room. What is added
-behind where a group has looked already (a new message, for one that is at the end; one that comes
-back; one of a higher priority) is asked once for all groups, by their index.
+The consumers of one filter are a group. Groups that have looked at the same messages are a cohort:
+it remembers up to where they have looked, and looks on for all of them together. So a filter that
+few of a million messages pass reads the million once, in pieces, and not at all while its consumers
+have no room; and the filters of 10,000 consumers read it once, not 10,000 times. The cohort that
+has looked at the least goes first, until it has caught up with the next one; then they are one.
+
+What is added behind where a group has looked already (a new message, for one that is at the end;
+one that comes back; one of a higher priority) is asked once for all groups, by their index.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -18,76 +22,83 @@ from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.queues.fairness import Turns
 from raylay.services.queues.ordered import Ordered
-from raylay.services.queues.waiting import FREE, Contents, Waiting
+from raylay.services.queues.waiting import Contents, Waiting
 
 FOUND_MAX = 1_000
 """Messages that a group has found and not given away. It forgets the later half of more, and looks
 for them again."""
+APART_MAX = 4
+"""Groups of a cohort whose filters are asked one by one; the index asks more at once."""
 
 Message = TypeVar("Message", bound=Waiting)
 
 
-class Group(Generic[Message]):
+class Group:
     """The consumers of one filter.
 
     Attributes:
         filter: None: none; all pass.
         turns: its consumers with room.
         members: how many consumers have it, with room or without.
-        looked: all messages up to this order have been asked.
-        orders, found: of these, those that passed, with some that are free no more: a heap, and
-            what it names.
+        found: the order of messages that passed, a heap; some of them are free no more.
         head: its entry among the heads that holds; None: it has none.
+        cohort: where it has looked.
     """
 
-    __slots__ = ("filter", "found", "head", "looked", "members", "number", "orders", "turns")
+    __slots__ = ("cohort", "filter", "found", "head", "members", "number", "turns")
 
     def __init__(self, number: int, filter: Expression | None) -> None:
         self.number = number
         self.filter = filter
         self.turns = Turns()
         self.members = 0
-        self.looked: float = -1
-        self.orders: list[int] = []
-        self.found: dict[int, Message] = {}
-        self.head: Head[Message] | None = None
+        self.found: list[int] = []
+        self.head: Head | None = None
+        self.cohort = Cohort(-1)
 
-    def first(self) -> Message | None:
-        """The first that is free of what it has found."""
-        orders, found = self.orders, self.found
-        while orders:
-            message = found[orders[0]]
-            if message.standing == FREE:
-                return message
-            del found[heappop(orders)]
-        return None
-
-    def note(self, message: Message) -> None:
-        """The message passes, and is free."""
-        order = message.order
-        if order not in self.found:
-            heappush(self.orders, order)
-        self.found[order] = message
-        if len(self.found) > FOUND_MAX:
-            self._forget()
-
-    def _forget(self) -> None:
-        orders = sorted(order for order in self.orders if self.found[order].standing == FREE)
-        if len(orders) > FOUND_MAX // 2:
-            del orders[FOUND_MAX // 2 :]
-            self.looked = orders[-1]
-        # What is sorted is a heap.
-        self.orders, self.found = orders, {order: self.found[order] for order in orders}
+    @property
+    def wants(self) -> bool:
+        """Whether it has room and nothing for it."""
+        return self.head is None and self.turns.open > 0
 
 
-Head = tuple[int, int, Group[Message]]
+class Cohort:
+    """Groups that have looked at the same messages.
+
+    Attributes:
+        looked: these are all messages up to this order.
+        groups: they.
+        searching: those of them that wait for it to look on; and others, which do no more.
+        is_queued: whether it is among those that are to look on.
+    """
+
+    __slots__ = ("groups", "is_queued", "looked", "searching")
+
+    def __init__(self, looked: float) -> None:
+        self.looked = looked
+        self.groups: dict[Group, None] = {}
+        self.searching: dict[Group, None] = {}
+        self.is_queued = False
+
+    def is_searching(self) -> bool:
+        """Whether one waits for it to look on."""
+        while self.searching:
+            group, _ = self.searching.popitem()
+            if group.wants:
+                self.searching[group] = None
+                return True
+        return False
+
+
+Head = tuple[int, int, Group]
 """Order of the first message that a group may have; its number; it."""
 
 
 class Filters(Generic[Message]):
     """The groups that have a filter.
 
-    Invariant: a group with room has a head, or is searching, or nothing that is free passes it.
+    Invariants: a group with room has a head, or its cohort is searching, or nothing that is free
+    passes it. Cohorts are in the order of `looked`, and no two have looked as far.
 
     Args:
         free: the messages.
@@ -97,24 +108,25 @@ class Filters(Generic[Message]):
     __slots__ = (
         "_asks_around",
         "_by_text",
+        "_cohorts",
         "_contents",
         "_free",
         "_heads",
         "_index",
-        "_looked_max",
         "_made",
-        "_searching",
+        "_queue",
     )
 
     def __init__(self, free: Ordered[Message], contents: Contents) -> None:
         self._free = free
         self._contents = contents
-        self._by_text: dict[str, Group[Message]] = {}
-        self._index: FilterIndex[Group[Message]] = FilterIndex()
+        self._by_text: dict[str, Group] = {}
+        self._index: FilterIndex[Group] = FilterIndex()
         self._asks_around = 0
-        self._heads: list[Head[Message]] = []
-        self._searching: dict[Group[Message], None] = {}
-        self._looked_max: float = -1
+        self._heads: list[Head] = []
+        self._cohorts: list[Cohort] = []
+        self._queue: list[tuple[float, int, Cohort]] = []
+        """Cohorts that are searching, by how far they have looked, or had when they came here."""
         self._made = 0
 
     def __len__(self) -> int:
@@ -122,10 +134,10 @@ class Filters(Generic[Message]):
 
     @property
     def is_searching(self) -> bool:
-        """Whether a group has room and has yet to look for its first message."""
-        return bool(self._searching)
+        """Whether a group with room has yet to look for its first message."""
+        return bool(self._queue)
 
-    def joined(self, wanted: Expression) -> Group[Message]:
+    def joined(self, wanted: Expression) -> Group:
         """The group of a filter, with one member more."""
         group = self._by_text.get(wanted.text)
         if group is None:
@@ -133,10 +145,11 @@ class Filters(Generic[Message]):
             group = self._by_text[wanted.text] = Group(self._made, wanted)
             self._index.add(group, wanted)
             self._asks_around += wanted.asks_around
+            self._place(group, -1)
         group.members += 1
         return group
 
-    def parted(self, group: Group[Message]) -> None:
+    def parted(self, group: Group) -> None:
         """A consumer of the group is no more."""
         group.members -= 1
         if group.members == 0:
@@ -144,38 +157,40 @@ class Filters(Generic[Message]):
             del self._by_text[group.filter.text]
             self._index.discard(group)
             self._asks_around -= group.filter.asks_around
-            self._searching.pop(group, None)
+            self._displace(group)
             group.head = None  # Its entry holds no more.
-            self._look_back()
 
-    def opened(self, group: Group[Message]) -> None:
+    def opened(self, group: Group) -> None:
         """It has room again."""
         if group.head is None:
             self._seek(group)
 
+    def first(self, group: Group) -> Message | None:
+        """The first that is free of what it has found."""
+        found, get = group.found, self._free.get
+        while found:
+            message = get(found[0])
+            if message is not None:
+                return message
+            heappop(found)
+        return None
+
     def wants(self, message: Message) -> bool:
-        """Whether `added` will have to look into the message."""
-        return bool(self._by_text) and message.order <= self._looked_max
+        """Whether `added` will look into the message."""
+        return bool(self._cohorts) and message.order <= self._cohorts[-1].looked
 
     def added(self, message: Message, tree: dict[str, Any] | None) -> None:
         """There is one more free message; a tree, if there is one at hand."""
-        order = message.order
-        if order > self._looked_max:
+        if not self.wants(message):
             return
+        order = message.order
         for group in self.passed(message, tree):
-            if order > group.looked:
-                continue
-            looked = group.looked
-            group.note(message)
-            if group.head is None:
-                if group.turns.open:
-                    self._enter(group, order)
-            elif order < group.head[0]:
-                self._enter(group, order)
-            if group.looked != looked:
-                self._look_back()
+            if order <= group.cohort.looked:
+                self._note(group, order)
+                if len(group.found) > FOUND_MAX:
+                    self._forget(group)
 
-    def passed(self, message: Message, tree: dict[str, Any] | None = None) -> list[Group[Message]]:
+    def passed(self, message: Message, tree: dict[str, Any] | None = None) -> list[Group]:
         """The groups whose filter the message passes."""
         if not self._by_text:
             return []
@@ -185,7 +200,7 @@ class Filters(Generic[Message]):
                 return []
         return self._index.matching(tree, self._around(message))
 
-    def firsts(self, looks: int) -> list[Group[Message]]:
+    def firsts(self, looks: int) -> list[Group]:
         """The groups with room whose first message comes before those of all others.
 
         Args:
@@ -193,8 +208,8 @@ class Filters(Generic[Message]):
         """
         heads = self._heads
         while True:
-            while self._searching and looks > 0:
-                looks = self._search(next(iter(self._searching)), looks)
+            while self._queue and looks > 0:
+                looks = self._search(looks)
             if not heads or self._holds(heads[0]):
                 break
             self._drop()
@@ -213,14 +228,16 @@ class Filters(Generic[Message]):
     def _around(self, message: Message) -> Surroundings:
         return self._contents.around(message.txid) if self._asks_around else NOWHERE
 
-    def _holds(self, head: Head[Message]) -> bool:
+    # Heads.
+
+    def _holds(self, head: Head) -> bool:
         group = head[2]
         if group.head is not head or not group.turns.open:
             return False
-        first = group.first()
+        first = self.first(group)
         return first is not None and first.order == head[0]
 
-    def _enter(self, group: Group[Message], order: int) -> None:
+    def _enter(self, group: Group, order: int) -> None:
         group.head = head = (order, group.number, group)
         heappush(self._heads, head)
         if len(self._heads) > FOUND_MAX and len(self._heads) > 4 * len(self._by_text):
@@ -237,37 +254,116 @@ class Filters(Generic[Message]):
             if group.turns.open:
                 self._seek(group)
 
-    def _seek(self, group: Group[Message]) -> None:
-        first = group.first()
+    def _seek(self, group: Group) -> None:
+        first = self.first(group)
         if first is not None:
             self._enter(group, first.order)
-        else:
-            self._searching[group] = None
+        elif group.cohort.looked < inf:
+            group.cohort.searching[group] = None
+            self._enqueue(group.cohort)
 
-    def _search(self, group: Group[Message], looks: int) -> int:
-        """Looks for the first message of a group; gives the looks that are left."""
-        del self._searching[group]
-        if not group.turns.open or group.head is not None:
+    def _note(self, group: Group, order: int) -> None:
+        """A message passes, and is free."""
+        heappush(group.found, order)
+        if group.head is None:
+            if group.turns.open:
+                self._enter(group, order)
+        elif order < group.head[0]:
+            self._enter(group, order)
+
+    def _forget(self, group: Group) -> None:
+        found = sorted(order for order in set(group.found) if self._free.get(order) is not None)
+        if len(found) > FOUND_MAX // 2:
+            del found[FOUND_MAX // 2 :]
+            self._displace(group)
+            self._place(group, found[-1])
+        # What is sorted is a heap.
+        group.found = found
+
+    # Cohorts.
+
+    def _at(self, looked: float) -> int:
+        return bisect_left(self._cohorts, looked, key=_looked)
+
+    def _place(self, group: Group, looked: float) -> None:
+        i = self._at(looked)
+        if i == len(self._cohorts) or self._cohorts[i].looked != looked:
+            self._cohorts.insert(i, Cohort(looked))
+        group.cohort = self._cohorts[i]
+        group.cohort.groups[group] = None
+
+    def _displace(self, group: Group) -> None:
+        cohort = group.cohort
+        del cohort.groups[group]
+        cohort.searching.pop(group, None)
+        if not cohort.groups:
+            del self._cohorts[self._at(cohort.looked)]
+
+    def _enqueue(self, cohort: Cohort) -> None:
+        if not cohort.is_queued:
+            cohort.is_queued = True
+            self._made += 1
+            heappush(self._queue, (cohort.looked, self._made, cohort))
+
+    def _search(self, looks: int) -> int:
+        """Lets the cohort look on that has looked at the least; gives the looks that are left."""
+        looked, _, cohort = heappop(self._queue)
+        cohort.is_queued = False
+        if not cohort.groups or not cohort.is_searching():
             return looks
-        assert group.filter is not None
-        matches = group.filter.matches
-        read = self._contents.tree
-        for message in self._free.after(group.looked):
-            if looks == 0:
-                # It goes behind the others that are looking.
-                self._searching[group] = None
+        if looked != cohort.looked:
+            self._enqueue(cohort)
+            return looks
+        i = self._at(looked)
+        for message in self._free.after(looked):
+            # There is nothing to look at between it and those above, before this message.
+            self._catch_up(i, message.order - 1)
+            if looks == 0 or not self._cohorts[i].is_searching():
                 break
             looks -= 1
-            group.looked = message.order
-            tree = read(message.txid)
-            if tree is not None and matches(tree, self._around(message)):
-                group.note(message)
-                self._enter(group, message.order)
-                break
+            self._look(self._cohorts[i], message)
+            self._catch_up(i, message.order)
         else:
-            group.looked = inf
-        self._looked_max = max(self._looked_max, group.looked)
+            self._catch_up(i, inf)
+            self._cohorts[i].looked = inf
+        cohort = self._cohorts[i]
+        if cohort.looked < inf and cohort.is_searching():
+            self._enqueue(cohort)
+        for group in [each for each in cohort.groups if len(each.found) > FOUND_MAX]:
+            self._forget(group)
         return looks
 
-    def _look_back(self) -> None:
-        self._looked_max = max((group.looked for group in self._by_text.values()), default=-1)
+    def _look(self, cohort: Cohort, message: Message) -> None:
+        cohort.looked = order = message.order
+        if len(cohort.groups) > APART_MAX:
+            for group in self.passed(message):
+                if group.cohort is cohort:
+                    self._note(group, order)
+            return
+        tree = self._contents.tree(message.txid)
+        if tree is None:
+            return
+        around = self._around(message)
+        for group in cohort.groups:
+            assert group.filter is not None
+            if group.filter.matches(tree, around):
+                self._note(group, order)
+
+    def _catch_up(self, i: int, looked: float) -> None:
+        """Makes one cohort of one and those above it that have looked up to here."""
+        cohorts = self._cohorts
+        while i + 1 < len(cohorts) and cohorts[i + 1].looked <= looked:
+            less, more = cohorts[i], cohorts[i + 1]
+            kept, left = (more, less) if len(more.groups) > len(less.groups) else (less, more)
+            for group in left.groups:
+                group.cohort = kept
+            kept.groups.update(left.groups)
+            kept.searching.update(left.searching)
+            kept.looked = more.looked
+            # Where it is queued, it is passed over.
+            left.groups, left.searching = {}, {}
+            cohorts[i : i + 2] = [kept]
+
+
+def _looked(cohort: Cohort) -> float:
+    return cohort.looked

@@ -44,6 +44,20 @@ class Ordered(Generic[Message]):
         """The highest one, if there is any."""
         return self._messages[-1][-1] if self._messages else None
 
+    def get(self, order: int) -> Message | None:
+        """That of an order, if it is there."""
+        if not self._orders:
+            return None
+        orders = self._orders[0]
+        if orders[0] == order:
+            return self._messages[0][0]
+        i = bisect_left(self._lasts, order)
+        if i == len(self._lasts):
+            return None
+        orders = self._orders[i]
+        j = bisect_left(orders, order)
+        return self._messages[i][j] if j < len(orders) and orders[j] == order else None
+
     def after(self, order: float) -> Iterator[Message]:
         """Those above an order, lowest first; as long as nothing is changed."""
         i = bisect_right(self._lasts, order)

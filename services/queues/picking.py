@@ -34,7 +34,7 @@ class _Member(Taker, Generic[Message]):
 
     __slots__ = ("group",)
 
-    def __init__(self, consumer: Consumer, backlog: int, group: Group[Message]) -> None:
+    def __init__(self, consumer: Consumer, backlog: int, group: Group) -> None:
         super().__init__(consumer, backlog, group.turns)
         self.group = group
 
@@ -89,7 +89,7 @@ class Picking(Generic[Message]):
         self._barriers: list[Message] = []
         self._held_from: float = inf
         self._members: dict[Consumer, _Member[Message]] = {}
-        self._plain: Group[Message] = Group(0, None)
+        self._plain: Group = Group(0, None)
         self._filters: Filters[Message] = Filters(self._free, contents)
         self._active = 0
         """Messages that consumers hold."""
@@ -311,7 +311,7 @@ class Picking(Generic[Message]):
         if place is not None:
             message = self._free.first()
         for group in self._filters.firsts(looks):
-            found = group.first()
+            found = self._filters.first(group)
             assert found is not None
             if message is None or found.order < message.order:
                 message, place = found, group.turns.first()
@@ -321,11 +321,11 @@ class Picking(Generic[Message]):
             return None
         return message, place[2].consumer
 
-    def _settle(self, group: Group[Message]) -> None:
+    def _settle(self, group: Group) -> None:
         if group.filter is not None and group.turns.open:
             self._filters.opened(group)
 
-    def _part(self, group: Group[Message]) -> None:
+    def _part(self, group: Group) -> None:
         if group.filter is None:
             group.members -= 1
         else:

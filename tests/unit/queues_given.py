@@ -93,6 +93,8 @@ class Simple:
         self.rules = rules
         self.bodies = bodies
         self.free: list[Waiting] = []
+        self.orders: dict[int, int] = {}
+        """As the messages had them when they came: what is looked at may change them."""
         self.consumers: dict[Consumer, SimpleConsumer] = {}
         self.turn = 0
 
@@ -117,8 +119,9 @@ class Simple:
 
     def add(self, each: Waiting) -> None:
         """It is free."""
+        self.orders.setdefault(each.txid, each.order)
         self.free.append(each)
-        self.free.sort(key=lambda each: each.order)
+        self.free.sort(key=lambda each: self.orders[each.txid])
 
     def remove(self, each: Waiting) -> None:
         """It is free no more."""
@@ -150,11 +153,11 @@ class Simple:
         count = len(self.free)
         if self.rules.target_depth:
             count = max(0, self.rules.target_depth - self.active)
-        barriers = [each.order for each in self.free if each.is_barrier]
+        barriers = [each.txid for each in self.free if each.is_barrier]
         return [
             each
             for each in self.free[:count]
-            if not each.is_barrier and not (barriers and each.order > barriers[0])
+            if not each.is_barrier and not (barriers and each.txid > barriers[0])
         ]
 
     def passes(self, consumer: SimpleConsumer, each: Waiting) -> bool:

@@ -35,6 +35,20 @@ def test_who_has_no_room_looks_at_nothing() -> None:
     assert bodies.reads == 1
 
 
+def test_who_has_no_room_misses_nothing_that_others_look_at() -> None:
+    bodies = Bodies({txid: {"n": txid} for txid in range(1, 11)})
+    queue = given(
+        subscribed("a", 1, "/n < 5"), subscribed("b", 1, "/n > 8"), bodies=bodies, fairness="fast"
+    )
+    messages = [message(txid) for txid in range(1, 11)]
+    for each in messages:
+        queue.add(each)
+    assert delivered(queue) == [("a", 1), ("b", 9)]
+    queue.freed((1, "a"), messages[0])
+    assert delivered(queue) == [("a", 2)]
+    assert bodies.reads == 9, "one look is for all that have looked as far"
+
+
 def test_a_search_is_done_in_pieces_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picking, "LOOKS_BESIDE", 10)
     monkeypatch.setattr(picking, "LOOKS_MAX", 100)
@@ -62,6 +76,26 @@ def test_new_messages_are_asked_once_for_all_filters() -> None:
     queue.add(one, {"n": 30})
     assert delivered(queue) == [("c30", 1)]
     assert bodies.reads == 0
+
+
+def test_many_filters_look_at_the_same_messages_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are given at once, the others while those are looking."""
+    monkeypatch.setattr(picking, "LOOKS_BESIDE", 10)
+    monkeypatch.setattr(picking, "LOOKS_MAX", 50)
+    bodies = Bodies({txid: {"n": txid} for txid in range(1, 1_001)})
+    queue = given(bodies=bodies)
+    for txid in range(1, 1_001):
+        queue.add(message(txid))
+    for number in range(100):
+        queue.subscribed(subscribed(f"c{number}", 1, f"/n = {10 * number + 905}"))
+        if number % 10 == 0:
+            assert queue.next() is None
+    found = []
+    while queue.is_searching or queue.next() is not None:
+        found += delivered(queue)
+    assert found == [(f"c{number}", 10 * number + 905) for number in range(10)]
+    # Who comes later begins at the first message, and goes on with the others where they are.
+    assert bodies.reads <= 2 * 1_000
 
 
 def test_what_is_found_beyond_measure_is_forgotten_and_found_again(

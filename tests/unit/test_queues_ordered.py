@@ -31,6 +31,8 @@ def test_whatever_is_added_and_removed_the_order_holds(
         after = chance.randint(0, 81)
         assert [each.txid for each in messages.after(after)] == [t for t in wanted if t > after]
         assert len(messages) == len(wanted)
+        assert messages.get(txid) is there.get(txid)
+        assert messages.get(after) is there.get(after)
         first, last = messages.first(), messages.last()
         assert (first and first.txid) == min(wanted, default=None)
         assert (last and last.txid) == max(wanted, default=None)
