@@ -673,7 +673,7 @@ def test_a_port_in_use_is_named_whatever_it_is_for(
     assert "Traceback" not in other.stderr
 
 
-@pytest.mark.parametrize("compression", ["", "zstd", "zlib"])
+@pytest.mark.parametrize("compression", ["", "zstd", pytest.param("zlib", marks=pytest.mark.slow)])
 def test_a_sync_pair_has_all_on_both(servers: Servers, tmp_path: Path, compression: str) -> None:
     first, second = pair(
         servers, tmp_path, compression=bool(compression), compression_type=compression or "zstd"

@@ -437,7 +437,7 @@ def test_wrong_writes(tmp_path: Path) -> None:
 # -- with a server, killed at every step ---------------------------------------------------------
 KILLED = (
     "staging.pending",
-    "staging.record:1",
+    pytest.param("staging.record:1", marks=pytest.mark.slow),
     "staging.record:700",
     "staging.published",
     "staging.done",
