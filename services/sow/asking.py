@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +22,6 @@ from raylay.services.sow.querying import (
     Versions,
 )
 from raylay.services.sow.selecting import Selection, check_select
-from raylay.services.sow.state import SowRecord
 from raylay.services.sow.topic import SowTopic
 
 
@@ -203,8 +201,7 @@ class SowQuestions:
         source: Source
         count = None
         if past is not None and state.rules.window_us:
-            then = state.as_of(past.time_us, terms.now_us, past.txid)
-            source = Versions(_of_keys(then, question.keys))
+            source = Versions(state.versions(past, terms.now_us), past, question.keys)
         else:
             # What a replaced filter was true of no index of the new one finds.
             filter_, of_keys = asked.filter, question.keys
@@ -219,7 +216,3 @@ class SowQuestions:
                 if asked.filter is None and wants is None and not expires_now_us:
                     count = state.count
         return Part(topic.name, topic.type, source, count, wants, expires_now_us)
-
-
-def _of_keys(records: Iterator[SowRecord], keys: frozenset[bytes] | None) -> Iterator[SowRecord]:
-    return records if keys is None else (each for each in records if each.key in keys)

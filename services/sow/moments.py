@@ -28,17 +28,22 @@ class Past(NamedTuple):
     txid: int | None
     time_us: int
 
+    def has(self, version: SowRecord) -> bool:
+        """Whether a version had come by then."""
+        if self.txid is None:
+            return version.updated_us <= self.time_us
+        return version.txid <= self.txid
+
 
 def latest(versions: Iterable[SowRecord], past: Past) -> Iterator[SowRecord]:
     """The records that there were, of their versions by key and time."""
-    txid, time_us = past
     last: SowRecord | None = None
     for record in versions:
         if last is not None and last.key != record.key:
             if last.body is not None:
                 yield last
             last = None
-        if record.updated_us <= time_us if txid is None else record.txid <= txid:
+        if past.has(record):
             last = record
     if last is not None and last.body is not None:
         yield last

@@ -18,6 +18,7 @@ from raylay.services.expressions.tree import Identifier
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree
+from raylay.services.sow.moments import Past
 from raylay.services.sow.ordering import Ordered, Term, placing
 from raylay.services.sow.planning import around_record
 from raylay.services.sow.query import Entries
@@ -51,35 +52,51 @@ class Source(Protocol):
 
 
 class Versions:
-    """Records of a history as a source.
+    """The records of a moment as a source: the last version of each key that had come by then.
 
     Args:
-        records: as of an instant, by key (state.SowState.as_of).
+        versions: of a history, by key and time (state.SowState.versions).
+        past: the moment.
+        keys: of these records; None: of all.
     """
 
-    def __init__(self, records: Iterator[SowRecord]) -> None:
-        self._records = records
+    def __init__(
+        self, versions: Iterator[SowRecord], past: Past, keys: frozenset[bytes] | None = None
+    ) -> None:
+        self._versions = versions
+        self._past = past
+        self._keys = keys
+        self._last: SowRecord | None = None
+        """Of the key that is being looked at."""
         self.done = False
         self.saved_bytes = 0
         # The first one fixes of when they are.
-        self._first = next(records, None)
+        self._next = next(versions, None)
 
     def take(self, most: int) -> Entries:
-        """The next ones."""
+        """The next ones. A key may have many versions: that many of those are looked at."""
         found: Entries = []
-        record = self._first
-        while record is not None and len(found) < most:
-            found.append((b"v" + record.key, encoded(record)))
-            record = next(self._records, None)
-        self._first = record
-        self.done = record is None
+        keys, has = self._keys, self._past.has
+        for _ in range(most):
+            record = self._next
+            last = self._last
+            if last is not None and (record is None or record.key != last.key):
+                if last.body is not None:
+                    found.append((b"v" + last.key, encoded(last)))
+                self._last = None
+            if record is None:
+                self.done = True
+                break
+            if has(record) and (keys is None or record.key in keys):
+                self._last = record
+            self._next = next(self._versions, None)
         return found
 
     def close(self) -> None:
         """No more will be taken."""
         self.done = True
-        self._first = None
-        self._records = iter(())
+        self._next = self._last = None
+        self._versions = iter(())
 
 
 @dataclass(slots=True)

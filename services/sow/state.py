@@ -253,22 +253,21 @@ class SowState:
         return entries_of(self.chunk, start, end)
 
     def as_of(self, time_us: int, now_us: int, txid: int | None = None) -> Iterator[SowRecord]:
-        """The records that there were at an instant, by key; none of before the history's window.
-        What it reads is not pruned until it ends.
+        """The records of a moment (moments.py), by key, as `versions` are."""
+        past = Past(txid, time_us)
+        return latest(self.versions(past, now_us), past)
 
-        Args:
-            now_us: where the window ends.
-            txid: only what was there behind this transaction; None: all of the instant.
-        """
-        if not self.rules.window_us or time_us < now_us - self.rules.window_us:
+    def versions(self, past: Past, now_us: int) -> Iterator[SowRecord]:
+        """Every version by key and time, for who asks of a moment; none where it is before the
+        history's window, which ends now. What there is of it is not pruned until they end."""
+        if not self.rules.window_us or past.time_us < now_us - self.rules.window_us:
             return
-        self._as_of_us.append(time_us)
+        self._as_of_us.append(past.time_us)
         try:
-            entries = self._entries(VERSION, _VERSION_END)
-            versions = (decoded(key[1 : -_TIME.size], value) for key, value in entries)
-            yield from latest(versions, Past(txid, time_us))
+            for key, value in self._entries(VERSION, _VERSION_END):
+                yield decoded(key[1 : -_TIME.size], value)
         finally:
-            self._as_of_us.remove(time_us)
+            self._as_of_us.remove(past.time_us)
 
     # -- folding -------------------------------------------------------------------------------
     def put(self, record: SowRecord) -> Change | None:

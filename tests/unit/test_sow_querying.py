@@ -16,6 +16,7 @@ from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.expressions.expression import expression
 from raylay.services.messages.records import Record, decode_record
 from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.sow.moments import Past
 from raylay.services.sow.ordering import place_of, read_order
 from raylay.services.sow.planning import QUERY
 from raylay.services.sow.querying import FRAME_BYTES_MAX, Part, Querying, Terms, Versions
@@ -198,14 +199,47 @@ def test_versions_are_a_source() -> None:
     for time_us, body in ((10, b'{"a":1}'), (20, b'{"a":2}')):
         for key in (b"k1", b"k2", b"k3"):
             state.put(SowRecord(key, time_us, 7, time_us, time_us, 0, body))
-    then = Versions(state.as_of(15, 30))
+    past = Past(None, 15)
+    then = Versions(state.versions(past, 30), past)
+    some = Versions(state.versions(past, 30), past, frozenset((b"k2", b"k9")))
     state.put(SowRecord(b"k2", 30, 7, 30, 30, 0, b'{"a":3}'))
     query = Querying([Part(b"orders", TYPES["json"], then)], Terms())
     assert [(each.key, each.body) for each in rows_of(query)] == [
         (key, b'{"a":1}') for key in (b"k1", b"k2", b"k3")
     ]
+    query = Querying([Part(b"orders", TYPES["json"], some)], Terms())
+    assert [(each.key, each.body) for each in rows_of(query)] == [(b"k2", b'{"a":1}')]
     nothing: Iterator[SowRecord] = iter(())
-    assert rows_of(Querying([Part(b"orders", TYPES["json"], Versions(nothing))], Terms())) == []
+    query = Querying([Part(b"orders", TYPES["json"], Versions(nothing, past))], Terms())
+    assert rows_of(query) == []
+
+
+@pytest.mark.parametrize("keys", [None, frozenset((b"b",))])
+def test_many_versions_of_one_key_are_looked_at_in_turns(keys: frozenset[bytes] | None) -> None:
+    state = SowState(SowRules(window_us=1_000_000))
+    for at in range(1, 2_001):
+        state.put(SowRecord(b"a", at, 7, at, at, 0, b'{"a":%d}' % at))
+    state.put(SowRecord(b"b", 2_001, 7, 2_001, 2_001, 0, b'{"b":1}'))
+    given = 0
+
+    def counted(versions: Iterator[SowRecord]) -> Iterator[SowRecord]:
+        nonlocal given
+        for each in versions:
+            given += 1
+            yield each
+
+    past = Past(2_001, 5_000)
+    source = Versions(counted(state.versions(past, 5_000)), past, keys)
+    found: list[bytes] = []
+    while not source.done:
+        before = given
+        found += [key for key, _ in source.take(100)]
+        assert given - before <= 100
+    assert found == ([b"va", b"vb"] if keys is None else [b"vb"])
+    left = Versions(state.versions(past, 5_000), past)
+    assert left.take(10) == [] and not left.done
+    left.close()
+    assert left.done and not state._as_of_us
 
 
 def test_the_records_of_some_keys() -> None:
