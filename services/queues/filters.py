@@ -111,6 +111,7 @@ class Filters(Generic[Message]):
         "_cohorts",
         "_contents",
         "_free",
+        "_full",
         "_heads",
         "_index",
         "_made",
@@ -124,6 +125,8 @@ class Filters(Generic[Message]):
         self._index: FilterIndex[Group] = FilterIndex()
         self._asks_around = 0
         self._heads: list[Head] = []
+        self._full: list[Group] = []
+        """Groups that have found more than they may."""
         self._cohorts: list[Cohort] = []
         self._queue: list[tuple[float, int, Cohort]] = []
         """Cohorts that are searching, by how far they have looked, or had when they came here."""
@@ -187,8 +190,8 @@ class Filters(Generic[Message]):
         for group in self.passed(message, tree):
             if order <= group.cohort.looked:
                 self._note(group, order)
-                if len(group.found) > FOUND_MAX:
-                    self._forget(group)
+        if self._full:
+            self._forget()
 
     def passed(self, message: Message, tree: dict[str, Any] | None = None) -> list[Group]:
         """The groups whose filter the message passes."""
@@ -270,15 +273,20 @@ class Filters(Generic[Message]):
                 self._enter(group, order)
         elif order < group.head[0]:
             self._enter(group, order)
+        if len(group.found) > FOUND_MAX:
+            self._full.append(group)
 
-    def _forget(self, group: Group) -> None:
-        found = sorted(order for order in set(group.found) if self._free.get(order) is not None)
-        if len(found) > FOUND_MAX // 2:
-            del found[FOUND_MAX // 2 :]
-            self._displace(group)
-            self._place(group, found[-1])
-        # What is sorted is a heap.
-        group.found = found
+    def _forget(self) -> None:
+        """Has those who found too much go back to half of it."""
+        for group in self._full:
+            found = sorted(order for order in set(group.found) if self._free.get(order) is not None)
+            if len(found) > FOUND_MAX // 2:
+                del found[FOUND_MAX // 2 :]
+                self._displace(group)
+                self._place(group, found[-1])
+            # What is sorted is a heap.
+            group.found = found
+        self._full.clear()
 
     # Cohorts.
 
@@ -329,8 +337,8 @@ class Filters(Generic[Message]):
         cohort = self._cohorts[i]
         if cohort.looked < inf and cohort.is_searching():
             self._enqueue(cohort)
-        for group in [each for each in cohort.groups if len(each.found) > FOUND_MAX]:
-            self._forget(group)
+        if self._full:
+            self._forget()
         return looks
 
     def _look(self, cohort: Cohort, message: Message) -> None:

@@ -302,11 +302,12 @@ class LooksForNobody(Cohort):
 
 @caught_by(of_filters.test_what_is_found_beyond_measure_is_forgotten_and_found_again, True)
 class ForgotForGood(Filters[Any]):
-    def _forget(self, group: Group) -> None:
-        looked = group.cohort.looked
-        super()._forget(group)
-        self._displace(group)
-        self._place(group, looked)
+    def _forget(self) -> None:
+        looked = {group: group.cohort.looked for group in self._full}
+        super()._forget()
+        for group in looked:
+            self._displace(group)
+            self._place(group, looked[group])
 
 
 @caught_by(of_filters.test_new_messages_are_asked_once_for_all_filters, False)
