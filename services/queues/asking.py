@@ -23,6 +23,8 @@ REPEAT_US = 500_000
 USUAL_MIN_US, USUAL_US, USUAL_MAX_US = 1_000, 20_000, 2_000_000
 """A message is asked for when it is older than it usually gets until the acknowledgment of another
 instance is here: at first, and the bounds."""
+LOOK_AGAIN_US = 20_000
+"""After a look that found nothing, an owner's messages are looked at again."""
 USUAL_PART = 8
 """Of the usual time one message more is this part."""
 
@@ -45,11 +47,13 @@ class Asking:
         what stands there beside is dropped when it is looked at.
     """
 
-    __slots__ = ("_asked", "_by_owner", "usual_us")
+    __slots__ = ("_asked", "_by_owner", "_looked_us", "usual_us")
 
     def __init__(self) -> None:
         self._by_owner: dict[str, deque[Message]] = {}
         self._asked: dict[str, _Asked] = {}
+        self._looked_us: dict[str, int] = {}
+        """When nothing was found among an owner's messages."""
         self.usual_us = USUAL_US
         """From when a message comes here until an acknowledgment from elsewhere does."""
 
@@ -83,7 +87,8 @@ class Asking:
     def next_us(self, now_us: int) -> int:
         """When there may be something to ask for again, in microseconds since 1970; 0: never,
         unless a message comes."""
-        return now_us + min(self.usual_us, REPEAT_US) if any(self._by_owner.values()) else 0
+        asks = any(waiting for owner, waiting in self._by_owner.items() if owner)
+        return now_us + max(LOOK_AGAIN_US, min(self.usual_us, REPEAT_US)) if asks else 0
 
     def requests(self, now_us: int, room: int, wants: Callable[[Message], bool]) -> list[Request]:
         """What to ask for now.
@@ -118,30 +123,32 @@ class Asking:
         """Up to so many messages of the owner that consumers here could take: those that were not
         looked at before come first."""
         waiting = self._by_owner.get(owner)
-        if waiting is None:
+        looked_us = self._looked_us.get(owner)
+        if waiting is None or (looked_us is not None and now_us < looked_us + LOOK_AGAIN_US):
             return []
         chosen: dict[Message, None] = {}
         for _ in range(min(len(waiting), LOOKED_AT_MAX)):
-            if len(chosen) >= most:
-                break
             message = waiting[0]
             if message.state != AVAILABLE or message.register.owner != owner:
                 waiting.popleft()
                 continue
-            if now_us - message.arrival.received_us < self.usual_us:
-                # Those behind it came later, or were looked at already.
-                waiting.rotate(-1)
-                continue
+            if len(chosen) >= most or now_us - message.arrival.received_us < self.usual_us:
+                # What is behind a young one is younger, or was looked at already.
+                break
             waiting.rotate(-1)
-            if message not in chosen and wants(message):
+            if wants(message):
                 chosen[message] = None
         if not waiting:
             del self._by_owner[owner]
+        if chosen:
+            self._looked_us.pop(owner, None)
+        else:
+            self._looked_us[owner] = now_us
         return list(chosen)
 
     def owners(self) -> Collection[str]:
-        """The instances that messages are known to belong to."""
-        return [owner for owner in self._by_owner if owner]
+        """The instances that messages are known to belong to; empty: it is not known."""
+        return list(self._by_owner)
 
 
 def _request(count: int, chosen: Sequence[Message]) -> Request:

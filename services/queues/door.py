@@ -346,12 +346,16 @@ class QueueDoor:
 
         Returns:
             What is to be journaled directly before them. At most once they stay with whom they
-            were given to: that one may have sent them.
+            were given to, which may have sent them: as if they had come from there, in generation
+            0. In a higher one they would take back what that instance has granted meanwhile.
         """
         if self.definition.kind != "queue":
             return []
-        owner = given if self.definition.at_most_once else self.instance
-        return [Move(publisher, first, last, 1, owner) for first, last in ranges] if owner else []
+        at_most_once = self.definition.at_most_once
+        generation, owner = (0, given) if at_most_once else (1, self.instance)
+        if not owner:
+            return []
+        return [Move(publisher, first, last, generation, owner) for first, last in ranges]
 
     def herald(self) -> bytes:
         """The body of the transfer that says who bears this incarnation; empty: the journal says it

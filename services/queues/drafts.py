@@ -52,14 +52,17 @@ class Drafts:
         name: of the instance.
         incarnation, life, fence_txid: what tells these tags from those of all former machines,
             whose records the journal may bring again.
+        least: the highest number of a lease that was told.
     """
 
     __slots__ = ("_name", "_next", "_open", "_out", "made")
 
-    def __init__(self, name: str, incarnation: int, life: int, fence_txid: int) -> None:
+    def __init__(
+        self, name: str, incarnation: int, life: int, fence_txid: int, least: int = 0
+    ) -> None:
         self._name = name
         seed = checksum64(struct.pack("<QQQ", incarnation, life, fence_txid))
-        self._next = (seed >> _TAGS_SHIFT << _TAGS_SHIFT) + 1
+        self._next = max(seed >> _TAGS_SHIFT << _TAGS_SHIFT, least)
         self._out: dict[int, Drafted] = {}
         self._open: dict[str, Drafted] = {}
         self.made: list[Draft] = []

@@ -3,9 +3,9 @@
 What a record says takes effect when it is read here, at owners and others alike (rules 1, 5 and 6):
 so all instances come to the same, whatever way the records took.
 
-A message that is available stands in one of three places: with `Picking`, where this instance owns
-it (and each barrier); with `Asking`, where another one does; nowhere, where its owner is not known
-yet. `_place` puts it there, `_displace` takes it out.
+A message that is available stands in one of two places: with `Picking`, where this instance owns
+it (and each barrier); with `Asking`, where another one does, or nobody knows yet who. `_place` puts
+it there, `_displace` takes it out.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ from raylay.services.queues.records import (
 from raylay.services.queues.register import Owners, Register, is_better
 from raylay.services.queues.values import AVAILABLE, GONE, LEASED, Message
 from raylay.services.queues.waiting import Contents
+
+UNNAMED_MIN = 1_024
+"""Messages of an incarnation without a name: with more, those that are gone are dropped."""
 
 
 class NoTypes:
@@ -133,7 +136,8 @@ class FoldedQueue:
         self._asking = Asking()
         self._holdings = Holdings(definition.deliveries_max, definition.cancels_max)
         self._expirations = Expirations()
-        self._drafts = Drafts(name, incarnation, start.life, start.fence_txid)
+        told = max((lease.number for lease in start.leases), default=0)
+        self._drafts = Drafts(name, incarnation, start.life, start.fence_txid, told)
         self._known: dict[int, dict[int, Message]] = {}
         self._barriers = 0
         """How many of them are barriers."""
@@ -212,8 +216,6 @@ class FoldedQueue:
             if coming.sequence in left:
                 continue
             register = registers.get(coming.sequence, initial)
-            if not is_better(register, initial):
-                register = initial
             message = known[coming.sequence] = Message(
                 arrival,
                 run.first_txid + coming.at,
@@ -227,7 +229,7 @@ class FoldedQueue:
             if coming.expires_us:
                 self._expirations.note(message, coming.expires_us)
             if not register.owner:
-                self._unnamed.setdefault(run.path[0], []).append(message)
+                self._note_unnamed(run.path[0], message)
             if message.is_barrier:
                 self._barriers += 1
                 self._picking.add(message)
@@ -236,6 +238,13 @@ class FoldedQueue:
                 self._lease(message, lease)
             else:
                 self._place(message)
+
+    def _note_unnamed(self, incarnation: int, message: Message) -> None:
+        there = self._unnamed.setdefault(incarnation, [])
+        if len(there) >= UNNAMED_MIN and not len(there) & (len(there) - 1):
+            # Its name may never come: what has left does not wait for it.
+            there[:] = [each for each in there if each.state != GONE]
+        there.append(message)
 
     def _obey(self, run: Run) -> None:
         """Does what the queue's own records say. What is no such record, which another instance
@@ -349,7 +358,7 @@ class FoldedQueue:
 
     def _moved(self, message: Message, register: Register) -> None:
         before = message.register
-        if not is_better(register, before):
+        if not is_better(register, before) and (register.generation or before.generation):
             return
         is_available = message.state == AVAILABLE
         if is_available:
@@ -390,7 +399,7 @@ class FoldedQueue:
                 self._drafts.remove(message, "time_limit")
             else:
                 self._picking.add(message)
-        elif message.register.owner:
+        else:
             self._asking.add(message)
 
     def _displace(self, message: Message) -> None:

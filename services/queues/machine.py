@@ -188,7 +188,7 @@ class QueueMachine(FoldedQueue):
 
     def _may_claim(self, message: Message) -> bool:
         owner = message.register.owner
-        return self._is_proxied and owner != "" and owner not in self._reachable
+        return self._is_proxied and owner not in self._reachable
 
     def tick(self, now_us: int) -> None:
         """Ends leases and expires messages whose time is over."""

@@ -56,7 +56,8 @@ class Move(NamedTuple):
     """The register of some messages: whose they are.
 
     Attributes:
-        generation: the higher one counts; of two alike, the one with the lower owner's name.
+        generation: the higher one counts; of two alike, the one with the lower owner's name. 0: to
+            whom a client gave the message first, which counts instead of the path's beginning.
     """
 
     publisher: int
@@ -253,6 +254,6 @@ def _move(said: Any) -> Move:
     publisher, first, last, generation, owner = said
     if not (_is_whole(publisher, 1) and _is_whole(first, 1) and _is_whole(last, first)):
         raise _wrong("a move names no messages")
-    if not _is_whole(generation, 1) or not _is_name(owner):
-        raise _wrong("a move has no generation from 1, or no owner")
+    if not _is_whole(generation, 0) or not _is_name(owner):
+        raise _wrong("a move has no generation from 0, or no owner")
     return Move(publisher, first, last, generation, owner)

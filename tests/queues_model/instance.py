@@ -27,7 +27,8 @@ from raylay.services.queues.records import (
     pack_transfer,
     read_transfer,
 )
-from raylay.services.queues.values import FROZEN
+from raylay.services.queues.values import AVAILABLE, FROZEN, GONE, LEASED, Message
+from raylay.services.queues.waiting import ABSENT
 
 from .records import STEP_US, Disk, Entry, Rec, command, keys_of_moves, message
 
@@ -67,6 +68,39 @@ class ModelMachine(QueueMachine):
             for book in (early._removals, early._moves)
             for publisher, first, last, _ in book.pieces()  # type: ignore[attr-defined]
         ]
+
+    def wrong(self) -> str:
+        """What of the machine's own invariants does not hold."""
+        messages = [each for known in self._known.values() for each in known.values()]
+        if len(messages) != self.depth:
+            return f"depth is {self.depth}, of {len(messages)} messages"
+        arrivals = {each.arrival for each in messages}
+        if sum(arrival.live for arrival in arrivals) != len(messages):
+            return "arrivals do not count what they have"
+        leased = {each for each in messages if each.state == LEASED}
+        held = {
+            each for consumer in self._holdings.consumers() for each in self._holdings.of(consumer)
+        }
+        if leased != held:
+            return f"{leased} are leased, {held} are held"
+        sending = sum(
+            drafted.why == "sent" and consumers != []
+            for drafted in self._drafts._out.values()
+            for _, consumers in drafted.receivers
+        )
+        active = len(held) + len(self._sent) + sending
+        if self._picking.active_count != active:
+            return f"{self._picking.active_count} places are taken, by {active}"
+        for each in messages:
+            if not isinstance(each, Message) or each.state == GONE:
+                return f"{each} is no message"
+            is_here = each.state == AVAILABLE and each.register.owner == self._name
+            if (each.standing != ABSENT) != is_here:
+                return f"{each} with register {each.register} stands {each.standing}"
+            waiting = self._asking._by_owner.get(each.register.owner, ())
+            if each.state == AVAILABLE and not is_here and each not in waiting:
+                return f"{each} with register {each.register} is not to be asked for"
+        return ""
 
 
 class Rules:

@@ -247,6 +247,13 @@ class AtMostOnceIsClaimed(Rules):
         instance.stage(rec)
 
 
+class NamedAGenerationHigher(Rules):
+    def claim(self, instance: Instance, rec: Rec, first_given: str) -> None:
+        publisher, sequence = rec.ident
+        instance.author_transfer([Move(publisher, sequence, sequence, 1, first_given)])
+        instance.stage(rec)
+
+
 # -- rule 9 ------------------------------------------------------------------------------------
 class NoFence(Rules):
     def beginning(self, instance: Instance) -> Beginning:
@@ -353,6 +360,7 @@ MISTAKES: dict[str, Mistake] = {
     "what left is remembered": Mistake(_with(WhatLeftIsRemembered), 100),
     "sent before it is journaled": Mistake(_with(SentFirst), 200, {"at_most_once": True}),
     "at most once, and claimed": Mistake(AtMostOnceIsClaimed, 100, {"at_most_once": True}),
+    "at most once, and named a generation higher": Mistake(NamedAGenerationHigher),
     "no fence": Mistake(NoFence),
     "leases are not asked": Mistake(LeasesAreNotAsked),
     "made again without early entries": Mistake(WithoutEarlyEntries, 300),

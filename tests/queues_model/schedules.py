@@ -348,4 +348,15 @@ SCHEDULES = [
         ("pub.p.0.0.False pfail.p.B commit.B ="),
         at_most_once=True,
     ),
+    Schedule(
+        "at-most-once: resent while its owner has granted it",
+        TRIANGLE,
+        (
+            "cut.A.B cut.B.C pub.p.0 commit.A fold.A send.A.C recv.A.C commit.C fold.C pfail.p.B "
+            "commit.B cnew.C.None in.C tick.5 request.C out.C recv.C.A in.A out.A commit.A fold.A "
+            "heal.A.B conn.B.A send.B.A recv.B.A commit.A fold.A send.A.C recv.A.C commit.C fold.C"
+        ),
+        "at most once, and named a generation higher",
+        at_most_once=True,
+    ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from raylay.services.queues.asking import (
     CANDIDATES_MAX,
     CANDIDATES_MIN,
+    LOOK_AGAIN_US,
     LOOKED_AT_MAX,
     REPEAT_US,
     USUAL_MAX_US,
@@ -60,10 +61,14 @@ def test_candidates_are_more_than_there_is_room_for_and_not_too_many() -> None:
     assert len(many.requests(USUAL_US, 1_000, all_of)[0].wanted) == CANDIDATES_MAX
 
 
-def test_what_is_younger_than_usual_is_not_asked_for() -> None:
-    made = asking(message(1, at_us=1), message(2))
+def test_what_is_younger_than_usual_is_not_asked_for_nor_what_came_behind_it() -> None:
+    made = asking(message(1), message(2, at_us=1), message(3, at_us=2))
     (request,) = made.requests(USUAL_US, 5, all_of)
-    assert keys(request) == [2]
+    assert keys(request) == [1]
+    assert made.next_us(USUAL_US) == USUAL_US + LOOK_AGAIN_US
+    made.got((P, 1))
+    (request,) = made.requests(USUAL_US + 2, 5, all_of)
+    assert keys(request) == [2, 3, 1]
 
 
 def test_a_request_is_repeated_with_those_that_were_not_asked_for_yet() -> None:
@@ -110,11 +115,14 @@ def test_a_filter_that_fits_few_of_many_costs_one_turn_no_more_than_it_may() -> 
         looked.append(each.sequence)
         return each.sequence == 2 * LOOKED_AT_MAX
 
-    turns = 0
-    while not made.candidates("B", USUAL_US, 9, wants):
-        turns += 1
-        assert len(looked) <= turns * LOOKED_AT_MAX
-    assert turns == 1
+    now_us = USUAL_US
+    assert made.candidates("B", now_us, 9, wants) == []
+    # Nothing was found: it does not look again at once.
+    assert made.candidates("B", now_us + LOOK_AGAIN_US - 1, 9, wants) == []
+    assert len(looked) == LOOKED_AT_MAX
+    (found,) = made.candidates("B", now_us + LOOK_AGAIN_US, 9, wants)
+    assert found.sequence == 2 * LOOKED_AT_MAX
+    assert len(looked) == 2 * LOOKED_AT_MAX
 
 
 def test_a_message_that_stands_twice_is_a_candidate_once() -> None:
@@ -122,10 +130,12 @@ def test_a_message_that_stands_twice_is_a_candidate_once() -> None:
     assert asking(one, one).candidates("B", USUAL_US, 9, all_of) == [one]
 
 
-def test_an_owner_without_a_name_is_not_asked() -> None:
+def test_an_owner_without_a_name_is_not_asked_and_may_be_claimed_from() -> None:
     made = asking(message(1, Register(0, "")))
     assert made.requests(USUAL_US, 9, all_of) == []
-    assert made.owners() == []
+    assert made.next_us(USUAL_US) == 0
+    assert made.owners() == [""]
+    assert len(made.candidates("", USUAL_US, 9, all_of)) == 1
 
 
 def test_the_usual_time_is_within_bounds() -> None:

@@ -25,6 +25,7 @@ from raylay.services.queues.decisions import (
     Wanted,
 )
 from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.folding import UNNAMED_MIN
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.rebuilding import Snapshot, Start
 from raylay.services.queues.records import (
@@ -436,6 +437,17 @@ def test_a_claim_directly_before_its_message_counts() -> None:
     assert here.machine.registers() == {(P, 1): (1, "B"), (P, 2): (0, "A")}
 
 
+def test_who_was_first_given_a_message_that_is_sent_again_counts_instead_of_its_path() -> None:
+    here = Instance(queue(at_most_once=True))
+    here.move(1, 0, "D")
+    here.publish(1, 2, path=(B,))
+    assert here.machine.registers() == {(P, 1): (0, "D"), (P, 2): (0, "B")}
+    here.move(2, 0, "C")
+    here.move(1, 1, "C")
+    here.move(1, 0, "A")
+    assert here.machine.registers() == {(P, 1): (1, "C"), (P, 2): (0, "C")}
+
+
 def test_acknowledgments_win_everywhere_whoever_sent_them() -> None:
     here = Instance()
     here.join()
@@ -634,6 +646,17 @@ def test_an_early_entry_is_used_again_when_the_queue_is_made_again() -> None:
     assert machine.registers() == {(P, 1): (0, "A"), (P, 2): (4, "B")}
 
 
+def test_numbers_of_leases_are_above_those_that_were_told() -> None:
+    here = Instance()
+    here.publish(1, 2)
+    high = (1 << 64) - (1 << 32)
+    lease = Lease((P, 1), ONE, high, here.now_us + S_US)
+    machine = here.restart(snapshot=Snapshot(), leases=[lease], fence_txid=2)
+    here.join()
+    machine.fold(here.runs, here.now_us)
+    assert the_lease(here.take())[1] > high
+
+
 def test_what_was_told_before_a_restart_is_not_told_again() -> None:
     here = Instance()
     here.publish(1, 2)
@@ -690,6 +713,27 @@ def test_messages_of_who_is_not_reachable_are_claimed_where_that_is_allowed() ->
     assert [each.key for each in asked.wanted] == [(P, 2)]
     here.write(decisions)
     assert delivered(here.take()) == {ONE: [1]}
+
+
+def test_messages_whose_owner_nobody_knows_may_be_claimed() -> None:
+    here = Instance(snapshot=Snapshot())
+    here.publish(1, path=(20,))
+    here.join()
+    here.now_us += S_US
+    here.machine.proxied(True, frozenset("A"))
+    decisions = here.take()
+    assert read_transfer(the_draft(decisions).body).moves == [Move(P, 1, 1, 1, "A")]
+    here.machine.named({20: "B"})
+    here.write(decisions)
+    assert (here.register, delivered(here.take())) == ((1, "A"), {ONE: [1]})
+
+
+def test_what_has_left_does_not_wait_for_the_name_of_its_owner() -> None:
+    here = Instance(snapshot=Snapshot())
+    for first in range(1, 6 * UNNAMED_MIN, 512):
+        here.publish(first, first + 511, path=(20,))
+        here.ack(first, first + 511)
+    assert len(here.machine._unnamed[20]) <= 2 * UNNAMED_MIN
 
 
 # -- what is asked -----------------------------------------------------------------------------

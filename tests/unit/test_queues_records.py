@@ -82,7 +82,7 @@ def test_what_clients_may_leave_out() -> None:
         (read_transfer, {"by": "a", "moves": {}}, "moves are no array"),
         (read_transfer, {"by": "a", "moves": [[7, 1, 1, 1]]}, "no array of five"),
         (read_transfer, {"by": "a", "moves": [[7, 2, 1, 1, "b"]]}, "names no messages"),
-        (read_transfer, {"by": "a", "moves": [[7, 1, 1, 0, "b"]]}, "no generation from 1"),
+        (read_transfer, {"by": "a", "moves": [[7, 1, 1, -1, "b"]]}, "no generation from 0"),
         (read_transfer, {"by": "a", "moves": [[7, 1, 1, 1, ""]]}, "or no owner"),
         (read_transfer, {"by": "a", "names": [1]}, "names are no map"),
         (read_transfer, {"by": "a", "names": {0: "b"}}, "names are no map of incarnations"),
