@@ -140,6 +140,26 @@ def delivery_parts(subscription: str, delivery: Delivered) -> tuple[Sequence[byt
     return (front, *delivery.bodies), len(front) + size_bytes
 
 
+def queue_delivery_parts(
+    subscription: str,
+    count: int,
+    now_us: int,
+    lease_ms: int | None,
+    records: Sequence[bytes],
+) -> tuple[Sequence[bytes], int]:
+    """Messages of a queue, and how many bytes that is.
+
+    Args:
+        now_us: when they are sent.
+        lease_ms: for so long they are the client's; None: until they are gone.
+        records: all of them, in one piece or several.
+    """
+    header: Header = {"c": "p", "sub": subscription, "n": count, "ts": now_us, "q": 1}
+    if lease_ms is not None:
+        header["lp"] = lease_ms
+    return _with_records(header, records, sum(map(len, records)))
+
+
 def group_begin(subscription: str) -> bytes:
     """What there is comes now: behind it the rows of a query."""
     return encode_frame({"c": "group_begin", "sub": subscription})

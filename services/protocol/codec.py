@@ -83,6 +83,16 @@ class Codec(Protocol):
         """A delivery as parts that are written one behind the other, and how many bytes they are.
         The records themselves are shared: they are not to be copied."""
 
+    def queue_delivery(
+        self,
+        subscription: str,
+        count: int,
+        now_us: int,
+        lease_ms: int | None,
+        records: Sequence[bytes],
+    ) -> tuple[Sequence[bytes], int]:
+        """Messages of a queue, in parts as of `delivery`."""
+
     def group_begin(self, subscription: str) -> bytes:
         """What there is comes now: behind it the rows of a query."""
 
@@ -110,6 +120,7 @@ class NativeCodec(ServerSession):
     ranges_ack = staticmethod(answers.ranges_ack)
     safety_notice = staticmethod(answers.safety_notice)
     delivery = staticmethod(answers.delivery_parts)
+    queue_delivery = staticmethod(answers.queue_delivery_parts)
     group_begin = staticmethod(answers.group_begin)
     sow = staticmethod(answers.sow_parts)
     group_end = staticmethod(answers.group_end)

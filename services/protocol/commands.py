@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.messages.rates import Rate
 from raylay.services.protocol.frames import Header
 
@@ -64,6 +65,7 @@ class Subscribe:
         no_empties: of what a record lost, a delta says nothing.
         no_sowkey: a delta carries no SOW key.
         replace: it takes the place of the one of its id.
+        max_backlog: of a queue: messages that it takes before it acknowledges one; 0: not given.
     """
 
     subscription: str
@@ -87,6 +89,7 @@ class Subscribe:
     no_empties: bool = False
     no_sowkey: bool = False
     replace: bool = False
+    max_backlog: int = 0
 
 
 @dataclass(slots=True)
@@ -171,6 +174,44 @@ class Heartbeat:
 
 
 @dataclass(slots=True)
+class QueueCancel:
+    """`queue_cancel`: messages of a queue are given back.
+
+    Attributes:
+        keys: publisher to ranges of sequences.
+    """
+
+    topic: str
+    message_type: str
+    command_id: str
+    keys: Mapping[int, Sequence[Range]]
+
+
+@dataclass(slots=True)
+class QueueAck:
+    """`queue_ack`: the messages of a queue that a filter fits are done.
+
+    Attributes:
+        how: `ack`, `expire` or `cancel`.
+    """
+
+    topic: str
+    message_type: str
+    command_id: str
+    filter: str
+    how: str
+
+
+@dataclass(slots=True)
+class QueueStatus:
+    """`queue_status`. `topic`: the queue; empty: all of them."""
+
+    topic: str
+    message_type: str
+    command_id: str
+
+
+@dataclass(slots=True)
 class Ping:
     """`ping`."""
 
@@ -200,5 +241,8 @@ Command = (
     | Flush
     | Heartbeat
     | Ping
+    | QueueCancel
+    | QueueAck
+    | QueueStatus
     | Refused
 )

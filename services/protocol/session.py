@@ -42,6 +42,11 @@ from raylay.services.protocol.header_values import (
     read_topic,
     read_whole,
 )
+from raylay.services.protocol.queueing import (
+    read_queue_ack,
+    read_queue_cancel,
+    read_queue_status,
+)
 from raylay.services.protocol.subscribing import (
     read_sow,
     read_sow_and_subscribe,
@@ -76,6 +81,9 @@ _ONCE_LOGGED_ON = (
     "flush",
     "heartbeat",
     "ping",
+    "queue_cancel",
+    "queue_ack",
+    "queue_status",
 )
 ALLOWED: dict[State, frozenset[str]] = {
     NEW: frozenset(("logon",)),
@@ -247,4 +255,7 @@ _READERS: dict[str, Callable[[Header, bytes], Command]] = {
     "flush": _read_flush,
     "heartbeat": _read_heartbeat,
     "ping": _read_ping,
+    "queue_cancel": read_queue_cancel,
+    "queue_ack": read_queue_ack,
+    "queue_status": read_queue_status,
 }

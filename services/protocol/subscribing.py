@@ -32,6 +32,8 @@ from raylay.services.protocol.header_values import (
 SUBSCRIPTION_ID_BYTES_MAX = 1024
 BATCH_DEFAULT, BATCH_MAX = 10, 10_000
 """Records in a frame of a query's answer."""
+BACKLOG_MAX = 1_000_000
+"""Messages of a queue that one subscription takes before it acknowledges one."""
 ROWS_MAX = (1 << 63) - 1
 HAVE_CHUNKS_MAX = 128 * 1024
 """Of the sets that a subscriber says it has: a chunk of 14 bytes takes up to 0.6 KiB of memory."""
@@ -138,7 +140,14 @@ def _read_subscribe(header: Header, options: dict[str, Any], body: bytes) -> Sub
         bool(options.get("no_empties")),
         bool(options.get("no_sowkey")),
         bool(options.get("replace")),
+        _read_max_backlog(header, options),
     )
+
+
+def _read_max_backlog(header: Header, options: dict[str, Any]) -> int:
+    if options.get("max_backlog") is None:
+        return 0
+    return _option_whole(header, options, "max_backlog", 1, BACKLOG_MAX)
 
 
 def _read_query(header: Header, options: dict[str, Any]) -> Sow:

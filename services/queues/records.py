@@ -158,6 +158,15 @@ def read_removal(body: bytes) -> Removal:
     return Removal(_by(said), _tag(said), _keys(said.get("gone"), "gone"), why)
 
 
+def read_keys(body: bytes) -> Keys:
+    """Messages that a body names, as `acks` of an acknowledgment does.
+
+    Raises:
+        RemoteProtocolError: it names none so; with reason `bad_message`.
+    """
+    return _keys(_read(body, "the command"), "the body")
+
+
 def keys_of(keys: Iterable[tuple[int, int]]) -> dict[int, list[Range]]:
     """These messages as ranges, publisher by publisher.
 

@@ -28,6 +28,9 @@ from raylay.services.protocol.commands import (
     Ping,
     Publish,
     PublishBatch,
+    QueueAck,
+    QueueCancel,
+    QueueStatus,
     Refused,
     Resume,
     Sow,
@@ -157,6 +160,7 @@ class ClientConnection(FramedConnection):
         """There is room again: queries and replays go on."""
         self._clients.queries.connection_writable(self)
         self._clients.replays.connection_writable(self)
+        self._clients.queued.writable(self)
 
     def end(self, reason: str, text: str) -> None:
         """Ends the session and tells the client why."""
@@ -233,6 +237,12 @@ class ClientConnection(FramedConnection):
             self._heartbeat(command)
         elif isinstance(command, Ping):
             self.send(self.codec.acknowledgment("processed", command.command_id))
+        elif isinstance(command, QueueCancel):
+            self._clients.queued.cancel(self, command)
+        elif isinstance(command, QueueAck):
+            self._clients.queued.acknowledge(self, command)
+        elif isinstance(command, QueueStatus):
+            self._clients.queued.status(self, command)
         elif isinstance(command, Refused):
             self._refused(command)
         elif isinstance(command, Logon):

@@ -23,6 +23,7 @@ from raylay.services.subscriptions.matching import (
 )
 
 if TYPE_CHECKING:
+    from raylay.services.queues.door import QueueDoor
     from raylay.services.server.clients import Client, Clients
     from raylay.services.subscriptions.judging import ReplayFilter
 
@@ -51,7 +52,19 @@ class ClientSubscriptions:
     def subscribe(self, command: Subscribe) -> None:
         """Performs a subscribe, or says why not."""
         connection, name = self._connection, command.subscription
+        door = None
+        if not command.bookmark:
+            door = self._clients.queued.find(command.topic, command.message_type)
+        if door is not None:
+            self._subscribe_queue(command, door)
+            return
         try:
+            if command.max_backlog:
+                raise RemoteProtocolError(
+                    f"max_backlog is an option of queues, and {command.topic[:200]!r} is none: "
+                    "leave it out",
+                    "bad_command",
+                )
             self._check_name(name, command.replace)
             if "received" in command.acks:
                 self._acknowledge("received", command.command_id, sub=name)
@@ -90,6 +103,34 @@ class ClientSubscriptions:
         if "stats" in command.acks:
             self._acknowledge("stats", command.command_id, sub=name, matches=0, topic_matches=0)
 
+    def _subscribe_queue(self, command: Subscribe, door: QueueDoor) -> None:
+        connection, name, queued = self._connection, command.subscription, self._clients.queued
+        try:
+            if not queued.has(connection, name):
+                self._check_name(name, replaces=False)
+            elif not command.replace:
+                raise RemoteProtocolError(
+                    f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
+                )
+            if command.filter:
+                self._clients.replay_filter(connection, command.filter)
+            topic_filter(
+                command.topic,
+                door.definition.message_type,
+                literal=True,
+                allowed=connection.message_types,
+            )
+            queued.subscribe(connection, command, door)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
+            return
+        if "received" in command.acks:
+            self._acknowledge("received", command.command_id, sub=name)
+        if "processed" in command.acks or not command.acks:
+            self._acknowledge("processed", command.command_id, sub=name)
+        if "completed" in command.acks:
+            self._acknowledge("completed", command.command_id, sub=name)
+
     def query(self, command: Sow | SowAndSubscribe) -> None:
         """Performs a query, or says why not."""
         connection, queries = self._connection, self._clients.queries
@@ -97,6 +138,12 @@ class ClientSubscriptions:
         sow = command if isinstance(command, Sow) else command.sow
         name = sow.query
         try:
+            if subscribe is None:
+                door = self._clients.queued.find(sow.topic, sow.message_type)
+                if door is not None:
+                    self._check_name(name, replaces=False, subscribes=False)
+                    self._clients.queued.sow(connection, sow, door)
+                    return
             replaces = subscribe is not None and subscribe.replace
             self._check_name(name, replaces, subscribe is not None)
             if subscribe is None:
@@ -127,7 +174,8 @@ class ClientSubscriptions:
                 "of its group",
                 "sub_id_in_use",
             )
-        if name in subscriptions and not replaces:
+        taken = name in subscriptions or self._clients.queued.has(connection, name)
+        if taken and not replaces:
             raise RemoteProtocolError(
                 f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
             )
@@ -215,7 +263,10 @@ class ClientSubscriptions:
         connection, queries = self._connection, self._clients.queries
         subscriptions, resolving = connection.subscriptions, connection.resolving
         names = command.subscriptions
-        for name in (*subscriptions, *resolving) if names is None else names:
+        queued = self._clients.queued
+        every = (*subscriptions, *resolving, *queued.names(connection))
+        for name in every if names is None else names:
+            queued.unsubscribe(connection, name)
             subscription = subscriptions.pop(name, None)
             resolving.discard(name)
             if subscription is not None:

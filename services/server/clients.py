@@ -18,6 +18,8 @@ from raylay.services.server.admission import Admission
 from raylay.services.server.commits import Commits
 from raylay.services.server.doorway import Doorway
 from raylay.services.server.querying import Asking, QueryPump
+from raylay.services.server.queue_clients import QueueClients
+from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.replay_members import Subscriber
@@ -68,6 +70,7 @@ class Clients:
         doorway: Doorway,
         folds: Folds,
         peer_book: PeerBook,
+        queues: QueueKeeper,
         reading: JournalReading,
         replays: ReplayPump,
         sow: SowKeeper,
@@ -80,6 +83,8 @@ class Clients:
         self.reading = reading
         self.replays = replays
         self._sow = sow
+        self.sessions: dict[int, Client] = {}
+        """Those that have logged on, by number of the connection."""
         self.live = LiveSubscriptions(
             self._deliver, folds.enlist, self._filtered, self._following, self._tell_left
         )
@@ -92,10 +97,9 @@ class Clients:
             self._asker,
             Rewinding(here, reading, folds, replays),
         )
+        self.queued = QueueClients(here, queues, self.sessions)
         self.connected: set[Client] = set()
         """All, from the first moment on."""
-        self.sessions: dict[int, Client] = {}
-        """Those that have logged on, by number of the connection."""
         self.delivered = 0
         """Messages to subscriptions without a bookmark, in this life."""
         self._by_name: dict[str, Client] = {}
@@ -126,6 +130,7 @@ class Clients:
         """A client's connection ended."""
         self.connected.discard(client)
         self.queries.gone(client)
+        self.queued.gone(client)
         for subscription in client.subscriptions.values():
             self.unsubscribe(subscription)
         client.subscriptions.clear()

@@ -398,6 +398,44 @@ class LinkConfig:
         return _made(cls, json.loads(text), "link configuration")
 
 
+@dataclass(slots=True)
+class QueueOwnerConfig:
+    """What one start of a queue's owner is given by its instance.
+
+    Attributes:
+        start_number: of this start, never used twice; the instance talks to the owner of the last
+            start only.
+        store_path: the file that it keeps its state in.
+        type_definitions: message types of names of their own, that filters read.
+    """
+
+    instance: str
+    group: str
+    incarnation: int
+    start_number: int
+    unix_path: str
+    journal_directory: str
+    archive_directory: str | None
+    store_path: str
+    definition: RunQueue
+    log: LogOptions = field(default_factory=LogOptions)
+    type_definitions: tuple[TypeDefinition, ...] = ()
+
+    @property
+    def process_name(self) -> str:
+        """How it is called in logs and status."""
+        return f"{self.instance}.{self.definition.name}"
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> QueueOwnerConfig:
+        """The inverse of `to_json`."""
+        return _made(cls, json.loads(text), "configuration of a queue's owner")
+
+
 _NESTED: dict[str, type] = {
     "bootstrap": BootstrapConfig,
     "policy": DowngradePolicy,
@@ -405,6 +443,7 @@ _NESTED: dict[str, type] = {
     "log": LogOptions,
     "destination": DestinationConfig,
     "rules": SowRules,
+    "definition": RunQueue,
 }
 _NESTED_LISTS: dict[str, type] = {
     "topics": TopicRule,

@@ -15,14 +15,16 @@ from typing import Any
 import msgpack
 
 from raylay.services.core.compose import folding
+from raylay.services.core.feature import Folds
 from raylay.services.errors import ConfigurationError, RaylayError, StorageError
+from raylay.services.queues.definition import QueueDefinition as DeclaredQueue
 from raylay.services.replication.effects import Retired, WentBack
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.server.admission import Admission
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
-from raylay.services.server.children.link_factory import LinkFactory
+from raylay.services.server.children.link_factory import LinkFactory, QueueFactory
 from raylay.services.server.children.supervisor import ChildHandle
 from raylay.services.server.clients import Clients
 from raylay.services.server.commits import Commits
@@ -30,6 +32,7 @@ from raylay.services.server.config import (
     DestinationConfig,
     InstanceConfig,
     LinkConfig,
+    QueueOwnerConfig,
     aimed_at,
     reachable,
 )
@@ -44,6 +47,7 @@ from raylay.services.server.node_address import following
 from raylay.services.server.opening import JOURNAL_DIRECTORY, STATE_FILE, open_journal
 from raylay.services.server.performing import Performing
 from raylay.services.server.placements import PlacementKeeper
+from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.recovery import Recovery
 from raylay.services.server.replay import ReplayPump
@@ -55,6 +59,7 @@ from raylay.services.server.upstream_connection import Upstreams
 from raylay.services.telemetry.metrics import Metrics
 from raylay.services.telemetry.tracing import start_tracing
 from raylay.storage.files import make_directory
+from raylay.storage.queue import store_path
 from raylay.storage.state import LmdbStateStore
 
 POINT_INTERVAL_S = 3.0
@@ -65,6 +70,18 @@ def _no_links(config: LinkConfig) -> ChildHandle:
     raise ConfigurationError(
         f"{config.instance} has Destination {config.destination.name!r} but was given no "
         "link_factory to start its link with"
+    )
+
+
+def no_queues(config: QueueOwnerConfig) -> ChildHandle:
+    """The factory of instances that have no queues.
+
+    Raises:
+        ConfigurationError: always.
+    """
+    raise ConfigurationError(
+        f"{config.instance} has queue {config.definition.name!r} but was given no queue_factory to "
+        "start its owner with"
     )
 
 
@@ -79,6 +96,7 @@ class InstanceServer:
         directory: its data directory, made when it is missing.
         link_factory: starts the links' processes.
         node_address: of the node that it runs on, now; empty: it is not known.
+        queue_factory: starts the processes of its queues' owners.
     """
 
     begins_anew = False
@@ -90,8 +108,10 @@ class InstanceServer:
         directory: str | Path,
         link_factory: LinkFactory = _no_links,
         node_address: str = "",
+        queue_factory: QueueFactory = no_queues,
     ) -> None:
         self._link_factory = link_factory
+        self._queue_factory = queue_factory
         self._node_address = node_address
         self._ending: asyncio.Task[None] | None = None
         self._metrics: Metrics | None = None
@@ -107,9 +127,15 @@ class InstanceServer:
         replays = ReplayPump(here, reading, folds)
         self.commits = commits = Commits(here, controls, folds, config.staged_bytes_max)
         admission = Admission(here, commits)
-        self._sow = sow = SowKeeper(here, folds, commits.hold)
+        self._queues = queues = QueueKeeper(here, folds, commits, self._start_queue_owner)
+        self._sow = sow = SowKeeper(here, folds, commits.hold, queues.removable)
         self._recovery = Recovery(
-            here, admission=admission, placements=placements, reading=reading, sow=sow
+            here,
+            admission=admission,
+            placements=placements,
+            queues=queues,
+            reading=reading,
+            sow=sow,
         )
         self.upstreams = Upstreams(
             here,
@@ -140,12 +166,17 @@ class InstanceServer:
             doorway=doorway,
             folds=folds,
             peer_book=self.links.peer_book,
+            queues=queues,
             reading=reading,
             replays=replays,
             sow=sow,
         )
         self._listening = Listening(
-            here, clients=self.clients, links=self.links, upstreams=self.upstreams
+            here,
+            clients=self.clients,
+            links=self.links,
+            queues=queues,
+            upstreams=self.upstreams,
         )
         self._status = Status(
             here,
@@ -154,23 +185,28 @@ class InstanceServer:
             commits=commits,
             links=self.links,
             listening=self._listening,
+            queues=queues,
             reading=reading,
             replays=replays,
             sow=sow,
         )
         self._replays = replays
-        here.perform = Performing(
-            here,
+        here.perform = self._performing(folds).perform
+
+    def _performing(self, folds: Folds) -> Performing:
+        return Performing(
+            self.here,
             clients=self.clients,
-            commits=commits,
+            commits=self.commits,
             folds=folds,
             links=self.links,
+            queues=self._queues,
             recovery=self._recovery,
-            replays=replays,
-            sow=sow,
+            replays=self._replays,
+            sow=self._sow,
             upstreams=self.upstreams,
             endings={Retired: self._retired, WentBack: self._went_back},
-        ).perform
+        )
 
     # -- start -------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -200,6 +236,7 @@ class InstanceServer:
         here.phase = "serving" if here.machine.ready else "waiting to catch up with a peer"
         here.report("started", incarnation=f"{here.identity.incarnation:016x}")
         self.links.run()
+        self._queues.run()
         here.every(config.check_interval_ms / 1000, self._check)
         here.every(1.0, self._each_second)
         here.every(POINT_INTERVAL_S, self._recovery.write_point)
@@ -250,6 +287,7 @@ class InstanceServer:
         here.phase = "recovering"
         here.machine = await here.in_thread(self._recovery.recover)
         self._sow.serve()
+        self._queues.serve()
         self.commits.start()
         moved = here.machine.placements.items()
         for destination in config.destinations:
@@ -283,6 +321,25 @@ class InstanceServer:
             )
         )
 
+    def _start_queue_owner(self, definition: DeclaredQueue, start_number: int) -> ChildHandle:
+        here = self.here
+        config = here.config
+        return self._queue_factory(
+            QueueOwnerConfig(
+                config.name,
+                config.group,
+                here.identity.incarnation,
+                start_number,
+                self._listening.unix_path,
+                str(here.directory / JOURNAL_DIRECTORY),
+                config.archive_directory,
+                str(store_path(here.directory, definition.stored_as)),
+                definition,
+                config.log,
+                config.type_definitions,
+            )
+        )
+
     # -- what is due -------------------------------------------------------------------------
     def _check(self) -> None:
         here = self.here
@@ -292,6 +349,7 @@ class InstanceServer:
         here.perform(here.machine.tick(here.steady_us()))
         self._maintenance.check()
         self._sow.check()
+        self._queues.check()
         self.clients.queries.check()
         now_s = here.loop.time()
         for upstream in list(self.upstreams.connected.values()):
@@ -332,6 +390,7 @@ class InstanceServer:
         self._listening.close()
         here.cancel_timers()
         await self.links.stop()
+        await self._queues.stop()
         for connection in list(self.upstreams.connected.values()):
             connection.close("the instance stops")
         self.clients.close("the instance stops")
@@ -441,4 +500,4 @@ class InstanceServer:
         return self._status.status()
 
 
-__all__ = ["InstanceServer", "StorageError"]
+__all__ = ["InstanceServer", "StorageError", "no_queues"]

@@ -1,4 +1,6 @@
-"""The Unix socket on which the processes of an instance's links connect to it."""
+"""The Unix socket on which the processes of an instance's links, and the owners of its queues,
+connect to it.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,21 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
 from raylay.services.server.link_control import LinkControl, Links
+from raylay.services.server.queue_keeper import QueueControl, QueueKeeper
 from raylay.services.transports.framed import FramedConnection
 
 FIRST_FRAME_BYTES_MAX = 64 * 1024
 
 
 class LinkConnection(FramedConnection):
-    """The Unix socket connection of a link's process."""
+    """The Unix socket connection of a link's process, or of a queue's owner."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: Links, queues: QueueKeeper) -> None:
         reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
         super().__init__(links.here.outbox, links.here.loop, reader)
         self._links = links
-        self.link: LinkControl | None = None
+        self._queues = queues
+        self.link: LinkControl | QueueControl | None = None
         self._wakes: LinkControl | None = None
         self._front = b""
 
@@ -67,9 +71,15 @@ class LinkConnection(FramedConnection):
             protocol.data_received(rest)
 
     def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the link's."""
+        """A frame of theirs."""
         if self.link is not None:
             self.link.frame_received(header, body)
+            return
+        if header["c"] == "hello" and "queue" in header:
+            self.link = self._queues.greeted(self, header)
+            if self.link is None:
+                self.send(encode_frame({"c": "stop"}))
+                self.close("not the queue's owner of the last start")
             return
         link = self._links.controls.get(str(header.get("destination")))
         if header["c"] == "wake":

@@ -18,6 +18,7 @@ from raylay.services.server.clients import Clients
 from raylay.services.server.link_connection import LinkConnection
 from raylay.services.server.link_control import Links
 from raylay.services.server.node_address import listen_advice
+from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
 
@@ -29,9 +30,16 @@ class Listening:
     """Owner: the event loop. Lifecycle: `begin`, then `close` and `remove`, once each."""
 
     def __init__(
-        self, here: Surroundings, *, clients: Clients, links: Links, upstreams: Upstreams
+        self,
+        here: Surroundings,
+        *,
+        clients: Clients,
+        links: Links,
+        queues: QueueKeeper,
+        upstreams: Upstreams,
     ) -> None:
         self._here = here
+        self._queues = queues
         self._clients = clients
         self._links = links
         self._upstreams = upstreams
@@ -74,7 +82,9 @@ class Listening:
         self.unix_path = self._unix_socket_path()
         self.remove()
         self._servers.append(
-            await here.loop.create_unix_server(lambda: LinkConnection(self._links), self.unix_path)
+            await here.loop.create_unix_server(
+                lambda: LinkConnection(self._links, self._queues), self.unix_path
+            )
         )
         os.chmod(self.unix_path, 0o600)
         self._links.descriptors.open(self.unix_path + LENT_SUFFIX)

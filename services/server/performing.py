@@ -33,6 +33,7 @@ from raylay.services.server.clients import Clients
 from raylay.services.server.commit_traces import CommitTraces
 from raylay.services.server.commits import Commits
 from raylay.services.server.link_control import Links
+from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.recovery import Recovery
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.sow_keeper import SowKeeper
@@ -59,6 +60,7 @@ class Performing:
         commits: Commits,
         folds: Folds,
         links: Links,
+        queues: QueueKeeper,
         recovery: Recovery,
         replays: ReplayPump,
         sow: SowKeeper,
@@ -69,6 +71,7 @@ class Performing:
         self._clients = clients
         self._commits = commits
         self._links = links
+        self._queues = queues
         self._recovery = recovery
         self._replays = replays
         self._sow = sow
@@ -185,6 +188,7 @@ class Performing:
 
     def _became_ready(self, _: BecameReady) -> None:
         self._here.phase = "serving"
+        self._queues.became_ready()
         self._here.spawn(self._recovery.note_ready())
 
     def _report(self, effect: Report) -> None:

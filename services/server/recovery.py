@@ -24,6 +24,7 @@ from raylay.services.server.data_directory import (
 )
 from raylay.services.server.opening import STATE_FILE
 from raylay.services.server.placements import PlacementKeeper
+from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
@@ -43,12 +44,14 @@ class Recovery:
         *,
         admission: Admission,
         placements: PlacementKeeper,
+        queues: QueueKeeper,
         reading: JournalReading,
         sow: SowKeeper,
     ) -> None:
         self._here = here
         self._admission = admission
         self._placements = placements
+        self._queues = queues
         self._reading = reading
         self._sow = sow
         self._directory: DataDirectory
@@ -117,7 +120,12 @@ class Recovery:
             here.identity,
             [item.destination() for item in config.destinations],
             TopicBook(
-                config.topics, f"{config.name} Topic", config.unjournaled, config.name, stateful
+                self._queues.journaled(),
+                f"{config.name} Topic",
+                config.unjournaled,
+                config.name,
+                stateful,
+                self._queues.open(),
             ),
             peers=peers,
             servers=servers,

@@ -16,7 +16,7 @@ from raylay.services.errors import InstanceRetired, RaylayError
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
-from raylay.services.server.subprocess_link import start_link_process
+from raylay.services.server.subprocess_link import start_link_process, start_queue_process
 from raylay.services.telemetry import logs
 
 
@@ -32,7 +32,9 @@ async def serve(directory: Path) -> None:
     while True:
         config = InstanceConfig.load(directory)
         logs.configure(config.name, config.log)
-        server = InstanceServer(config, directory, start_link_process)
+        server = InstanceServer(
+            config, directory, start_link_process, queue_factory=start_queue_process
+        )
         await server.start()
         keep_what_is_there()
         _stop_at_signals(server, stopping)

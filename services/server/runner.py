@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from raylay.services.errors import FabricError, InstanceRetired, RaylayError
 from raylay.services.replication.placement import from_wire
-from raylay.services.server.children.link_factory import LinkFactory
+from raylay.services.server.children.link_factory import LinkFactory, QueueFactory
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.injected import await_release, is_held
-from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.instance_server import InstanceServer, no_queues
 from raylay.services.server.process import (
     FATAL_EXIT_CODE,
     keep_what_is_there,
@@ -45,14 +45,21 @@ class InstanceThread:
         name: for logs until the configuration is read.
         link_factory: starts links.
         node_address: of the node that it runs on, now; empty: it is not known.
+        queue_factory: starts owners of queues.
     """
 
     def __init__(
-        self, directory: str, name: str, link_factory: LinkFactory, node_address: str = ""
+        self,
+        directory: str,
+        name: str,
+        link_factory: LinkFactory,
+        node_address: str = "",
+        queue_factory: QueueFactory = no_queues,
     ) -> None:
         self._directory = Path(directory)
         self._name = name
         self._link_factory = link_factory
+        self._queue_factory = queue_factory
         self._node_address = node_address
         self._server: InstanceServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,7 +97,11 @@ class InstanceThread:
                 config = InstanceConfig.load(self._directory)
                 logs.configure(config.name, config.log)
                 server = InstanceServer(
-                    config, self._directory, self._link_factory, self._node_address
+                    config,
+                    self._directory,
+                    self._link_factory,
+                    self._node_address,
+                    self._queue_factory,
                 )
                 self._server = server
                 self._starting = asyncio.ensure_future(server.start())

@@ -59,14 +59,20 @@ class SowKeeper:
     Args:
         folds: of the instance.
         hold: has the instance take nothing, with reason and sentence; None: it takes again.
+        removable: called with what no SOW topic needs of the journal: all below.
     """
 
     name = "sow"
 
     def __init__(
-        self, here: Surroundings, folds: Folds, hold: Callable[[tuple[str, str] | None], None]
+        self,
+        here: Surroundings,
+        folds: Folds,
+        hold: Callable[[tuple[str, str] | None], None],
+        removable: Callable[[int], None],
     ) -> None:
         self._here = here
+        self._removable = removable
         self._folds = folds
         self._hold = hold
         self._is_holding = False
@@ -407,7 +413,7 @@ class SowKeeper:
         before_txid = self._before_txid
         if self.feature is not None:
             before_txid = self.feature.removable(before_txid)
-        self._here.journal.removable(before_txid)
+        self._removable(before_txid)
 
     # -- telling ---------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from raylay.services.server.clients import Clients
 from raylay.services.server.commits import Commits
 from raylay.services.server.link_control import Links
 from raylay.services.server.listening import Listening
+from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.sow_keeper import SowKeeper
@@ -41,6 +42,7 @@ class Status:
         commits: Commits,
         links: Links,
         listening: Listening,
+        queues: QueueKeeper,
         reading: JournalReading,
         replays: ReplayPump,
         sow: SowKeeper,
@@ -53,6 +55,7 @@ class Status:
         self._listening = listening
         self._reading = reading
         self._replays = replays
+        self._queues = queues
         self._sow = sow
         self.bootstrap: Bootstrap | None = None
         """Where an empty instance is or was filled from, in this life."""
@@ -63,7 +66,8 @@ class Status:
     @property
     def delivered(self) -> int:
         """Messages that subscribers were sent, in this life."""
-        return self._clients.delivered + self._replays.delivered
+        clients = self._clients
+        return clients.delivered + clients.queued.delivered + self._replays.delivered
 
     def measure(self) -> None:
         """Called each second, for the rates."""
@@ -135,6 +139,7 @@ class Status:
             delivered=self.delivered,
             **self._commits.status(),
             **self._sow.status(),
+            **self._queues.status(),
             sessions=len(self._clients.sessions),
             clients=[client.client_name for client in self._clients.sessions.values()],
             subscriptions=len(self._clients.live),

@@ -1,21 +1,24 @@
-"""Links as subprocesses: for instances that run without Ray, and for tests."""
+"""Links and owners of queues as subprocesses: for instances that run without Ray, and for tests."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from raylay.services.server.config import LinkConfig
+from raylay.services.server.config import LinkConfig, QueueOwnerConfig
 
 KILL_TIMEOUT_S = 5.0
+LINK = "raylay.services.programs.link.run_link"
+QUEUE_OWNER = "raylay.services.programs.queue_owner.run_queue_owner"
 
 
 class LinkSubprocess:
-    """A link's process. It ends itself when its instance's Unix socket closes."""
+    """The process of a link, or of a queue's owner. It ends itself when its instance's Unix socket
+    closes."""
 
-    def __init__(self, config: LinkConfig) -> None:
+    def __init__(self, config: LinkConfig | QueueOwnerConfig, program: str = LINK) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "raylay.services.programs.link.run_link"],
+            [sys.executable, "-m", program],
             stdin=subprocess.PIPE,
             close_fds=True,
         )
@@ -37,3 +40,8 @@ class LinkSubprocess:
 def start_link_process(config: LinkConfig) -> LinkSubprocess:
     """The LinkFactory of subprocesses."""
     return LinkSubprocess(config)
+
+
+def start_queue_process(config: QueueOwnerConfig) -> LinkSubprocess:
+    """The QueueFactory of subprocesses."""
+    return LinkSubprocess(config, QUEUE_OWNER)

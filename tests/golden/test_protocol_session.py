@@ -21,6 +21,7 @@ from raylay.services.protocol.answers import (
     logon_answer,
     oof_parts,
     persisted_ack,
+    queue_delivery_parts,
     ranges_ack,
     safety_notice,
     sow_parts,
@@ -34,6 +35,9 @@ from raylay.services.protocol.commands import (
     Ping,
     Publish,
     PublishBatch,
+    QueueAck,
+    QueueCancel,
+    QueueStatus,
     Refused,
     Resume,
     Sow,
@@ -236,6 +240,32 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
     ),
     (b"\x0f\x00\x00\x00\x0d\x00\x81\xa1c\xa9heartbeat", Heartbeat(None, "")),
     (b"\x10\x00\x00\x00\x0e\x00\x82\xa1c\xa4ping\xa3cid\xa14", Ping("4")),
+    (
+        b"\x2c\x00\x00\x00"  # length: 44
+        b"\x25\x00"  # header length: 37
+        b"\x84"
+        b"\xa1c\xacqueue_cancel"
+        b"\xa1t\xa4work"
+        b"\xa2mt\xa4json"
+        b"\xa3cid\xa15"
+        b"\x81\x07\x92\x01\x03",
+        QueueCancel("work", "json", "5", {7: [(1, 3)]}),
+    ),
+    (
+        b"\x35\x00\x00\x00"  # length: 53
+        b"\x33\x00"  # header length: 51
+        b"\x85"
+        b"\xa1c\xa9queue_ack"
+        b"\xa1t\xa4work"
+        b"\xa3cid\xa16"
+        b"\xa6filter\xa6/n = 1"
+        b"\xa3how\xa6expire",
+        QueueAck("work", "", "6", "/n = 1", "expire"),
+    ),
+    (
+        b"\x18\x00\x00\x00\x16\x00\x82\xa1c\xacqueue_status\xa3cid\xa17",
+        QueueStatus("", "", "7"),
+    ),
 ]
 
 
@@ -314,6 +344,26 @@ def test_golden_answers() -> None:
     )
     peers: list[dict[str, Any]] = [{"name": "B", "group": "g", "addresses": ["h:1"], "safe": True}]
     assert msgpack.unpackb(safety_notice(peers)[6:]) == {"c": "safety", "peers": peers}
+
+
+def test_the_bytes_of_a_delivery_of_a_queue() -> None:
+    parts, size_bytes = queue_delivery_parts("s", 2, 5, 300, [b"one", b"two"])
+    data = b"".join(parts)
+    assert len(data) == size_bytes
+    assert data == (
+        b"\x23\x00\x00\x00"  # length: 35
+        b"\x1b\x00"  # header length: 27
+        b"\x86"
+        b"\xa1c\xa1p"
+        b"\xa3sub\xa1s"
+        b"\xa1n\x02"
+        b"\xa2ts\x05"
+        b"\xa1q\x01"
+        b"\xa2lp\xcd\x01\x2c"
+        b"onetwo"
+    )
+    parts, _ = queue_delivery_parts("s", 1, 5, None, [b"one"])
+    assert b"lp" not in b"".join(parts)
 
 
 def test_the_logon_answer_has_what_the_protocol_lists() -> None:
@@ -474,6 +524,13 @@ def test_a_bad_logon_ends_the_session(values: dict[str, Any], reason: str) -> No
         ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "o": {"as_of": "8"}}, "not_supported"),
         ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "o": {"pause": True}}, "bad_command"),
         ({"c": "unsubscribe"}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"max_backlog": 0}}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"max_backlog": 1_000_001}}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"max_backlog": True}}, "bad_command"),
+        ({"c": "queue_ack", "t": "x", "how": "lose"}, "bad_command"),
+        ({"c": "queue_ack", "t": "x", "filter": 7}, "bad_command"),
+        ({"c": "queue_ack", "t": ""}, "bad_topic"),
+        ({"c": "queue_cancel", "t": "x"}, "bad_message"),
         ({"c": "heartbeat", "o": {"start_s": 0}}, "bad_command"),
     ],
 )

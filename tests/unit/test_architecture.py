@@ -227,6 +227,7 @@ WITHOUT_TEST_FILE = {
     "services/messages/types/abilities.py": "declarations only",
     "services/messages/types/definitions.py": "declarations only",
     "services/protocol/header_values.py": "golden/test_protocol_session.py",
+    "services/protocol/queueing.py": "golden/test_protocol_session.py",
     "services/protocol/subscribing.py": "golden/test_protocol_session.py",
     "services/queues/folding.py": "unit/test_queues_machine.py",
     "services/queues/values.py": "declarations only",

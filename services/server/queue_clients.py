@@ -1,0 +1,369 @@
+"""What clients subscribe to, say and ask of queues; commands, checked and handed to who performs
+them. See docs/protocol.md, "Queues".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgpack
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import Range
+from raylay.services.protocol.codec import Codec
+from raylay.services.protocol.commands import (
+    QueueAck,
+    QueueCancel,
+    QueueStatus,
+    Sow,
+    Subscribe,
+)
+from raylay.services.server.queue_keeper import Answer, QueueKeeper
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.subscriptions.overflow import Sent
+
+if TYPE_CHECKING:
+    # Most instances have no queues.
+    from raylay.services.queues.decisions import Consumer, Leased
+    from raylay.services.queues.door import QueueDoor
+    from raylay.services.queues.records import Acknowledgment
+
+SHOWN_CHARACTERS = 200
+BACKLOG_WHILE_FULL = 1
+"""Of a consumer whose socket is full: what it was sent counts, so that it is sent no more."""
+
+
+class QueueClient(Protocol):
+    """A client's connection (`ClientConnection`)."""
+
+    number: int
+    client_name: str
+    publisher: int
+    codec: Codec
+    is_open: bool
+    may_write: bool
+    message_types: frozenset[bytes]
+
+    def send(self, frame: bytes) -> None:
+        """Sends a frame at the end of the turn."""
+
+    def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        """As `send`, of several pieces."""
+
+    def sent(self, what: Sent) -> None:
+        """It was sent something that it may not read."""
+
+
+class QueueClients:
+    """See the file's docstring.
+
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
+
+    Args:
+        sessions: the clients that have logged on, by number.
+    """
+
+    def __init__(
+        self, here: Surroundings, keeper: QueueKeeper, sessions: Mapping[int, QueueClient]
+    ) -> None:
+        self._here = here
+        self._keeper = keeper
+        self._sessions = sessions
+        self._subscribed: dict[int, dict[str, QueueDoor]] = {}
+        """By session and id."""
+        self._full: dict[int, set[str]] = {}
+        """Subscriptions of sessions whose sockets take nothing."""
+        self.delivered = 0
+        keeper.deliverer = self
+
+    # -- which queue ---------------------------------------------------------------------------
+    def find(self, topic: str, message_type: str) -> QueueDoor | None:
+        """The queue of a name; of any type where none is given."""
+        queues = self._keeper.queues
+        if queues is None:
+            return None
+        for door in queues.doors.values():
+            definition = door.definition
+            if definition.name == topic and message_type in ("", definition.message_type):
+                return door
+        return None
+
+    def _named(self, topic: str, message_type: str, client: QueueClient) -> QueueDoor:
+        door = self.find(topic, message_type)
+        if door is None or (client.message_types and door.message_type not in client.message_types):
+            raise RemoteProtocolError(
+                f"{topic[:SHOWN_CHARACTERS]!r} is no queue of {self._here.config.name}: name one "
+                "that it has",
+                "no_queue",
+            )
+        return door
+
+    # -- subscriptions -------------------------------------------------------------------------
+    def has(self, client: QueueClient, name: str) -> bool:
+        """Whether the client has a subscription of a queue under this id."""
+        return name in self._subscribed.get(client.number, ())
+
+    def subscribe(self, client: QueueClient, command: Subscribe, door: QueueDoor) -> None:
+        """Begins a subscription, or gives one another filter or backlog; what it holds it keeps.
+
+        Raises:
+            RemoteProtocolError: an option is none of queues'; it is another queue's.
+        """
+        from raylay.services.queues.decisions import Subscribed
+
+        for given, option in ((command.oof, "oof"), (command.select, "select")):
+            if given:
+                raise RemoteProtocolError(
+                    f"{option} is no option of a queue: leave it out", "not_supported"
+                )
+        of_session = self._subscribed.setdefault(client.number, {})
+        before = of_session.get(command.subscription)
+        if before is not None and before is not door:
+            raise RemoteProtocolError(
+                "replace gives a subscription another filter or backlog, not another queue",
+                "bad_command",
+            )
+        of_session[command.subscription] = door
+        consumer = client.number, command.subscription
+        each = Subscribed(consumer, client.client_name, command.filter, command.max_backlog or 1)
+        door.subscribed(each)
+        self._tell(door, each)
+
+    def _tell(self, door: QueueDoor, each: Any) -> None:
+        from raylay.services.protocol import queue_control
+
+        self._keeper.controls[door.definition.stored_as].say(queue_control.sub(each))
+
+    def unsubscribe(self, client: QueueClient, name: str) -> bool:
+        """Ends one. Whether there was one."""
+        of_session = self._subscribed.get(client.number)
+        door = of_session.pop(name, None) if of_session else None
+        if door is None:
+            return False
+        self._left(door, (client.number, name))
+        return True
+
+    def names(self, client: QueueClient) -> list[str]:
+        """Ids of all that it has."""
+        return list(self._subscribed.get(client.number, ()))
+
+    def gone(self, client: QueueClient) -> None:
+        """A connection ended."""
+        for name, door in self._subscribed.pop(client.number, {}).items():
+            self._left(door, (client.number, name))
+        self._full.pop(client.number, None)
+
+    def _left(self, door: QueueDoor, consumer: Consumer) -> None:
+        from raylay.services.protocol import queue_control
+
+        door.left(consumer)
+        self._keeper.controls[door.definition.stored_as].say(queue_control.left(consumer))
+
+    # -- deliveries ----------------------------------------------------------------------------
+    def deliver(
+        self, consumer: Consumer, messages: Sequence[Leased], records: Sequence[bytes]
+    ) -> None:
+        """Sends messages, their records as they lie in the journal."""
+        client = self._sessions.get(consumer[0])
+        if client is None:
+            return
+        now_us = self._here.now_us()
+        until_us = min(each.until_us for each in messages)
+        lease_ms = max(until_us - now_us, 0) // 1000 if until_us else None
+        client.send_parts(
+            *client.codec.queue_delivery(consumer[1], len(messages), now_us, lease_ms, records)
+        )
+        self.delivered += len(messages)
+        client.sent(Sent.MESSAGES)
+        if not client.may_write:
+            self._fill(client, consumer)
+
+    def _fill(self, client: QueueClient, consumer: Consumer) -> None:
+        """It is sent no more until its socket has taken what it was sent."""
+        full = self._full.setdefault(client.number, set())
+        door = self._subscribed.get(client.number, {}).get(consumer[1])
+        if door is not None and consumer[1] not in full:
+            full.add(consumer[1])
+            self._tell(door, door.consumers[consumer]._replace(backlog_max=BACKLOG_WHILE_FULL))
+
+    def writable(self, client: QueueClient) -> None:
+        """There is room to write again."""
+        for name in self._full.pop(client.number, ()):
+            door = self._subscribed.get(client.number, {}).get(name)
+            if door is not None:
+                self._tell(door, door.consumers[client.number, name])
+
+    # -- acknowledgments and cancels -----------------------------------------------------------
+    def cancel(self, client: QueueClient, command: QueueCancel) -> None:
+        """Gives messages back."""
+        try:
+            door = self._named(command.topic, command.message_type, client)
+            count = self._keeper.cancelled(door, client.number, command.keys)
+        except RemoteProtocolError as error:
+            self._refuse(client, command.command_id, error)
+            return
+        self._answer(client, command.command_id, count)
+
+    def acknowledge(self, client: QueueClient, command: QueueAck) -> None:
+        """Acknowledges, expires or gives back what a filter fits."""
+        try:
+            door = self._named(command.topic, command.message_type, client)
+
+            def told(answer: Answer) -> None:
+                self._found(client, command, door, answer)
+
+            control = self._keeper.controls[door.definition.stored_as]
+            control.ask("keys", command.filter, told)
+        except RemoteProtocolError as error:
+            self._refuse(client, command.command_id, error)
+
+    def _found(
+        self, client: QueueClient, command: QueueAck, door: QueueDoor, answer: Answer
+    ) -> None:
+        from raylay.services.queues.records import Acknowledgment
+
+        if not client.is_open:
+            return
+        if answer.error:
+            self._refuse(
+                client, command.command_id, RemoteProtocolError(answer.error, "bad_filter")
+            )
+            return
+        flat = msgpack.unpackb(answer.body, strict_map_key=False)
+        keys = {
+            publisher: list(zip(each[::2], each[1::2], strict=True))
+            for publisher, each in flat.items()
+        }
+        if command.how == "cancel":
+            count = self._keeper.cancelled(door, client.number, keys)
+        else:
+            said = Acknowledgment(keys, command.how)
+            said = door.judged(said, client.publisher, self._here.now_us())
+            count = sum(self._keeper.acknowledge(door, each) for each in _parts(said))
+        self._answer(client, command.command_id, count)
+
+    def _answer(self, client: QueueClient, command_id: str, count: int) -> None:
+        if command_id:
+            client.send(client.codec.acknowledgment("processed", command_id, n=count))
+
+    def _refuse(self, client: QueueClient, command_id: str, error: RemoteProtocolError) -> None:
+        client.send(
+            client.codec.acknowledgment("processed", command_id or "-", error.reason, str(error))
+        )
+
+    # -- questions -----------------------------------------------------------------------------
+    def status(self, client: QueueClient, command: QueueStatus) -> None:
+        """How a queue is, or all of them."""
+        found = self._keeper.status().get("queues", {})
+        try:
+            if command.topic:
+                door = self._named(command.topic, command.message_type, client)
+                found = found[door.definition.stored_as]
+        except RemoteProtocolError as error:
+            self._refuse(client, command.command_id, error)
+            return
+        client.send(
+            client.codec.acknowledgment(
+                "processed", command.command_id or "-", body=msgpack.packb(found)
+            )
+        )
+
+    def sow(self, client: QueueClient, command: Sow, door: QueueDoor) -> None:
+        """The messages that nobody has, as they are now.
+
+        Raises:
+            RemoteProtocolError: an option is none of queues', or the owner does not answer now.
+        """
+        for given, option in (
+            (command.order_by, "order_by"),
+            (command.select, "select"),
+            (command.keys is not None, "keys"),
+            (command.as_of, "as_of"),
+        ):
+            if given:
+                raise RemoteProtocolError(
+                    f"{option} is no option of a queue: leave it out", "not_supported"
+                )
+        rows = _Rows(client, command)
+        self._keeper.controls[door.definition.stored_as].ask("sow", command.filter, rows.told)
+
+
+class _Rows:
+    """The answer to one query, on its way to the client."""
+
+    def __init__(self, client: QueueClient, command: Sow) -> None:
+        self._client = client
+        self._command = command
+        self._has_begun = False
+        self._seen = 0
+        self._sent = 0
+
+    def told(self, answer: Answer) -> None:
+        """A part of it came."""
+        client, command = self._client, self._command
+        if not client.is_open:
+            return
+        codec, query = client.codec, command.query
+        if answer.error and not self._has_begun:
+            client.send(
+                codec.acknowledgment(
+                    "processed", command.command_id, "bad_filter", answer.error, sub=query
+                )
+            )
+            return
+        if not self._has_begun:
+            self._has_begun = True
+            if "processed" in command.acks or not command.acks:
+                client.send(codec.acknowledgment("processed", command.command_id, sub=query))
+            client.send(codec.group_begin(query))
+        self._rows(answer)
+        if not answer.more:
+            client.send(codec.group_end(query, self._sent, self._seen))
+            if "completed" in command.acks:
+                client.send(codec.acknowledgment("completed", command.command_id, sub=query))
+        client.sent(Sent.ANSWERS)
+
+    def _rows(self, answer: Answer) -> None:
+        command = self._command
+        rows: list[bytes] = []
+        body, at = answer.body, 0
+        while at < len(body):
+            end = at + int.from_bytes(body[at : at + 4], "little")
+            self._seen += 1
+            is_wanted = self._seen > command.skip_n and (
+                command.top_n is None or self._sent + len(rows) < command.top_n
+            )
+            if is_wanted:
+                rows.append(body[at:end])
+            if len(rows) == command.batch:
+                self._send(rows)
+                rows = []
+            at = end
+        if rows:
+            self._send(rows)
+
+    def _send(self, rows: list[bytes]) -> None:
+        self._sent += len(rows)
+        self._client.send_parts(*self._client.codec.sow(self._command.query, rows))
+
+
+def _parts(said: Acknowledgment) -> list[Acknowledgment]:
+    """As many records as it takes."""
+    from raylay.services.queues.records import RANGES_MAX
+
+    parts: list[Acknowledgment] = []
+    keys: dict[int, list[Range]] = {}
+    room = RANGES_MAX
+    for publisher, ranges in said.keys.items():
+        left = list(ranges)
+        while left:
+            taken, left = left[:room], left[room:]
+            keys[publisher] = taken
+            room -= len(taken)
+            if not room:
+                parts.append(said._replace(keys=keys))
+                keys, room = {}, RANGES_MAX
+    if keys:
+        parts.append(said._replace(keys=keys))
+    return parts

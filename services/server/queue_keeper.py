@@ -1,0 +1,491 @@
+"""The queues of a serving instance: the processes of their owners, what those decide, and what of
+the journal has to stay for them.
+
+What holds of a decision when it arrives is judged by the queue's door (services/queues/door.py);
+here it is carried there, and what holds is done. Of queues that there are none nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from raylay.services.core.feature import Batch, Folds
+from raylay.services.errors import RaylayError, RemoteProtocolError
+from raylay.services.messages.topics import TopicMatcher, TopicRule
+from raylay.services.protocol.frames import Header
+from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
+from raylay.services.server.commits import Commits
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.transports.framed import FramedConnection
+
+if TYPE_CHECKING:
+    # Most instances have no queues.
+    from raylay.services.core.queues import Queues
+    from raylay.services.messages.topic_book import QueueTopics
+    from raylay.services.queues.decisions import Consumer, Key, Leased
+    from raylay.services.queues.definition import QueueDefinition
+    from raylay.services.queues.door import Asked, QueueDoor
+    from raylay.services.queues.records import Acknowledgment
+
+FOLDED_AT_ONCE = 100
+HERALD_KEY = "herald/"
+"""Entry of the state store: under which incarnation the journal says who bears it."""
+QUESTIONS_MAX = 1_000
+"""To one owner, that are not answered."""
+
+
+class Deliverer(Protocol):
+    """Who sends messages to clients (`QueueClients`)."""
+
+    def deliver(
+        self, consumer: Consumer, messages: Sequence[Leased], records: Sequence[bytes]
+    ) -> None:
+        """Sends messages, their records as they lie in the journal."""
+
+
+class Answer(NamedTuple):
+    """A part of what an owner answers.
+
+    Attributes:
+        more: whether another one comes.
+        error: why there is no answer; empty: there is one.
+    """
+
+    body: bytes
+    more: bool
+    error: str
+
+
+class QueueControl:
+    """One queue's owner: its process, its connection, what it says and is told.
+
+    Invariant: at most one process is talked to, that of the last start.
+    Owner: the instance's event loop. Lifecycle: as long as the instance.
+    """
+
+    def __init__(self, keeper: QueueKeeper, door: QueueDoor) -> None:
+        from raylay.services.protocol import queue_control
+
+        self._control = queue_control
+        self.door = door
+        self.name = door.definition.stored_as
+        self.connection: FramedConnection | None = None
+        self.pid = 0
+        self.why = "starting"
+        self.counts: dict[str, Any] = {}
+        self.floor_txid = 0
+        """What is up to here is not needed of the journal."""
+        self._keeper = keeper
+        self._here = keeper.here
+        self._asked: dict[int, Callable[[Answer], None]] = {}
+        self._asked_last = 0
+        self.process = Supervisor(keeper.here, self._start, self._process_ended, self._kill_failed)
+
+    # -- the process ---------------------------------------------------------------------------
+    def _start(self, number: int) -> ChildHandle:
+        """Called in a thread."""
+        return self._keeper.start(self.door.definition, number)
+
+    def _process_ended(self, why: str) -> None:
+        self.why = why or self.why
+        self._here.report("queue_owner_ended", queue=self.name, why=self.why)
+
+    def _kill_failed(self, why: str) -> None:
+        self._here.report("queue_owner_kill_failed", queue=self.name, why=why)
+
+    async def stop(self) -> None:
+        """Ends it for good."""
+        await self.process.stop()
+        if self.connection is not None:
+            self.connection.send(self._control.STOP)
+            self.connection.close("the instance stops")
+        await self.process.kill()
+
+    def greeted(self, connection: FramedConnection, header: Header) -> bool:
+        """An owner connected. Whether it is the right one: its predecessor's socket is closed."""
+        if header.get("start") != self.process.number or self.connection is not None:
+            return False
+        here = self._here
+        self.connection = connection
+        self.pid = int(header.get("pid") or 0)
+        self.why = ""
+        self.process.greeted()
+        machine = here.machine
+        begin = self.door.owner_came(machine.next_txid - 1, here.now_us())
+        said = self._control.Begin(
+            begin.fence_txid,
+            machine.committed_txid,
+            machine.ready,
+            begin.leases,
+            begin.consumers,
+            self._keeper.names,
+        )
+        connection.send(self._control.begin(said))
+        return True
+
+    def lost(self, connection: FramedConnection, why: str) -> None:
+        """The owner is gone."""
+        if self.connection is connection:
+            self.connection = None
+            self.pid = 0
+            self.why = f"its process ended: {why}"
+            self.door.owner_left()
+            asked, self._asked = self._asked, {}
+            for told in asked.values():
+                told(Answer(b"", False, f"the owner of queue {self.name} has ended: try again"))
+            self.process.lost()
+
+    def say(self, frame: bytes) -> None:
+        """Tells the owner, if there is one. One that comes later is told what holds then."""
+        if self.connection is not None:
+            self.connection.send(frame)
+
+    # -- what the owner says -------------------------------------------------------------------
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the owner's.
+
+        Raises:
+            RemoteProtocolError: it is none.
+        """
+        control, keeper = self._control, self._keeper
+        command = header["c"]
+        if command == "deliver":
+            self._deliver(header, body)
+        elif command == "draft":
+            keeper.draft(self.door, control.read_draft(header, body))
+        elif command == "request":
+            keeper.request(self.name, control.read_request(header, body))
+        elif command == "floor":
+            self.floor_txid = control.whole(header, "tx")
+            keeper.release()
+        elif command == "expired":
+            for each in control.read_expired(body):
+                publisher, sequence = each.key
+                self._here.report(
+                    "queue_message_expired",
+                    queue=self.name,
+                    bookmark=f"{publisher}|{sequence}|",
+                    reason=each.reason,
+                )
+        elif command == "counts":
+            self.counts = dict(header.get("counts") or {})
+        elif command == "answer":
+            self._answered(header, body)
+        elif command == "event":
+            details = header.get("details")
+            self._here.report(control.text(header, "event"), queue=self.name, **(details or {}))
+
+    def _deliver(self, header: Header, body: bytes) -> None:
+        control, keeper = self._control, self._keeper
+        delivery = control.read_deliver(header, body)
+        keeper.catch_up()
+        decision = delivery.decision
+        decided = self.door.decide(decision, self._here.now_us())
+        if decided.send:
+            records: Sequence[bytes] = (delivery.records,)
+            if decided.bounced:
+                records = control.records_of(delivery, decided.send)
+            keeper.deliverer.deliver(decision.consumer, decided.send, records)
+        if decided.bounced:
+            self.say(control.bounce(decision.consumer, decided.bounced))
+
+    # -- questions -----------------------------------------------------------------------------
+    def ask(self, what: str, wanted: str, told: Callable[[Answer], None]) -> None:
+        """Asks the owner of its messages.
+
+        Args:
+            what, wanted: as of `queue_control.ask`.
+            told: called with each part of the answer.
+
+        Raises:
+            RemoteProtocolError: it cannot be asked now; with reason `not_ready`.
+        """
+        if self.connection is None or len(self._asked) >= QUESTIONS_MAX:
+            why = self.why or "it is asked too much at one time"
+            raise RemoteProtocolError(
+                f"the owner of queue {self.name} does not answer now ({why}): try again",
+                "not_ready",
+            )
+        self._asked_last += 1
+        self._asked[self._asked_last] = told
+        self.connection.send(self._control.ask(self._asked_last, what, wanted))
+
+    def _answered(self, header: Header, body: bytes) -> None:
+        number = self._control.whole(header, "id")
+        told = self._asked.get(number)
+        if told is None:
+            return
+        more, error = bool(header.get("more")), str(header.get("error") or "")
+        if not more:
+            del self._asked[number]
+        told(Answer(body, more, error))
+
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        definition, door = self.door.definition, self.door
+        return {
+            "topic": definition.name,
+            "message_type": definition.message_type,
+            "kind": definition.kind,
+            "pid": self.pid,
+            "why": self.why,
+            "subscriptions": len(door.consumers),
+            "leases": door.lease_count,
+            "delivered": door.delivered,
+            "bounced": door.bounced,
+            "starts": self.process.starts,
+            **self.counts,
+            "floor_txid": self.floor_txid,
+        }
+
+
+class QueueKeeper:
+    """See the file's docstring.
+
+    Owner: the instance's event loop. `open` runs in its thread before anything is served.
+    Lifecycle: `open` once or twice, `serve` and `run` once, `stop` once; nothing is done where
+    there are no queues.
+
+    Args:
+        folds: of the instance.
+        start: starts the process of a queue's owner, with a number that tells it from earlier ones.
+            Called in a thread; may block; may raise: it is then tried again.
+    """
+
+    name = "queues"
+
+    def __init__(
+        self,
+        here: Surroundings,
+        folds: Folds,
+        commits: Commits,
+        start: Callable[[QueueDefinition, int], ChildHandle],
+    ) -> None:
+        self.here = here
+        self.start = start
+        self.deliverer: Deliverer
+        """Who sends messages to clients; made behind this."""
+        self.pass_on: Callable[[Asked], None] = lambda asked: None
+        """Gives a request to all links."""
+        self.queues: Queues | None = None
+        """None: there are none."""
+        self.controls: dict[str, QueueControl] = {}
+        self.names: dict[int, str] = {}
+        """Of incarnations, as links were told them."""
+        self._folds = folds
+        self._commits = commits
+        self._before_txid = 0
+        self._is_authoring = False
+        self._starting: asyncio.Task[None] | None = None
+        self._unheralded: set[str] = set()
+
+    # -- beginning -----------------------------------------------------------------------------
+    def open(self) -> list[QueueTopics]:
+        """What the queues are to the instance's topics."""
+        if not self.here.config.queue_definitions:
+            return []
+        from raylay.services.core.queues import Queues
+
+        self.queues = Queues(self.here.config.queue_definitions, self.here.identity)
+        return self.queues.topics()
+
+    def journaled(self) -> tuple[TopicRule, ...]:
+        """The topics that are journaled: the queues' own are, whatever else is configured."""
+        config = self.here.config
+        matcher = TopicMatcher(config.topics, f"{config.name} Topic")
+        return config.topics + tuple(
+            TopicRule(each.name, each.message_type)
+            for each in config.queue_definitions
+            if not matcher.matches(each.name.encode(), each.message_type.encode())
+        )
+
+    def serve(self) -> None:
+        """From now on it folds what is committed."""
+        queues, here = self.queues, self.here
+        if queues is None:
+            return
+        incarnation = here.identity.incarnation.to_bytes(8, "big")
+        for name, door in queues.doors.items():
+            self.controls[name] = QueueControl(self, door)
+            if here.state.get(HERALD_KEY + name) == incarnation:
+                door.is_heralded = True
+            elif not door.is_heralded:
+                self._unheralded.add(name)
+        self._folds.enlist(self, True)
+
+    def run(self) -> None:
+        """Says who bears this incarnation, and starts the owners."""
+        if self.queues is None:
+            return
+        if self.queues.herald(self.here.now_us()):
+            self._author()
+        processes = [each.process for each in self.controls.values()]
+        self._starting = self.here.loop.create_task(run_in_order(processes, ()))
+
+    async def stop(self) -> None:
+        """Ends all owners for good."""
+        if self._starting is not None:
+            self._starting.cancel()
+        await asyncio.gather(
+            *(each.stop() for each in self.controls.values()), return_exceptions=True
+        )
+
+    def greeted(self, connection: FramedConnection, header: Header) -> QueueControl | None:
+        """An owner connected: of which queue; None: it is not the one that was started last."""
+        found = self.controls.get(str(header.get("queue")))
+        return found if found is not None and found.greeted(connection, header) else None
+
+    # -- a feature, for the folds --------------------------------------------------------------
+    def fold(self, batch: Batch) -> None:
+        """Folds what was committed, and tells the owners of it."""
+        assert self.queues is not None
+        self.queues.fold(batch)
+        from raylay.services.protocol import queue_control
+
+        frame = queue_control.told(batch.last_txid)
+        for control in self.controls.values():
+            control.say(frame)
+        if self._unheralded:
+            self._note_heralds()
+
+    def _note_heralds(self) -> None:
+        assert self.queues is not None
+        done = {name for name in self._unheralded if self.queues.doors[name].is_heralded}
+        if done:
+            self._unheralded -= done
+            self.here.spawn(self._remember(done))
+
+    async def _remember(self, heralded: set[str]) -> None:
+        incarnation = self.here.identity.incarnation.to_bytes(8, "big")
+        try:
+            await self.here.state.put({HERALD_KEY + name: incarnation for name in heralded})
+        except RaylayError:
+            pass  # It is said once more at the next start.
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged behind this transaction id comes to the disk."""
+        assert self.queues is not None
+        from raylay.services.protocol import queue_control
+
+        tags = self.queues.failed(committed_txid)
+        for name, control in self.controls.items():
+            control.say(queue_control.failed(tags.get(name, ()), committed_txid))
+
+    def catch_up(self) -> None:
+        """Before a decision is judged: all that was acknowledged is folded."""
+        self._commits.catch_up()
+        behind = self._folds.behind()
+        while behind is not None and not behind.done:
+            behind.take(FOLDED_AT_ONCE)
+
+    # -- what owners want ----------------------------------------------------------------------
+    def draft(self, door: QueueDoor, said: Any) -> None:
+        """A record is to be journaled, with the others of this turn.
+
+        Raises:
+            RemoteProtocolError: no owner drafts that.
+        """
+        assert self.queues is not None
+        try:
+            self.queues.draft(door, said, self.here.now_us())
+        except RaylayError as error:
+            raise RemoteProtocolError(str(error), "bad_record") from None
+        self.author_soon()
+
+    def acknowledge(self, door: QueueDoor, said: Acknowledgment) -> int:
+        """Journals an acknowledgment in a client's name; returns of how many messages it is."""
+        assert self.queues is not None
+        count = self.queues.acknowledge(door, said, self.here.now_us())
+        self.author_soon()
+        return count
+
+    def author_soon(self) -> None:
+        """Journals what was drafted, at the end of this turn."""
+        if not self._is_authoring:
+            self._is_authoring = True
+            self.here.loop.call_soon(self._author)
+
+    def _author(self) -> None:
+        self._is_authoring = False
+        here = self.here
+        assert self.queues is not None
+        runs = self.queues.runs()
+        if runs and here.is_serving:
+            here.perform(here.machine.authored(runs, here.steady_us()))
+
+    def request(self, queue: str, said: Any) -> None:
+        """An owner asks for messages of others."""
+        assert self.queues is not None
+        self.pass_on(self.queues.flood.made(queue, said))
+
+    def asked(self, asked: Asked) -> bool:
+        """Another instance's request came over a link. Whether it is to be passed on."""
+        if self.queues is None or not self.queues.flood.is_new(asked):
+            return False
+        control = self.controls.get(asked.queue)
+        if control is not None:
+            from raylay.services.protocol import queue_control
+            from raylay.services.queues.decisions import Request
+
+            request = Request(asked.count, asked.wanted)
+            control.say(queue_control.request(request, asked.name))
+        return True
+
+    # -- what owners are told ------------------------------------------------------------------
+    def named(self, names: Mapping[int, str]) -> None:
+        """A link's logon said who bears these incarnations."""
+        if self.queues is None or all(self.names.get(each) == names[each] for each in names):
+            return
+        from raylay.services.protocol import queue_control
+
+        self.names.update(names)
+        for control in self.controls.values():
+            control.say(queue_control.names(names))
+
+    def became_ready(self) -> None:
+        """The instance serves: it has what its peers have."""
+        for control in self.controls.values():
+            from raylay.services.protocol import queue_control
+
+            control.say(queue_control.SERVES)
+
+    def cancelled(self, door: QueueDoor, session: int, keys: Any) -> int:
+        """A session gives messages back; returns how many it had of them."""
+        from raylay.services.protocol import queue_control
+
+        count = 0
+        found: dict[Consumer, list[tuple[Key, int]]] = door.cancelled(session, keys)
+        for consumer, leases in found.items():
+            count += len(leases)
+            self.controls[door.definition.stored_as].say(queue_control.cancel(consumer, leases))
+        return count
+
+    # -- what is due ---------------------------------------------------------------------------
+    def check(self) -> None:
+        """Called now and then."""
+        if self.queues is not None:
+            now_us = self.here.now_us()
+            for door in self.queues.doors.values():
+                door.tick(now_us)
+
+    # -- the journal ---------------------------------------------------------------------------
+    def removable(self, before_txid: int) -> None:
+        """Nobody else needs anything of the journal below this: so much of it is released as no
+        queue needs."""
+        self._before_txid = before_txid
+        self.release()
+
+    def release(self) -> None:
+        """See `removable`."""
+        floors = [each.floor_txid + 1 for each in self.controls.values()]
+        if self._before_txid:
+            self.here.journal.removable(min(self._before_txid, *floors, self._before_txid))
+
+    # -- telling -------------------------------------------------------------------------------
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        if self.queues is None:
+            return {}
+        return {"queues": {name: each.status() for name, each in self.controls.items()}}

@@ -1,0 +1,423 @@
+"""The queues of a serving instance: what owners say and are told, and what clients are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgpack
+import pytest
+
+from raylay.services.core.compose import folding
+from raylay.services.core.feature import Batch
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import Command, RecordBuilder, Run, iterate_records
+from raylay.services.messages.topics import TopicRule
+from raylay.services.protocol import queue_control as control
+from raylay.services.protocol.codec import NativeCodec
+from raylay.services.protocol.commands import (
+    QueueAck,
+    QueueCancel,
+    QueueStatus,
+    Sow,
+    Subscribe,
+)
+from raylay.services.protocol.frames import Frame, FrameReader
+from raylay.services.queues import records
+from raylay.services.queues.decisions import Deliver, Draft, Leased, Request, Wanted
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.door import Asked, Flood
+from raylay.services.replication.values import Identity
+from raylay.services.server.config import InstanceConfig
+from raylay.services.server.queue_clients import QueueClients
+from raylay.services.server.queue_keeper import QueueControl, QueueKeeper
+
+NOW_US = 1_000_000
+WORK = QueueDefinition("work", "json", underlying="orders")
+RECORDS = [RecordBuilder(7, "orders", "json").build(at, b"{}", 0) for at in (1, 2, 3)]
+
+
+class Line:
+    """A connection that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.reader = FrameReader()
+        self.frames: list[Frame] = []
+
+    def send(self, frame: bytes) -> None:
+        self.frames += self.reader.feed(frame)
+
+    def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        self.send(b"".join(parts))
+
+    def close(self, why: str) -> None:
+        self.closed = why
+
+    def said(self, command: str) -> list[Frame]:
+        found = [frame for frame in self.frames if frame.header["c"] == command]
+        self.frames = [frame for frame in self.frames if frame not in found]
+        return found
+
+
+class Session(Line):
+    """A client."""
+
+    def __init__(self, number: int, client_name: str) -> None:
+        super().__init__()
+        self.number = number
+        self.client_name = client_name
+        self.publisher = number
+        self.codec = NativeCodec()
+        self.is_open = self.may_write = True
+        self.message_types: frozenset[bytes] = frozenset()
+
+    def sent(self, what: object) -> None:
+        pass
+
+
+class Bench:
+    """A keeper, with its instance made of what it asks for."""
+
+    def __init__(self, *definitions: QueueDefinition, heralded: bool = True) -> None:
+        self.later: list[Callable[[], None]] = []
+        self.reports: list[tuple[str, dict[str, Any]]] = []
+        self.authored: list[Run] = []
+        self.floors: list[int] = []
+        self.state: dict[str, bytes] = {}
+        if heralded:
+            self.state = {"herald/json/work": (0xA).to_bytes(8, "big")}
+        config = InstanceConfig(
+            "a",
+            "g",
+            topics=(TopicRule("orders"),),
+            queue_definitions=definitions
+            or (QueueDefinition("work", "json", underlying="orders"),),
+        )
+        self.here = SimpleNamespace(
+            config=config,
+            identity=Identity("a", "g", 0xA, life=3),
+            machine=SimpleNamespace(
+                next_txid=9, committed_txid=6, ready=True, authored=self.author
+            ),
+            state=SimpleNamespace(get=self.state.get),
+            loop=SimpleNamespace(call_soon=self.later.append),
+            journal=SimpleNamespace(removable=self.floors.append),
+            is_serving=True,
+            now_us=lambda: NOW_US,
+            steady_us=lambda: NOW_US,
+            perform=lambda effects: None,
+            report=lambda event, **details: self.reports.append((event, details)),
+            spawn=lambda work: work.close(),
+        )
+        commits = SimpleNamespace(catch_up=lambda: None)
+        self.folds = folding()
+        self.keeper = QueueKeeper(
+            cast(Any, self.here), self.folds, cast(Any, commits), cast(Any, None)
+        )
+        self.sessions: dict[int, Session] = {}
+        self.clients = QueueClients(cast(Any, self.here), self.keeper, cast(Any, self.sessions))
+        self.keeper.open()
+        self.keeper.serve()
+
+    def author(self, runs: list[Run], now_us: int) -> list[Any]:
+        txid = self.here.machine.next_txid
+        for run in runs:
+            run.first_txid = txid
+            txid += run.count
+        self.here.machine.next_txid = txid
+        self.authored += runs
+        return []
+
+    def turn(self) -> None:
+        later, self.later = self.later, []
+        for work in later:
+            work()
+
+    @property
+    def work(self) -> QueueControl:
+        return self.keeper.controls["json/work"]
+
+    def owner(self) -> Line:
+        """An owner that has connected."""
+        line = Line()
+        header = {"c": "hello", "queue": "json/work", "start": self.work.process.number, "pid": 5}
+        assert self.keeper.greeted(cast(Any, line), header) is self.work
+        return line
+
+    def client(self, number: int = 1, **options: Any) -> Session:
+        found = self.sessions[number] = Session(number, f"client{number}")
+        self.subscribe(found, **options)
+        return found
+
+    def subscribe(self, client: Session, **options: Any) -> None:
+        door = self.clients.find("work", "json")
+        assert door is not None
+        every = ("s", "work", "json", "", "", frozenset[str](), "now", None, 0, False, False)
+        self.clients.subscribe(client, Subscribe(*every, **options), door)
+
+    def says(self, frame: bytes) -> None:
+        """The owner says something."""
+        (found,) = FrameReader().feed(frame)
+        self.work.frame_received(*found)
+
+    def delivers(self, *messages: Leased, folded_txid: int = 8) -> None:
+        decision = Deliver((1, "s"), messages, folded_txid)
+        found = [RECORDS[each.key[1] - 1] for each in messages]
+        self.says(b"".join(control.deliver(decision, found)[0]))
+
+    def commits(self, *keys: tuple[int, int], txid: int = 9) -> None:
+        body = records.pack_acknowledgment(records.Acknowledgment(records.keys_of(keys)))
+        draft = RecordBuilder(1, "work", "json").build(
+            1, body, 0, command=Command.QUEUE_ACKNOWLEDGMENT
+        )
+        from raylay.services.messages.records import run_of, scan
+
+        run = run_of(scan(draft)[0], draft)
+        run.first_txid = txid
+        self.folds.fold(Batch([run], txid))
+
+
+ONE, TWO = Leased(2, (7, 1), 91, 0), Leased(3, (7, 2), 92, NOW_US + 500_000)
+
+
+def test_without_queues_there_is_nothing() -> None:
+    bench = Bench()
+    bench.here.config.queue_definitions = ()
+    keeper = QueueKeeper(cast(Any, bench.here), folding(), cast(Any, None), cast(Any, None))
+    assert keeper.open() == [] and keeper.journaled() == bench.here.config.topics
+    keeper.serve()
+    keeper.run()
+    keeper.check()
+    keeper.became_ready()
+    keeper.named({1: "b"})
+    keeper.removable(5)
+    assert bench.floors == [5] and keeper.status() == {} and not keeper._folds.served
+    assert not keeper.asked(Asked(1, 2, 3, "b", "json/work", 1, []))
+
+
+def test_an_owner_begins_with_what_there_is() -> None:
+    bench = Bench()
+    bench.client()
+    (begin,) = bench.owner().said("begin")
+    found = control.read_begin(*begin)
+    assert (found.fence_txid, found.committed_txid, found.serves) == (8, 6, True)
+    assert [each.client for each in found.consumers] == ["client1"]
+    other = {"c": "hello", "queue": "json/work", "start": 1, "pid": 5}
+    assert bench.keeper.greeted(cast(Any, Line()), other) is None
+
+
+def test_what_is_delivered_goes_to_the_client_as_it_came() -> None:
+    bench = Bench()
+    client = bench.client(max_backlog=5)
+    owner = bench.owner()
+    bench.delivers(ONE, TWO)
+    (frame,) = client.said("p")
+    assert frame.header == {"c": "p", "sub": "s", "n": 2, "ts": NOW_US, "q": 1} and not owner.said(
+        "bounce"
+    )
+    assert frame.body == RECORDS[0] + RECORDS[1]
+    bench.delivers(TWO)
+    assert client.said("p")[0].header["lp"] == 500
+
+
+def test_what_is_gone_meanwhile_goes_back_and_the_rest_to_the_client() -> None:
+    bench = Bench()
+    client, owner = bench.client(max_backlog=5), bench.owner()
+    bench.commits((7, 1))
+    assert owner.said("told")[-1].header["tx"] == 9
+    bench.delivers(ONE, TWO)
+    (frame,) = client.said("p")
+    assert frame.body == RECORDS[1] and frame.header["n"] == 1
+    (back,) = owner.said("bounce")
+    assert control.read_leases(back.body) == [((7, 1), 91)]
+    bench.clients.gone(client)
+    assert owner.said("left")
+    bench.delivers(TWO)
+    assert owner.said("bounce") and not client.said("p")
+
+
+def test_a_client_whose_socket_is_full_is_sent_no_more_until_it_is_not() -> None:
+    bench = Bench()
+    client, owner = bench.client(max_backlog=5), bench.owner()
+    client.may_write = False
+    bench.delivers(ONE)
+    bench.delivers(TWO)
+    assert [frame.header["max"] for frame in owner.said("sub")] == [1]
+    bench.clients.writable(client)
+    assert [frame.header["max"] for frame in owner.said("sub")] == [5]
+    bench.clients.writable(client)
+    assert not owner.said("sub")
+
+
+def test_drafts_are_journaled_together_and_told_where_they_fail() -> None:
+    bench = Bench()
+    owner = bench.owner()
+    for tag in (1, 2):
+        body = records.pack_removal(records.Removal("a", tag, {7: [(tag, tag)]}, "time_limit"))
+        bench.says(control.draft(Draft(tag, Command.QUEUE_REMOVAL, body)))
+    assert len(bench.later) == 1
+    bench.turn()
+    (run,) = bench.authored
+    assert run.count == 2 and run.topic == b"work"
+    bench.folds.failed(6)
+    (failed,) = owner.said("failed")
+    assert control.read_tags(failed.body) == [1, 2] and failed.header["tx"] == 6
+    with pytest.raises(RemoteProtocolError, match="command 1"):
+        bench.says(control.draft(Draft(1, Command.PUBLISH, b"")))
+
+
+def test_the_journal_stays_as_far_as_any_queue_needs_it() -> None:
+    more = QueueDefinition("more", "json")
+    bench = Bench(QueueDefinition("work", "json", underlying="orders"), more)
+    bench.keeper.removable(100)
+    bench.says(control.floor(50))
+    assert bench.floors == [1, 1]
+    bench.keeper.controls["json/more"].frame_received({"c": "floor", "tx": 60}, b"")
+    bench.says(control.floor(200))
+    assert bench.floors[2:] == [51, 61]
+    bench.keeper.controls["json/more"].frame_received({"c": "floor", "tx": 300}, b"")
+    assert bench.floors[-1] == 100
+
+
+def test_topics_of_queues_are_journaled() -> None:
+    assert Bench().keeper.journaled() == (TopicRule("orders"), TopicRule("work", "json"))
+
+
+def test_it_says_once_who_bears_its_incarnation() -> None:
+    bench = Bench(heralded=False)
+    bench.keeper._author()
+    assert bench.keeper.queues is not None
+    assert bench.keeper.queues.herald(0) == 1
+    bench.keeper._author()
+    (run,) = bench.authored
+    (record,) = iterate_records(run.payload)
+    assert records.read_transfer(record.body).names == {0xA: "a"}
+    assert bench.keeper._unheralded == {"json/work"}
+    bench.folds.fold(Batch([run], run.last_txid))
+    assert not bench.keeper._unheralded
+    again = Bench()
+    assert again.keeper.queues is not None and not again.keeper.queues.herald(0)
+
+
+def test_requests_go_to_all_links_and_come_once() -> None:
+    bench = Bench()
+    owner = bench.owner()
+    asked: list[Asked] = []
+    bench.keeper.pass_on = asked.append
+    bench.says(control.request(Request(2, [Wanted((7, 1), 0, "b")])))
+    assert [(each.name, each.queue, each.count) for each in asked] == [("a", "json/work", 2)]
+    theirs = Flood("b", 0xB, 1).made("json/work", Request(1, [Wanted((7, 1), 0, "a")]))
+    assert bench.keeper.asked(theirs) and not bench.keeper.asked(theirs)
+    (frame,) = owner.said("request")
+    assert frame.header["from"] == "b"
+    unknown = Flood("c", 0xC, 1).made("json/other", Request(1, []))
+    assert bench.keeper.asked(unknown)
+
+
+def test_owners_are_told_names_once_and_when_they_may_serve() -> None:
+    bench = Bench()
+    owner = bench.owner()
+    bench.keeper.named({0xB: "b"})
+    bench.keeper.named({0xB: "b"})
+    assert len(owner.said("names")) == 1
+    bench.keeper.became_ready()
+    assert owner.said("serves")
+
+
+def test_what_is_given_back_is_what_the_session_holds() -> None:
+    bench = Bench()
+    client, owner = bench.client(max_backlog=5), bench.owner()
+    bench.delivers(ONE, TWO)
+    bench.clients.cancel(client, QueueCancel("work", "", "c", {7: [(2, 9)], 8: [(1, 1)]}))
+    (ack,) = client.said("ack")
+    assert ack.header["n"] == 1
+    (frame,) = owner.said("cancel")
+    assert control.read_leases(frame.body) == [((7, 2), 92)]
+    bench.clients.cancel(client, QueueCancel("other", "", "c", {}))
+    assert client.said("ack")[0].header["reason"] == "no_queue"
+
+
+@pytest.mark.parametrize(("how", "writes"), [("ack", 1), ("expire", 1), ("cancel", 0)])
+def test_by_filter_the_owner_finds_them_and_the_instance_does_it(how: str, writes: int) -> None:
+    bench = Bench()
+    client, owner = bench.client(max_backlog=5), bench.owner()
+    bench.delivers(ONE)
+    bench.clients.acknowledge(client, QueueAck("work", "", "f", "/n", how))
+    (ask,) = owner.said("ask")
+    assert (ask.header["what"], ask.header["filter"]) == ("keys", "/n")
+    bench.says(control.answer(ask.header["id"], msgpack.packb({7: [1, 3]}), count=3))
+    assert client.said("ack")[0].header["n"] == (3 if writes else 1)
+    bench.turn()
+    assert len(bench.authored) == writes and len(owner.said("cancel")) == 1 - writes
+    bench.clients.acknowledge(client, QueueAck("work", "", "f", "/n", how))
+    (ask,) = owner.said("ask")
+    bench.says(control.answer(ask.header["id"], b"", count=0, error="no filter"))
+    assert client.said("ack")[0].header["reason"] == "bad_filter"
+
+
+def test_without_its_owner_a_queue_cannot_be_asked() -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.clients.acknowledge(client, QueueAck("work", "", "f", "", "ack"))
+    assert client.said("ack")[0].header["reason"] == "not_ready"
+    owner = bench.owner()
+    bench.clients.acknowledge(client, QueueAck("work", "", "f", "", "ack"))
+    bench.work.lost(cast(Any, owner), "killed")
+    assert client.said("ack")[0].header["status"] == "failure"
+
+
+def test_rows_come_in_groups_as_asked() -> None:
+    bench = Bench()
+    client, owner = bench.client(), bench.owner()
+    door = bench.clients.find("work", "")
+    assert door is not None
+    sow = Sow("w", "work", "", "w", frozenset(), batch=1, top_n=2, skip_n=1)
+    bench.clients.sow(client, sow, door)
+    (ask,) = owner.said("ask")
+    number = ask.header["id"]
+    bench.says(control.answer(number, RECORDS[0], count=1, more=True))
+    bench.says(control.answer(number, RECORDS[1] + RECORDS[2], count=2))
+    bench.says(control.answer(number, RECORDS[0], count=1))
+    assert [frame.header["c"] for frame in client.frames] == [
+        "ack", "group_begin", "sow", "sow", "group_end"
+    ]  # fmt: skip
+    assert [frame.body for frame in client.said("sow")] == RECORDS[1:]
+    end = client.said("group_end")[0].header
+    assert (end["n"], end["matches"]) == (2, 3)
+    with pytest.raises(RemoteProtocolError, match="order_by"):
+        bench.clients.sow(client, Sow("w", "work", "", "w", frozenset(), order_by="/n"), door)
+
+
+def test_what_expires_and_what_owners_report_are_events() -> None:
+    bench = Bench()
+    bench.owner()
+    from raylay.services.queues.decisions import Expired
+
+    bench.says(control.expired([Expired(4, (7, 1), "max_cancels")]))
+    assert bench.reports == [
+        (
+            "queue_message_expired",
+            {"queue": "json/work", "bookmark": "7|1|", "reason": "max_cancels"},
+        )
+    ]
+    bench.says(control.counts(5, {"queue_depth": 4}))
+    assert bench.keeper.status()["queues"]["json/work"]["queue_depth"] == 4
+
+
+def test_one_queue_is_asked_how_it_is_or_all() -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.clients.status(client, QueueStatus("work", "json", "q"))
+    assert msgpack.unpackb(client.said("ack")[0].body)["topic"] == "work"
+    bench.clients.status(client, QueueStatus("", "", "q"))
+    assert list(msgpack.unpackb(client.said("ack")[0].body)) == ["json/work"]
+    bench.clients.status(client, QueueStatus("other", "", "q"))
+    assert client.said("ack")[0].header["reason"] == "no_queue"
+
+
+def test_a_cancel_without_an_id_is_not_answered() -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.clients.cancel(client, QueueCancel("work", "", "", {}))
+    assert not client.frames
