@@ -44,7 +44,7 @@ from raylay.services.drills.history import (
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command, decode_record
 from sim import instance as sim_instance
-from sim import sow
+from sim import queries, sow
 from sim.network import Connection
 
 if TYPE_CHECKING:
@@ -428,6 +428,7 @@ class SimClient:
     def _forgotten(self, sequences: list[int]) -> None:
         world = self.world
         world.log(Heard(world.now_us, self.name, self.machine.publisher, tuple(sequences)))
+        queries.behind_ack(world, self.machine.instance, self.machine.publisher, sequences)
 
     def move(self) -> None:
         """The network between the client and its instance breaks; the instance lives on."""

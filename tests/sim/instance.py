@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raylay.services.core.compose import Composition, compose, folding
 from raylay.services.core.sow import SowFeature, SowPending
 from raylay.services.core.steps import TURN_S, Steps
-from raylay.services.core.unfolded import Unfolded
+from raylay.services.core.unfolded import Unfolded, weight
 from raylay.services.drills import history
 from raylay.services.drills.history import (
     Acked,
@@ -583,7 +583,7 @@ class Instance:
             self.log_sow()
             self.folds.enlist(self.sow, True)
             if world.has_slow_folds:
-                self.folds.unfolded = Unfolded(self._is_heavy, 1)
+                self.folds.unfolded = Unfolded(self._weigh, 1)
             world.after(SOW_US, self._write_sow)
         if world.stateful:
             self.folds.enlist(State(self), True)
@@ -1091,12 +1091,11 @@ class Instance:
             performers, self.folds, lambda: None, self._fold_later, clock=self._fold_clock
         )
 
-    def _is_heavy(self, run: Run) -> bool:
+    def _weigh(self, run: Run) -> int:
         # Its author knows its runs by what they are: they stay whole.
-        return run.publisher != self.author.publisher and run.topic.decode() in (
-            sow.ARRIVAL,
-            sow.LAST_WRITER,
-        )
+        if run.publisher == self.author.publisher:
+            return 0
+        return weight(run) if run.topic.decode() in (sow.ARRIVAL, sow.LAST_WRITER) else 0
 
     def _fold_later(self, work: Callable[[], None]) -> None:
         """Another turn of the loop: others come in between."""

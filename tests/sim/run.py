@@ -54,6 +54,8 @@ PROBES = (
     "acted on what it wrote itself",
     "admission by hand refused",
     "admitted by hand",
+    "asked before all was folded",
+    "asked behind an ack",
     "asked for what is held there",
     "asked for what went unmarked",
     "began as a copy",

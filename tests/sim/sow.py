@@ -137,6 +137,8 @@ class Ledger:
 
     Attributes:
         txid: the last transaction that is in it.
+        txids: of each message and deletion.
+        changed: the last transaction that may have changed what a key holds.
         values: by topic and key.
         gone: the last deletion of a key, and what was taken away.
         written: all that ever was, where the last writer counts: the last one and whether it is a
@@ -151,6 +153,8 @@ class Ledger:
     """
 
     txid: int = 0
+    txids: dict[tuple[int, int], int] = field(default_factory=dict)
+    changed: dict[tuple[str, bytes], int] = field(default_factory=dict)
     values: dict[tuple[str, bytes], Message] = field(default_factory=dict)
     gone: dict[tuple[str, bytes], tuple[Message, Message | None]] = field(default_factory=dict)
     written: dict[bytes, tuple[Message, bool]] = field(default_factory=dict)
@@ -166,6 +170,8 @@ class Ledger:
         """Another one that says the same."""
         return Ledger(
             self.txid,
+            dict(self.txids),
+            dict(self.changed),
             dict(self.values),
             dict(self.gone),
             dict(self.written),
@@ -183,7 +189,8 @@ class Ledger:
         topic = run.topic.decode()
         if run.kind != Kind.RECORDS or topic not in (ARRIVAL, LAST_WRITER):
             return
-        for record in iterate_records(run.payload):
+        for txid, record in enumerate(iterate_records(run.payload), run.first_txid):
+            self.txids[record.publisher, record.sequence] = txid
             message = Message(record.origin_time_us, record.publisher, record.sequence)
             is_deletion = record.command == Command.DELETE
             keys = [key_of(record.sequence)]
@@ -192,6 +199,7 @@ class Ledger:
             if not run.path and not self.is_excused:
                 self._judge(topic, record, keys)
             for key in keys:
+                self.changed[topic, key] = txid
                 if topic == ARRIVAL:
                     counts = self._arrived(topic, key, message, is_deletion)
                 else:

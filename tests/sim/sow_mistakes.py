@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from raylay.services.core.feature import Folds
 from raylay.services.core.sow import SowFeature, SowPending
 from raylay.services.messages.records import Record
 from raylay.services.sow.staging import LOOKED_MAX, SowStaging
 from raylay.services.sow.state import Author, SowRecord, SowState, Tombstone
+
+
+class AsksTooSoon(Folds):
+    """A query does not wait until what was committed is folded."""
+
+    def behind(self) -> None:
+        return None
 
 
 class FreesWhatItLacks(SowFeature):

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 
 from raylay.services.core.sow import SowFeature
+from raylay.services.core.unfolded import Unfolded
 from raylay.services.drills import checkers
 from raylay.services.drills.history import Failed
 from raylay.services.errors import StorageFull
 from raylay.services.messages.records import Command, RecordBuilder, run_of, scan
 from raylay.services.sow.state import SowState
 from raylay.storage.sow import MemorySowStore
-from sim import plans, sow
+from sim import instance, plans, queries, sow
 from sim.mistakes import MISTAKES
 from sim.test_scenarios import Play
 
@@ -183,3 +184,24 @@ def test_a_delta_is_refused_where_the_last_writer_counts() -> None:
     assert laws(play) == set() and not client.store.messages
     failed = [each for each in play.world.history.operations if isinstance(each, Failed)]
     assert [(each.sequence, each.reason) for each in failed] == [(1, "not_supported")]
+
+
+@pytest.mark.parametrize("planted", ["", "SOW asked too soon"])
+def test_a_query_behind_an_ack_sees_what_was_acknowledged(
+    planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The answer comes and the query goes while the commit is folded, a record a turn.
+    monkeypatch.setattr(queries, "CHANCE", 1.0)
+    monkeypatch.setattr(queries, "DELAY_US", (100, 200))
+    monkeypatch.setattr(instance, "FOLD_LATER_US", 40_000)
+    play = play_with(planted)
+    for each in play.world.instances.values():
+        each.folds.unfolded = Unfolded(each._weigh, 1)
+    client = play.client("p", "m1")
+    play.until(50)
+    for _ in range(4):
+        client.publish([sow.ARRIVAL] * 4)
+        play.until(play.world.now_us // 1000 + 200)
+    assert laws(play) == ({"sow"} if planted else set())
+    assert play.world.probes["asked behind an ack"]
+    assert bool(play.world.probes["asked before all was folded"]) == (not planted)

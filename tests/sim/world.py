@@ -183,7 +183,7 @@ class World:
         self.front_rng = random.Random(seed)
         self.has_front = seed % 2 == 1
         self.lend_rng = random.Random(seed)
-        self.sow_rng = random.Random(seed)
+        self.sow_rng, self.ask_rng = random.Random(seed), random.Random(seed)
         self.sow = sow  # Whether instances have SOW topics.
         self.has_slow_folds = seed // 4 % 2 == 1  # Each of their records takes a turn.
         self.deletes = deletes
