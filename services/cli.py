@@ -99,6 +99,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "two instances.",
     ),
     "subscribe": (f"{_COMMANDS}.messages:subscribe", "Print messages, one a line, as they come."),
+    "queue": (
+        f"{_COMMANDS}.queues:queue_app",
+        "Look at queues, and say what is to become of their messages.",
+    ),
     "filter": (
         f"{_COMMANDS}.filtering:filter_command",
         "Print the messages that pass a filter. Exit code 2 with the column where it is no filter, "

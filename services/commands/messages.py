@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raylay.services.commands.consuming import consume
 from raylay.services.commands.options import (
     FabricOption,
     GroupOption,
@@ -183,6 +184,14 @@ def subscribe(
         bool, typer.Option("--oof", help="Tell of records that are gone, or do not pass any more.")
     ] = False,
     select: Annotated[str, typer.Option(help="The fields to print: `[-/,+/price]`.")] = "",
+    backlog: Annotated[
+        int,
+        typer.Option(min=0, help="Consume a queue: so many messages at one time, at most."),
+    ] = 0,
+    ack: Annotated[
+        str,
+        typer.Option(help="Of a queue: `auto` when a line is printed; `none`: they go back."),
+    ] = "auto",
     count: Annotated[int, typer.Option(min=0, help="End after as many; 0: never.")] = 0,
     client: Annotated[str, typer.Option(help="The client name.")] = "",
     fabric: FabricOption = "",
@@ -194,6 +203,12 @@ def subscribe(
 ) -> None:
     """Print messages, one a line, as they come."""
     name = client or f"raylay-subscribe-{os.getpid()}"
+    if ack not in ("auto", "none"):
+        raise typer.BadParameter(f"--ack {ack}: give auto or none")
+    if backlog and (bookmark or sow or delta or oof or select):
+        raise typer.BadParameter(
+            "--backlog consumes a queue, which has no bookmark, --sow, --delta, --oof or --select"
+        )
     wanted: dict[str, Any] = {"filter": content}
     given = {"oof": oof, "delta": delta, "select": select}
     wanted |= {option: value for option, value in given.items() if value}
@@ -202,7 +217,10 @@ def subscribe(
     focused = sow or oof or delta
     try:
         with client_options(fabric, group, server, name) as options:
-            asyncio.run(_subscribe(options, topic, sow, wanted, count, as_json, focused))
+            if backlog:
+                asyncio.run(consume(options, topic, content, backlog, ack, count, as_json))
+            else:
+                asyncio.run(_subscribe(options, topic, sow, wanted, count, as_json, focused))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 

@@ -49,6 +49,11 @@ GIVEN = {
     "subscribe": "notes F",
     "sow diff": "here-1 here-2 F",
     "subscribe --sow": "notes --oof F",
+    "subscribe --backlog": "5 notes F",
+    "queue status": "work F",
+    "queue ack": "work 7|1| F",
+    "queue expire": "work --filter 1=1 F",
+    "queue cancel": "work --filter 1=1 F",
     "trace": "PATH",
     "drill": "kill-instance F",
     "drill --clean": "F",
@@ -81,6 +86,11 @@ CLIENTS = {
     "subscribe",
     "subscribe --sow",
     "pipeline replay",
+    "subscribe --backlog",
+    "queue status",
+    "queue ack",
+    "queue expire",
+    "queue cancel",
 }
 """They wait for servers of a fabric that is known, as long as it takes."""
 

@@ -1,0 +1,144 @@
+"""`raylay queue`: how a queue stands, and what is to become of its messages. To consume one is
+`raylay subscribe QUEUE --backlog N`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raylay.services.commands.messages import client_options
+from raylay.services.commands.options import FabricOption, GroupOption, ServerOption
+from raylay.services.commands.publishing import INTERRUPTED
+from raylay.services.commands.waiting_lines import WaitingLines
+
+if TYPE_CHECKING:
+    from raylay.services.client import Client
+
+queue_app = typer.Typer(
+    help="Look at queues, and say what is to become of their messages.",
+    pretty_exceptions_enable=False,
+)
+QueueArgument = Annotated[str, typer.Argument(help="The name of the queue.")]
+TypeOption = Annotated[str, typer.Option("--type", help="The message type of the queue.")]
+BookmarksArgument = Annotated[
+    list[str] | None, typer.Argument(help="Bookmarks of messages: publisher|sequence|.")
+]
+ContentOption = Annotated[
+    str, typer.Option("--filter", help="All messages whose content passes it, at this instance.")
+]
+
+
+@queue_app.command("status")
+def status(
+    queue: QueueArgument,
+    message_type: TypeOption = "json",
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
+) -> None:
+    """Show how a queue stands at one instance: how many messages wait, are leased, are its own."""
+
+    async def show(client: Client) -> None:
+        found = await client.queue_status(queue, message_type=message_type)
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        width = max(map(len, found), default=0)
+        for name, value in found.items():
+            shown = f"{value:,}" if type(value) is int else value
+            typer.echo(f"{name.replace('_', ' '):<{width}}  {shown}")
+
+    _with_client(fabric, group, server, show)
+
+
+@queue_app.command("ack")
+def acknowledge(
+    queue: QueueArgument,
+    bookmarks: BookmarksArgument = None,
+    content: ContentOption = "",
+    message_type: TypeOption = "json",
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+) -> None:
+    """Acknowledge messages: they are done, and no consumer gets them any more. Give bookmarks, or
+    --filter."""
+    _say(queue, bookmarks, content, message_type, "ack", (fabric, group, server))
+
+
+@queue_app.command("expire")
+def expire(
+    queue: QueueArgument,
+    bookmarks: BookmarksArgument = None,
+    content: ContentOption = "",
+    message_type: TypeOption = "json",
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+) -> None:
+    """Take messages out of a queue that nobody can do. Give bookmarks, or --filter."""
+    _say(queue, bookmarks, content, message_type, "expire", (fabric, group, server))
+
+
+@queue_app.command("cancel")
+def cancel(
+    queue: QueueArgument,
+    content: ContentOption = "",
+    message_type: TypeOption = "json",
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+) -> None:
+    """Give back the messages that consumers hold and that pass --filter: others get them."""
+    _say(queue, None, content, message_type, "cancel", (fabric, group, server))
+
+
+def _say(
+    queue: str,
+    bookmarks: list[str] | None,
+    content: str,
+    message_type: str,
+    how: str,
+    where: tuple[str, str, list[str] | None],
+) -> None:
+    if bool(bookmarks) == bool(content):
+        ways = "--filter" if how == "cancel" else "either bookmarks or --filter"
+        raise typer.BadParameter(f"say which messages: give {ways}; --filter 1=1 is all of them")
+
+    async def say(client: Client) -> None:
+        if bookmarks:
+            client.acknowledge(queue, bookmarks, message_type=message_type, how=how)
+            await client.flush()
+            typer.echo(f"{len(bookmarks):,} said of {queue}: it is durable")
+            return
+        count = await client.acknowledge_matching(
+            queue, content, message_type=message_type, how=how
+        )
+        typer.echo(f"{count:,} messages of {queue}")
+
+    _with_client(*where, say)
+
+
+def _with_client(
+    fabric: str,
+    group: str,
+    server: list[str] | None,
+    work: Callable[[Client], Awaitable[None]],
+) -> None:
+    async def run(options: dict[str, Any]) -> None:
+        from raylay.services.client import Client
+
+        async with Client(**options, on_event=WaitingLines()) as client:
+            await work(client)
+
+    try:
+        with client_options(fabric, group, server, f"raylay-queue-{os.getpid()}") as options:
+            asyncio.run(run(options))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
