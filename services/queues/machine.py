@@ -99,6 +99,8 @@ class QueueMachine(FoldedQueue):
         self._consumers.discard(consumer)
         self._picking.left(consumer)
         self._drafts.left(consumer)
+        for key in [key for key, told in self._told_leases.items() if told.consumer == consumer]:
+            del self._told_leases[key]
         for message in self._holdings.of(consumer):
             self._end_lease(message, in_vain=True)
         for key in [key for key, (_, of) in self._sent.items() if of == consumer]:
@@ -116,9 +118,14 @@ class QueueMachine(FoldedQueue):
             self._end_lease(message)
 
     def _leased(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> Iterator[Message]:
-        for (publisher, sequence), number in leases:
+        for key, number in leases:
+            publisher, sequence = key
             message = self._known.get(publisher, {}).get(sequence)
             held = message.held if message is not None else None
+            told = self._told_leases.get(key)
+            if told is not None and (told.consumer, told.number) == (consumer, number):
+                # Its message has not been read yet.
+                del self._told_leases[key]
             if message is None or not isinstance(held, Lease):
                 continue
             if held.consumer == consumer and held.number == number:

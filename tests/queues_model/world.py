@@ -172,11 +172,13 @@ class World:
                 client.has.append(key)
 
     def check(self) -> None:
-        """A message is deliverable at one instance at most."""
+        """A message is deliverable at one instance at most, and each machine is sound."""
         where: dict[Key, str] = {}
         for instance in self.instances.values():
             if not instance.up:
                 continue
+            if fault := instance.machine.wrong():
+                raise Violation(f"M {instance.name}: {fault}")
             for key in instance.machine.may_deliver():
                 if key in where and key not in self.exempt:
                     raise Violation(f"L6 {key} is deliverable at {where[key]} and {instance.name}")

@@ -634,6 +634,20 @@ def test_live_leases_are_told() -> None:
     assert delivered(here.take()) == {ONE: [1]}
 
 
+def test_a_lease_that_was_told_may_end_before_its_message_is_read() -> None:
+    here = Instance()
+    here.publish(1, 3)
+    until_us = here.now_us + LEASE_US
+    leases = [Lease((P, at), TWO if at == 3 else ONE, at, until_us) for at in (1, 2, 3)]
+    machine = here.restart(snapshot=Snapshot(), fence_txid=3, leases=leases)
+    here.join(ONE)
+    here.join(TWO)
+    machine.cancelled(ONE, [((P, 1), 1), ((P, 2), 9)])
+    machine.left(TWO)
+    machine.fold(here.runs, here.now_us)
+    assert delivered(here.take()) == {ONE: [1, 3]}
+
+
 def test_an_early_entry_is_used_again_when_the_queue_is_made_again() -> None:
     here = Instance()
     here.move(2, 4, "B")
