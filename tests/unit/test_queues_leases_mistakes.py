@@ -1,0 +1,181 @@
+"""Mistakes planted in how leases end and messages expire, and the test that fails by each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from unit import test_queues_holdings
+from unit import test_queues_machine as machine
+
+from raylay.services.queues import holdings
+from raylay.services.queues.decisions import Consumer, Key
+from raylay.services.queues.drafts import Drafts
+from raylay.services.queues.entrance import Entrance
+from raylay.services.queues.expirations import Expirations
+from raylay.services.queues.folding import FoldedQueue
+from raylay.services.queues.holdings import Holdings
+from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.values import GONE, LEASED, Message
+
+Lost = Sequence[tuple[Key, int]]
+
+
+def never(self: Any, now_us: int) -> list[Message]:
+    return []
+
+
+def a_moment_early(self: Holdings, now_us: int, ended: Any = Holdings.ended) -> list[Message]:
+    found: list[Message] = ended(self, now_us + 1)
+    return found
+
+
+def of_nobody(self: Holdings, consumer: Consumer) -> list[Message]:
+    return []
+
+
+def whatever_lease(end: Any) -> bool:
+    return True
+
+
+def in_vain_without_cancels(
+    self: Holdings, message: Message, *, is_cancel: bool, tried: Any = Holdings.tried
+) -> str:
+    reason: str = tried(self, message, is_cancel=False)
+    return reason
+
+
+def one_too_late(self: Holdings, deliveries_max: int = 0, cancels_max: int = 0) -> None:
+    INIT(self, deliveries_max and deliveries_max + 1, cancels_max and cancels_max + 1)
+
+
+INIT = Holdings.__init__
+
+
+def given_back(self: QueueMachine, consumer: Consumer, leases: Lost) -> None:
+    for message in self._leased(consumer, leases):
+        self._end_lease(message, in_vain=True)
+
+
+def by_key_alone(self: QueueMachine, consumer: Consumer, leases: Lost) -> Iterator[Message]:
+    for (publisher, sequence), _ in leases:
+        message = self._known.get(publisher, {}).get(sequence)
+        if message is not None and message.state == LEASED:
+            yield message
+
+
+def the_same(self: Drafts) -> int:
+    return 1
+
+
+def while_leased(self: QueueMachine, message: Message) -> None:
+    if message.state != GONE:
+        self._drafts.remove(message, "time_limit")
+
+
+def forgotten_when_due(self: Expirations, now_us: int, due: Any = Expirations.due) -> list[Message]:
+    found: list[Message] = due(self, now_us)
+    self.overdue.clear()
+    return found
+
+
+def a_step_early(self: Expirations, now_us: int, due: Any = Expirations.due) -> list[Message]:
+    found: list[Message] = due(self, now_us + 200_000)
+    return found
+
+
+def the_queues_own(self: Entrance, expiration_s: int) -> int:
+    return self._expiration_us
+
+
+def the_messages_own(self: Entrance, expiration_s: int) -> int:
+    return expiration_s * 1_000_000
+
+
+def the_other_one(self: Entrance, expiration_s: int) -> int:
+    own_us = expiration_s * 1_000_000
+    return (min if self._model == "latest" else max)(own_us, self._expiration_us)
+
+
+def no_place(self: FoldedQueue, message: Message) -> None:
+    """It is available, and stands nowhere."""
+
+
+THE_MODEL = machine.test_the_model_says_when_a_message_expires
+MISTAKES: list[tuple[Any, str, Callable[..., Any], Callable[[], None]]] = [
+    (Holdings, "ended", never, machine.test_leases_end_by_time_and_by_their_consumers_end),
+    (Holdings, "ended", a_moment_early, machine.test_leases_end_by_time_and_by_their_consumers_end),
+    (Holdings, "of", of_nobody, machine.test_leases_end_by_time_and_by_their_consumers_end),
+    (
+        FoldedQueue,
+        "_release",
+        no_place,
+        machine.test_leases_end_by_time_and_by_their_consumers_end,
+    ),
+    (
+        holdings,
+        "_is",
+        whatever_lease,
+        test_queues_holdings.test_an_end_of_an_earlier_lease_is_none,
+    ),
+    (
+        Holdings,
+        "tried",
+        in_vain_without_cancels,
+        machine.test_messages_that_are_given_back_too_often_expire,
+    ),
+    (
+        Holdings,
+        "__init__",
+        one_too_late,
+        machine.test_messages_that_are_given_back_too_often_expire,
+    ),
+    (
+        Holdings,
+        "__init__",
+        one_too_late,
+        machine.test_messages_that_are_delivered_too_often_in_vain_expire_and_bounced_ones_do_not,
+    ),
+    (
+        QueueMachine,
+        "bounced",
+        given_back,
+        machine.test_messages_that_are_delivered_too_often_in_vain_expire_and_bounced_ones_do_not,
+    ),
+    (QueueMachine, "_leased", by_key_alone, machine.test_a_cancel_names_the_lease),
+    (Drafts, "number", the_same, machine.test_a_cancel_names_the_lease),
+    (
+        QueueMachine,
+        "_expire",
+        while_leased,
+        machine.test_a_leased_message_expires_when_its_lease_ends,
+    ),
+    (
+        Expirations,
+        "due",
+        forgotten_when_due,
+        machine.test_a_leased_message_expires_when_its_lease_ends,
+    ),
+    (Expirations, "due", a_step_early, partial(THE_MODEL, "queue", 5, 9, 9)),
+    (Entrance, "_period_us", the_queues_own, partial(THE_MODEL, "default", 5, 9, 5)),
+    (Entrance, "_period_us", the_messages_own, partial(THE_MODEL, "queue", 5, 9, 9)),
+    (Entrance, "_period_us", the_messages_own, partial(THE_MODEL, "default", 0, 9, 9)),
+    (Entrance, "_period_us", the_other_one, partial(THE_MODEL, "latest", 5, 9, 9)),
+    (Entrance, "_period_us", the_other_one, partial(THE_MODEL, "earliest", 5, 9, 5)),
+]
+
+
+@pytest.mark.parametrize(("where", "name", "mistake", "test"), MISTAKES)
+def test_each_rule_of_leases_has_a_test_that_sees_it_broken(
+    where: Any,
+    name: str,
+    mistake: Callable[..., Any],
+    test: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    test()
+    monkeypatch.setattr(where, name, mistake)
+    with pytest.raises((AssertionError, ValueError)):
+        test()
