@@ -10,15 +10,21 @@ from typing import Any
 import ray
 
 from raylay.actors.launch_link import LinkActor
+from raylay.actors.launch_queue_owner import QueueOwnerActor
 from raylay.actors.titles import carry_name
 from raylay.services.server.children.supervisor import ChildHandle
-from raylay.services.server.config import LinkConfig
+from raylay.services.server.config import LinkConfig, QueueOwnerConfig
 from raylay.services.server.runner import InstanceThread
 
 
 def start_link(config: LinkConfig) -> ChildHandle:
     """The LinkFactory of actors."""
     return LinkActor(config)
+
+
+def start_queue_owner(config: QueueOwnerConfig) -> ChildHandle:
+    """The QueueFactory of actors."""
+    return QueueOwnerActor(config)
 
 
 def node_address() -> str:
@@ -40,7 +46,9 @@ class Instance:
 
     def __init__(self, directory: str, name: str) -> None:
         # Nothing here may raise: Ray never retries a failed constructor.
-        self._thread = InstanceThread(directory, name, start_link, node_address())
+        self._thread = InstanceThread(
+            directory, name, start_link, node_address(), start_queue_owner
+        )
         self._thread.start()
         carry_name(self, Instance, name)
 

@@ -115,6 +115,14 @@ def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int)
     return SowQuestions(book, _language((), instance)[1], instance, group, held_bytes_max)
 
 
+def queue_language(
+    definitions: Iterable[TypeDefinition], instance: str
+) -> tuple[MessageTypes, Functions]:
+    """What the filters of a queue are written in. Arguments and errors are those of
+    `filtered_subscriptions`."""
+    return _language(definitions, instance)
+
+
 def _language(
     definitions: Iterable[TypeDefinition], instance: str
 ) -> tuple[MessageTypes, Functions]:

@@ -70,8 +70,9 @@ class QueueClients:
         self._here = here
         self._keeper = keeper
         self._sessions = sessions
-        self._subscribed: dict[int, dict[str, QueueDoor]] = {}
+        self._subscribed: dict[int, dict[str, tuple[QueueDoor, Consumer]]] = {}
         """By session and id."""
+        self._consumers = 0
         self._full: dict[int, set[str]] = {}
         """Subscriptions of sessions whose sockets take nothing."""
         self.delivered = 0
@@ -119,16 +120,22 @@ class QueueClients:
                 )
         of_session = self._subscribed.setdefault(client.number, {})
         before = of_session.get(command.subscription)
-        if before is not None and before is not door:
+        if before is not None and before[0] is not door:
             raise RemoteProtocolError(
                 "replace gives a subscription another filter or backlog, not another queue",
                 "bad_command",
             )
-        of_session[command.subscription] = door
-        consumer = client.number, command.subscription
+        consumer = self._numbered(client, command.subscription) if before is None else before[1]
+        of_session[command.subscription] = door, consumer
         each = Subscribed(consumer, client.client_name, command.filter, command.max_backlog or 1)
         door.subscribed(each)
         self._tell(door, each)
+
+    def _numbered(self, client: QueueClient, name: str) -> Consumer:
+        """A consumer that there never was: who subscribes again under the same id is another one,
+        for whom nothing was decided."""
+        self._consumers += 1
+        return client.number, f"{self._consumers}:{name}"
 
     def _tell(self, door: QueueDoor, each: Any) -> None:
         from raylay.services.protocol import queue_control
@@ -138,10 +145,10 @@ class QueueClients:
     def unsubscribe(self, client: QueueClient, name: str) -> bool:
         """Ends one. Whether there was one."""
         of_session = self._subscribed.get(client.number)
-        door = of_session.pop(name, None) if of_session else None
-        if door is None:
+        found = of_session.pop(name, None) if of_session else None
+        if found is None:
             return False
-        self._left(door, (client.number, name))
+        self._left(*found)
         return True
 
     def names(self, client: QueueClient) -> list[str]:
@@ -150,8 +157,8 @@ class QueueClients:
 
     def gone(self, client: QueueClient) -> None:
         """A connection ended."""
-        for name, door in self._subscribed.pop(client.number, {}).items():
-            self._left(door, (client.number, name))
+        for found in self._subscribed.pop(client.number, {}).values():
+            self._left(*found)
         self._full.pop(client.number, None)
 
     def _left(self, door: QueueDoor, consumer: Consumer) -> None:
@@ -171,8 +178,9 @@ class QueueClients:
         now_us = self._here.now_us()
         until_us = min(each.until_us for each in messages)
         lease_ms = max(until_us - now_us, 0) // 1000 if until_us else None
+        name = _name_of(consumer)
         client.send_parts(
-            *client.codec.queue_delivery(consumer[1], len(messages), now_us, lease_ms, records)
+            *client.codec.queue_delivery(name, len(messages), now_us, lease_ms, records)
         )
         self.delivered += len(messages)
         client.sent(Sent.MESSAGES)
@@ -182,17 +190,20 @@ class QueueClients:
     def _fill(self, client: QueueClient, consumer: Consumer) -> None:
         """It is sent no more until its socket has taken what it was sent."""
         full = self._full.setdefault(client.number, set())
-        door = self._subscribed.get(client.number, {}).get(consumer[1])
-        if door is not None and consumer[1] not in full:
-            full.add(consumer[1])
-            self._tell(door, door.consumers[consumer]._replace(backlog_max=BACKLOG_WHILE_FULL))
+        name = _name_of(consumer)
+        found = self._subscribed.get(client.number, {}).get(name)
+        if found is not None and name not in full:
+            full.add(name)
+            each = found[0].consumers[consumer]
+            self._tell(found[0], each._replace(backlog_max=BACKLOG_WHILE_FULL))
 
     def writable(self, client: QueueClient) -> None:
         """There is room to write again."""
         for name in self._full.pop(client.number, ()):
-            door = self._subscribed.get(client.number, {}).get(name)
-            if door is not None:
-                self._tell(door, door.consumers[client.number, name])
+            found = self._subscribed.get(client.number, {}).get(name)
+            if found is not None:
+                door, consumer = found
+                self._tell(door, door.consumers[consumer])
 
     # -- acknowledgments and cancels -----------------------------------------------------------
     def cancel(self, client: QueueClient, command: QueueCancel) -> None:
@@ -346,6 +357,11 @@ class _Rows:
     def _send(self, rows: list[bytes]) -> None:
         self._sent += len(rows)
         self._client.send_parts(*self._client.codec.sow(self._command.query, rows))
+
+
+def _name_of(consumer: Consumer) -> str:
+    """The id that the client gave its subscription."""
+    return consumer[1].partition(":")[2]
 
 
 def _parts(said: Acknowledgment) -> list[Acknowledgment]:

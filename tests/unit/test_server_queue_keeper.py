@@ -161,8 +161,8 @@ class Bench:
         (found,) = FrameReader().feed(frame)
         self.work.frame_received(*found)
 
-    def delivers(self, *messages: Leased, folded_txid: int = 8) -> None:
-        decision = Deliver((1, "s"), messages, folded_txid)
+    def delivers(self, *messages: Leased, folded_txid: int = 8, of: int = 1) -> None:
+        decision = Deliver((1, f"{of}:s"), messages, folded_txid)
         found = [RECORDS[each.key[1] - 1] for each in messages]
         self.says(b"".join(control.deliver(decision, found)[0]))
 
@@ -421,3 +421,18 @@ def test_a_cancel_without_an_id_is_not_answered() -> None:
     client = bench.client()
     bench.clients.cancel(client, QueueCancel("work", "", "", {}))
     assert not client.frames
+
+
+def test_who_subscribes_again_is_given_nothing_that_was_decided_before() -> None:
+    bench = Bench()
+    client, owner = bench.client(max_backlog=5), bench.owner()
+    assert bench.clients.unsubscribe(client, "s") and not bench.clients.unsubscribe(client, "s")
+    bench.subscribe(client)
+    bench.delivers(ONE)
+    assert not client.said("p") and owner.said("bounce")
+    bench.delivers(ONE, of=2)
+    assert client.said("p")[0].header["sub"] == "s"
+    # With another backlog it is the same one.
+    bench.subscribe(client, max_backlog=9, replace=True)
+    bench.delivers(TWO, of=2)
+    assert client.said("p")

@@ -1,0 +1,93 @@
+"""Where a queue is begun to be made: behind what its store has, or, where that has nothing, is
+damaged or of another configuration, where the configuration says (`recovery_point`)."""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from raylay.services.errors import CorruptRecord
+from raylay.services.messages.bookmarks import Point
+from raylay.services.messages.records import Flag, Run
+from raylay.services.queues.definition import QueueDefinition, recovery_from
+from raylay.services.queues.rebuilding import Snapshot
+from raylay.storage.queue import StoredQueue
+
+HEADERS_AT_ONCE = 4_096
+
+
+class Headers(Protocol):
+    """What is read of the journal (`JournalReader`)."""
+
+    def read_headers(self, after_txid: int, runs_max: int = ...) -> list[Run]:
+        """Committed runs behind a transaction id, without their records."""
+
+
+def rules_of(definition: QueueDefinition) -> bytes:
+    """Of all that decides which messages a queue has."""
+    return json.dumps(
+        [
+            definition.stored_as,
+            definition.kind,
+            definition.topic,
+            definition.filter,
+            definition.recovery_point,
+            definition.initial_owner,
+        ]
+    ).encode()
+
+
+def beginning(
+    definition: QueueDefinition, stored: StoredQueue | None, journal: Headers, committed_txid: int
+) -> tuple[Snapshot, str]:
+    """What a queue is made with.
+
+    Args:
+        stored: what its store has.
+        committed_txid: the last transaction that is committed.
+
+    Returns:
+        That, and why what was stored was not used; empty: it was, or there was nothing.
+
+    Raises:
+        StorageError: the journal cannot be read.
+    """
+    why = ""
+    if stored is not None:
+        why = "its configuration has changed"
+        if stored.rules == rules_of(definition):
+            try:
+                found = Snapshot.from_bytes(stored.snapshot)
+                if found.folded_txid <= committed_txid:
+                    return found, ""
+                why = (
+                    f"it is of transaction {found.folded_txid}, and the journal ends with "
+                    f"{committed_txid}"
+                )
+            except CorruptRecord as error:
+                why = str(error)
+    point = recovery_from(definition.recovery_point)
+    return Snapshot(_behind(point, journal, committed_txid)), why
+
+
+def _behind(point: Point, journal: Headers, committed_txid: int) -> int:
+    if point.kind == "epoch":
+        return 0
+    after_txid = 0
+    while point.kind != "now":
+        runs = journal.read_headers(after_txid, HEADERS_AT_ONCE)
+        if not runs:
+            break
+        for run in runs:
+            if point.kind == "time" and run.receive_time_us >= point.time_us:
+                return run.first_txid - 1
+            if (
+                run.publisher == point.publisher
+                and run.first_sequence <= point.sequence <= run.last_sequence
+            ):
+                if run.flags & Flag.CONTIGUOUS:
+                    return run.first_txid + point.sequence - run.first_sequence
+                # Its place in the run is not known: some before it come, too.
+                return run.first_txid - 1
+        after_txid = runs[-1].last_txid
+    return committed_txid

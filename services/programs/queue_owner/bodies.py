@@ -1,0 +1,149 @@
+"""The messages behind a queue's transaction ids: most are delivered soon after they were read from
+the journal, and are still in memory; the others are read again, with those that follow them."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from raylay.services.errors import MessageTypeError, StorageError
+from raylay.services.expressions.functions.registry import Surroundings
+from raylay.services.messages.records import Kind, Run, decode_record
+from raylay.services.messages.types.base import MessageType
+
+KEPT_BYTES_MAX = 32 * 1024 * 1024
+READ_BYTES = 512 * 1024
+_LENGTH = struct.Struct("<I")
+
+
+class Reading(Protocol):
+    """What is read of the journal (`JournalReader`)."""
+
+    def read(self, after_txid: int, bytes_max: int = ...) -> list[Run]:
+        """Committed runs behind a transaction id."""
+
+
+class _Kept:
+    """A run in memory, with where its records begin once somebody asked."""
+
+    __slots__ = ("ends", "run")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.ends: array[int] | None = None
+
+    def record(self, txid: int) -> bytes:
+        payload = self.run.payload
+        ends = self.ends
+        if ends is None:
+            ends = self.ends = array("I", (0,))
+            end = 0
+            for _ in range(self.run.count):
+                end += _LENGTH.unpack_from(payload, end)[0]
+                ends.append(end)
+        at = txid - self.run.first_txid
+        return payload[ends[at] : ends[at + 1]]
+
+
+class Bodies:
+    """See the file's docstring.
+
+    Owner: the queue's owner. Lifecycle: as long as that.
+
+    Args:
+        reader: of the journal.
+        kind: what the messages are read as; None: they are not.
+        kept_bytes_max: of records in memory.
+
+    Raises, each method: StorageError: the journal cannot be read, or lacks the message.
+    """
+
+    def __init__(
+        self, reader: Reading, kind: MessageType | None, kept_bytes_max: int = KEPT_BYTES_MAX
+    ) -> None:
+        self._reader = reader
+        self._kind = kind
+        self._bytes_max = kept_bytes_max
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        """By first transaction id; those that were used last stand last."""
+        self._firsts: list[int] = []
+        self.kept_bytes = 0
+        self.reads = 0
+        """How often the journal was read again."""
+
+    def keep(self, runs: Sequence[Run]) -> None:
+        """These were read: they stay for a while."""
+        kept, firsts = self._kept, self._firsts
+        for run in runs:
+            if run.kind != Kind.RECORDS or not run.count:
+                continue
+            before = kept.get(run.first_txid)
+            if before is not None:
+                if before.run.count >= run.count:
+                    continue
+                self._drop(run.first_txid)
+            kept[run.first_txid] = _Kept(run)
+            self.kept_bytes += len(run.payload)
+            if firsts and run.first_txid < firsts[-1]:
+                insort(firsts, run.first_txid)
+            else:
+                firsts.append(run.first_txid)
+        while self.kept_bytes > self._bytes_max and len(kept) > 1:
+            self._drop(next(iter(kept)))
+
+    def _drop(self, first_txid: int) -> None:
+        self.kept_bytes -= len(self._kept.pop(first_txid).run.payload)
+        del self._firsts[bisect_right(self._firsts, first_txid) - 1]
+
+    def record(self, txid: int) -> bytes:
+        """The record with this transaction id, as it lies in the journal."""
+        found = self._find(txid)
+        if found is None:
+            self.reads += 1
+            runs = self._reader.read(txid - 1, min(READ_BYTES, self._bytes_max // 2 + 1))
+            # The one that is asked for last: it stays, however little does.
+            self.keep([*runs[1:], *runs[:1]])
+            found = self._find(txid)
+            if found is None:
+                raise StorageError(f"the journal has no message with transaction {txid} any more")
+        return found.record(txid)
+
+    def _find(self, txid: int) -> _Kept | None:
+        at = bisect_right(self._firsts, txid) - 1
+        if at < 0:
+            return None
+        first_txid = self._firsts[at]
+        found = self._kept[first_txid]
+        if txid > found.run.last_txid:
+            return None
+        self._kept.move_to_end(first_txid)
+        return found
+
+    # -- what filters ask ----------------------------------------------------------------------
+    def body(self, txid: int) -> bytes:
+        """The body of a message."""
+        return decode_record(self.record(txid), verify=False).body
+
+    def tree(self, txid: int) -> dict[str, Any] | None:
+        """What a message says; None: it cannot be read."""
+        if self._kind is None:
+            return None
+        try:
+            return self._kind.parse(self.body(txid))
+        except MessageTypeError:
+            return None
+
+    def around(self, txid: int) -> Surroundings:
+        """What is known of a message beside its body."""
+        record = decode_record(self.record(txid), verify=False)
+        return Surroundings(
+            topic=record.topic,
+            size_bytes=len(record.body),
+            correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
+            bookmark=record.bookmark,
+            sow_key=record.key.decode("utf-8", "surrogateescape"),
+        )

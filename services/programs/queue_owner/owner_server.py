@@ -1,0 +1,363 @@
+"""The shell around QueueMachine: one queue of an instance, in a process of its own.
+
+It holds the Unix socket to its instance, a reader of the instance's journal and the queue's store.
+What is committed is folded, what comes from the instance is told to the machine, what the machine
+decides is said; nothing is decided here. The instance's socket closing ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from raylay.services.errors import RaylayError, RemoteProtocolError, StorageError
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.topics import TopicMatcher, TopicRule
+from raylay.services.plugins.filters import queue_language
+from raylay.services.programs.queue_owner.answering import Answering
+from raylay.services.programs.queue_owner.beginning import beginning, rules_of
+from raylay.services.programs.queue_owner.bodies import Bodies
+from raylay.services.protocol import queue_control as control
+from raylay.services.protocol.control import CONTROL_FRAME_BYTES_MAX
+from raylay.services.protocol.frames import FrameReader, Header, encode_frame
+from raylay.services.queues.decisions import Deliver, Draft, Expired, Leased, Request, Send
+from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.rebuilding import Start
+from raylay.services.server.config import QueueOwnerConfig
+from raylay.services.transports.framed import FramedConnection, Outbox
+from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.queue import LmdbQueueStore, StoredQueue
+
+READ_BYTES = 512 * 1024
+DECIDED_MAX = 1_000
+"""Messages that are decided on in one turn."""
+DELIVERY_BYTES = 512 * 1024
+"""Of records in one frame; a record alone may be larger."""
+REREAD_S = 0.002
+"""A reader that does not see yet what its instance told of is asked again so soon."""
+SAVE_S = 1.0
+COUNTS_S = 0.5
+
+
+class _Instance(FramedConnection):
+    """The Unix socket to the queue's own instance."""
+
+    def __init__(self, owner: OwnerServer, outbox: Outbox, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(outbox, loop, FrameReader(frame_bytes_max=CONTROL_FRAME_BYTES_MAX))
+        self._owner = owner
+
+    def data_received(self, data: bytes) -> None:
+        """Frames came; what they change is decided on once for all of them."""
+        super().data_received(data)
+        self._owner.turn()
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the instance's."""
+        self._owner.instance_said(header, body)
+
+    def writable(self) -> None:
+        """There is room to write again."""
+        self._owner.turn()
+
+    def ended(self, why: str) -> None:
+        """The instance is gone."""
+        self._owner.instance_lost(why)
+
+
+class OwnerServer:
+    """One queue's owner, running. Owner: the QueueOwner actor. Lifecycle: `run` until the instance
+    is gone or says stop."""
+
+    def __init__(self, config: QueueOwnerConfig) -> None:
+        self._config = config
+        self._definition = config.definition
+        self._matcher = TopicMatcher(
+            (TopicRule(config.definition.topic, config.definition.message_type),)
+        )
+        self._machine: QueueMachine | None = None
+        self._told_txid = 0
+        self._saved_txid = -1
+        self._saving: asyncio.Future[None] | None = None
+        self._is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._save_failure = ""
+        self._loop: asyncio.AbstractEventLoop
+        self._outbox: Outbox
+        self._instance: _Instance
+        self._gone: asyncio.Future[str]
+
+    async def run(self) -> str:
+        """Runs until the instance is gone; returns why.
+
+        Raises:
+            OSError: the instance's socket cannot be connected.
+            RaylayError: the journal or the store cannot be used; names the file.
+        """
+        config = self._config
+        loop = self._loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._loop_exception)
+        self._outbox = Outbox(loop)
+        self._gone = loop.create_future()
+        self._types, self._functions = queue_language(config.type_definitions, config.instance)
+        self._reader = LmdbJournalReader(config.journal_directory, config.archive_directory)
+        self._store = LmdbQueueStore(config.store_path)
+        kind = self._types[config.definition.message_type]
+        self._bodies = Bodies(self._reader, kind)
+        _, self._instance = await loop.create_unix_connection(
+            lambda: _Instance(self, self._outbox, loop), config.unix_path
+        )
+        self._instance.send(
+            control.hello(self._definition.stored_as, config.start_number, os.getpid())
+        )
+        saving = loop.create_task(self._save_forever())
+        counting = loop.create_task(self._count_forever())
+        try:
+            await asyncio.wait((saving, counting, self._gone), return_when=asyncio.FIRST_COMPLETED)
+            for task in (saving, counting):
+                if task.done():
+                    # A fault of ours: the process ends, the instance starts another one.
+                    await task
+            return await self._gone
+        finally:
+            for task in (saving, counting):
+                task.cancel()
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._saving is not None:
+            await asyncio.wait((self._saving,))
+        if self._machine is not None:
+            await self._save()
+        if self._instance.is_open:
+            self._instance.abort("the queue's owner ends")
+        self._store.close()
+        self._reader.close()
+
+    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the loop raised. With anything but a socket's error the process ends, and
+        the instance starts another one, which makes the queue from the journal."""
+        error = context.get("exception")
+        if error is not None and not isinstance(error, OSError | asyncio.CancelledError):
+            if not isinstance(error, RaylayError):
+                loop.default_exception_handler(context)
+            self._event("queue_owner_failed", text=str(error) or repr(error))
+            self._outbox.flush()
+            self.instance_lost(f"a fault of the queue's owner: {error!r}")
+
+    def instance_lost(self, why: str) -> None:
+        """The instance's socket closed."""
+        if not self._gone.done():
+            self._gone.set_result(why)
+
+    def _event(self, event: str, **details: Any) -> None:
+        self._instance.send(encode_frame({"c": "event", "event": event, "details": details}))
+
+    @staticmethod
+    def _now_us() -> int:
+        return time.time_ns() // 1000
+
+    # -- what the instance says ----------------------------------------------------------------
+    def instance_said(self, header: Header, body: bytes) -> None:
+        """A frame of the instance's. `turn` is called behind the last one of a read."""
+        command = header["c"]
+        machine = self._machine
+        if command == "begin":
+            self._begin(header, body)
+        elif command == "stop":
+            self.instance_lost("the instance said stop")
+        elif machine is None:
+            raise RemoteProtocolError(f"{command} came before begin", "bad_command")
+        elif command == "told":
+            self._told_txid = max(self._told_txid, control.whole(header, "tx"))
+        elif command == "sub":
+            machine.subscribed(control.read_sub(header))
+        elif command == "left":
+            machine.left(control.consumer_of(header))
+        elif command == "cancel":
+            machine.cancelled(control.consumer_of(header), control.read_leases(body))
+        elif command == "bounce":
+            machine.bounced(control.consumer_of(header), control.read_leases(body))
+        elif command == "failed":
+            machine.failed(control.read_tags(body), control.whole(header, "tx"))
+        elif command == "request":
+            said = control.read_request(header, body)
+            machine.requested(control.text(header, "from"), said.count, said.wanted)
+        elif command == "names":
+            machine.named(control.read_names(body))
+        elif command == "serves":
+            machine.serves()
+        elif command == "proxied":
+            machine.proxied(*control.read_proxied(header))
+        elif command == "ask":
+            self._loop.create_task(self._answering.answer(header))
+
+    def _begin(self, header: Header, body: bytes) -> None:
+        config, definition = self._config, self._definition
+        begin = control.read_begin(header, body)
+        stored = self._store.load()
+        if self._store.damage:
+            self._event("queue_store_damaged", text=f"{config.store_path}: {self._store.damage}")
+        snapshot, why = beginning(definition, stored, self._reader, begin.committed_txid)
+        if why:
+            self._event(
+                "queue_rebuilt",
+                text=f"queue {definition.name} is made anew from the journal: {why}",
+            )
+        self._told_txid = begin.committed_txid
+        machine = self._machine = QueueMachine(
+            definition,
+            config.instance,
+            config.incarnation,
+            self._bodies,
+            Start(snapshot, begin.fence_txid, config.start_number, begin.leases, begin.serves),
+            types=self._types,
+            functions=self._functions,
+            group=config.group,
+        )
+        if begin.names:
+            machine.named(begin.names)
+        for each in begin.consumers:
+            machine.subscribed(each)
+        self._folded_txid = snapshot.after_txid
+        self._answering = Answering(
+            machine, self._bodies, self._functions, self._instance, self._outbox
+        )
+
+    # -- a turn --------------------------------------------------------------------------------
+    def turn(self) -> None:
+        """Reads what was committed, one batch, and says what is decided then."""
+        machine = self._machine
+        if machine is None or self._gone.done():
+            return
+        now_us = self._now_us()
+        if self._folded_txid < self._told_txid and not self._read(machine, now_us):
+            self._loop.call_later(REREAD_S, self._again)
+        machine.tick(now_us)
+        decided = False
+        if self._instance.may_write:
+            decisions = machine.take(now_us, DECIDED_MAX)
+            decided = bool(decisions)
+            self._say(decisions)
+        self._outbox.flush()
+        if decided or self._folded_txid < self._told_txid:
+            # What comes from the instance comes in between.
+            self._soon()
+        else:
+            self._wait(machine, now_us)
+
+    def _soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._again)
+
+    def _again(self) -> None:
+        self._is_due = False
+        self.turn()
+
+    def _wait(self, machine: QueueMachine, now_us: int) -> None:
+        """Comes again when something is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        next_us = machine.next_us(now_us)
+        if next_us:
+            delay_s = max(next_us - now_us, 1_000) / 1e6
+            self._timer = self._loop.call_later(delay_s, self._again)
+
+    def _read(self, machine: QueueMachine, now_us: int) -> bool:
+        """Whether there was anything to be read."""
+        runs = self._reader.read(self._folded_txid, READ_BYTES)
+        # The journal may be ahead of what the instance told of.
+        while runs and runs[-1].last_txid > self._told_txid:
+            runs.pop()
+        if not runs:
+            return False
+        matches = self._matcher
+        mine: list[Run] = [
+            run
+            for run in runs
+            if run.kind == Kind.RECORDS
+            and not run.flags & Flag.COMMANDS
+            and matches[run.topic, run.message_type]
+        ]
+        self._bodies.keep(mine)
+        self._folded_txid = runs[-1].last_txid
+        machine.fold(runs, now_us, self._folded_txid)
+        return True
+
+    def _say(self, decisions: Sequence[object]) -> None:
+        send = self._instance.send
+        expired: list[Expired] = []
+        for decision in decisions:
+            if isinstance(decision, Deliver | Send):
+                self._deliver(decision)
+            elif isinstance(decision, Draft):
+                send(control.draft(decision))
+            elif isinstance(decision, Request):
+                send(control.request(decision))
+            elif isinstance(decision, Expired):
+                expired.append(decision)
+        if expired:
+            send(control.expired(expired))
+
+    def _deliver(self, decision: Deliver | Send) -> None:
+        """Says it with the records, in frames that are not too long."""
+        messages: list[Leased] = []
+        records: list[bytes] = []
+        size_bytes = 0
+        for each in decision.messages:
+            record = self._bodies.record(each.txid)
+            if records and size_bytes + len(record) > DELIVERY_BYTES:
+                self._instance.send_parts(
+                    *control.deliver(decision._replace(messages=messages), records)
+                )
+                messages, records, size_bytes = [], [], 0
+            messages.append(each)
+            records.append(record)
+            size_bytes += len(record)
+        self._instance.send_parts(*control.deliver(decision._replace(messages=messages), records))
+
+    # -- the store -----------------------------------------------------------------------------
+    async def _save_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_S)
+            machine = self._machine
+            if machine is not None and machine.floor_txid != self._saved_txid:
+                await self._save()
+
+    async def _save(self) -> None:
+        machine = self._machine
+        assert machine is not None
+        floor_txid = machine.floor_txid
+        stored = StoredQueue(floor_txid, rules_of(self._definition), machine.stored())
+        self._saving = self._loop.run_in_executor(None, self._store.save, stored)
+        try:
+            await asyncio.shield(self._saving)
+        except StorageError as error:
+            # The journal is kept, from which it is made again.
+            if not self._save_failure:
+                self._event("queue_store_failed", text=str(error))
+            self._save_failure = str(error)
+            return
+        if self._save_failure:
+            self._event("queue_store_recovered")
+            self._save_failure = ""
+        self._saved_txid = floor_txid
+        self._instance.send(control.floor(floor_txid))
+
+    async def _count_forever(self) -> None:
+        before: dict[str, Any] = {}
+        while True:
+            await asyncio.sleep(COUNTS_S)
+            self._reader.tidy()
+            if self._machine is None:
+                continue
+            counts = self._machine.status()
+            if counts != before:
+                before = counts
+                self._instance.send(control.counts(self._folded_txid, counts))

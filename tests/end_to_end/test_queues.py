@@ -1,0 +1,296 @@
+"""Queues as real processes: an instance, its queue's owner, real sockets, LMDB, real SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from end_to_end.test_instance import DEADLINE_S, Client, Server
+
+from raylay.services.messages.records import Command, RecordBuilder, iterate_records
+from raylay.services.messages.topics import TopicRule
+from raylay.services.protocol.frames import Frame
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.records import Acknowledgment, keys_of, pack_acknowledgment
+from raylay.services.server.config import InstanceConfig
+
+Key = tuple[int, int]
+
+
+class Consumer(Client):
+    """A client that takes messages of a queue, and says when they are done."""
+
+    def __init__(self, address: str, name: str, queue: str = "work", **options: Any) -> None:
+        super().__init__(address, name)
+        self.queue = queue
+        self.sequence = self.answer["highest"]
+        self.builder = RecordBuilder(self.answer["publisher"], queue, "json")
+        self.sub(**options)
+
+    def sub(self, **options: Any) -> Frame:
+        self.send(
+            {"c": "subscribe", "sub": "s", "t": self.queue, "mt": "json", "cid": "s", "o": options}
+        )
+        return self.ack(cid="s")
+
+    def take(self) -> list[tuple[Key, str]]:
+        """The messages of the next delivery."""
+        frame = self.next(lambda frame: frame.header["c"] == "p")
+        assert frame.header["q"] == 1
+        found = [
+            ((record.publisher, record.sequence), record.body.decode())
+            for record in iterate_records(frame.body, verify=True)
+        ]
+        assert len(found) == frame.header["n"]
+        self.header = frame.header
+        return found
+
+    def done(self, keys: list[Key], how: str = "ack") -> int:
+        self.sequence += 1
+        body = pack_acknowledgment(Acknowledgment(keys_of(keys), how))
+        record = self.builder.build(
+            self.sequence, body, time.time_ns() // 1000, command=Command.QUEUE_ACKNOWLEDGMENT
+        )
+        self.send({"c": "pb", "n": 1}, record)
+        return self.sequence
+
+    def cancel(self, keys: list[Key]) -> int:
+        flat = {
+            publisher: [each for pair in ranges for each in pair]
+            for publisher, ranges in keys_of(keys).items()
+        }
+        self.send(
+            {"c": "queue_cancel", "t": self.queue, "mt": "json", "cid": "c"}, msgpack.packb(flat)
+        )
+        count: int = self.ack(cid="c").header["n"]
+        return count
+
+    def status(self) -> dict[str, Any]:
+        self.send({"c": "queue_status", "cid": "q"})
+        found: dict[str, Any] = msgpack.unpackb(self.ack(cid="q").body)
+        return found
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Any]:
+    made: list[Server] = []
+
+    def make(*definitions: QueueDefinition, **values: Any) -> Server:
+        config = InstanceConfig(
+            "solo",
+            "g",
+            first=True,
+            topics=(TopicRule(".*", "json"),),
+            queue_definitions=definitions,
+            **values,
+        )
+        made.append(Server(tmp_path / f"solo{len(made)}", config))
+        return made[-1]
+
+    yield make
+    for server in made:
+        if server.process.poll() is None:
+            server.kill()
+
+
+def work(**values: Any) -> QueueDefinition:
+    return QueueDefinition("work", "json", underlying="orders", **values)
+
+
+@pytest.mark.slow
+def test_each_message_is_one_consumers(servers: Any) -> None:
+    server = servers(work(subscription_backlog_max=10, lease_us=60_000_000))
+    ann = Consumer(server.address, "ann", max_backlog=2)
+    bob = Consumer(server.address, "bob", max_backlog=2)
+    publisher = Client(server.address, "pub")
+    publisher.publish(range(1, 7))
+    publisher.persisted(6)
+    first = ann.take()
+    first += ann.take() if len(first) < 2 else []
+    assert 59_000 < ann.header["lp"] <= 60_000
+    second = bob.take()
+    second += bob.take() if len(second) < 2 else []
+    assert len({key for key, _ in first + second}) == 4
+    ann.persisted(ann.done([key for key, _ in first]))
+    # What is given back goes to somebody again; what nobody held is nobody's to give.
+    assert bob.cancel([second[0][0], first[0][0]]) == 1
+    ann.close()
+    left = {key for key, _ in second[1:]}
+    seen: set[Key] = set()
+    while len(seen) < 3:
+        taken = [key for key, _ in bob.take()]
+        seen |= set(taken)
+        bob.done(taken)
+    bob.persisted(bob.done(list(left)))
+    assert seen.isdisjoint(key for key, _ in first) and seen.isdisjoint(left)
+
+
+def test_nothing_acknowledged_comes_again_and_nothing_is_lost(servers: Any) -> None:
+    """Two consumers do 1,000 messages; the owner is killed in the middle, later the instance."""
+    count = 1_000
+    server = servers(work(subscription_backlog_max=100))
+    publisher = Client(server.address, "pub")
+    publisher.publish(range(1, count + 1))
+    publisher.persisted(count)
+    done: set[Key] = set()
+    times: Counter[Key] = Counter()
+
+    def consume(consumers: list[Consumer], upto: int) -> None:
+        """Each ack is waited for before the next delivery is looked at."""
+        while len(done) < upto:
+            for consumer in consumers:
+                taken = [key for key, _ in consumer.take()]
+                again = done.intersection(taken)
+                assert not again, f"{len(again)} were acknowledged and came again"
+                times.update(taken)
+                consumer.persisted(consumer.done(taken))
+                done.update(taken)
+                if len(done) >= upto:
+                    return
+
+    consumers = [Consumer(server.address, name, max_backlog=20) for name in ("ann", "bob")]
+    consume(consumers, 300)
+    pid = consumers[0].status()["json/work"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    consume(consumers, 600)
+    assert server.events("queue_owner_ended") == 1
+    server.kill()
+    for consumer in consumers:
+        consumer.close()
+    server.start()
+    consumers = [Consumer(server.address, name, max_backlog=20) for name in ("ann", "bob")]
+    consume(consumers, count)
+    assert len(done) == count
+    # Those that were on their way when something was killed, and no others.
+    assert sum(times.values()) <= count + 2 * 2 * 20
+    for consumer in consumers:
+        consumer.close()
+    final = Consumer(server.address, "cy", max_backlog=20)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while (found := final.status()["json/work"]).get("queue_depth") != 0:
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.05)
+    assert found["leases"] == 0
+
+
+@pytest.mark.slow
+def test_at_most_once_leaves_the_queue_before_it_is_sent(servers: Any) -> None:
+    server = servers(work(at_most_once=True, subscription_backlog_max=5))
+    publisher = Client(server.address, "pub")
+    publisher.publish(range(1, 4))
+    publisher.persisted(3)
+    ann = Consumer(server.address, "ann", max_backlog=5)
+    taken: list[Key] = []
+    while len(taken) < 3:
+        taken += [key for key, _ in ann.take()]
+    ann.close()
+    server.kill()
+    server.start()
+    bob = Consumer(server.address, "bob", max_backlog=5)
+    publisher = Client(server.address, "pub2")
+    publisher.publish(range(1, 2), text="new")
+    assert [body for _, body in bob.take()] == ["new1"]
+
+
+@pytest.mark.slow
+def test_a_lease_that_ends_gives_the_message_to_another(servers: Any) -> None:
+    server = servers(work(lease_us=200_000))
+    publisher = Client(server.address, "pub")
+    publisher.publish(range(1, 2))
+    ann = Consumer(server.address, "ann")
+    assert [body for _, body in ann.take()] == ["m1"]
+    bob = Consumer(server.address, "bob")
+    assert [body for _, body in bob.take()] == ["m1"]
+
+
+def test_by_filter_messages_are_found_looked_at_and_done(servers: Any) -> None:
+    server = servers(work())
+    publisher = Client(server.address, "pub")
+    builder = RecordBuilder(publisher.answer["publisher"], "orders", "json")
+    publisher.send(
+        {"c": "pb", "n": 4},
+        b"".join(builder.build(at, b'{"n": %d}' % at, 0) for at in range(1, 5)),
+    )
+    publisher.persisted(4)
+    ann = Consumer(server.address, "ann", filter="/n = 4")
+    assert [body for _, body in ann.take()] == ['{"n": 4}']
+    ann.send(
+        {"c": "sow", "sub": "w", "t": "work", "mt": "json", "cid": "w", "o": {"filter": "/n > 1"}}
+    )
+    ann.ack(cid="w")
+    rows = [
+        record.body for record in iterate_records(ann.next(lambda f: f.header["c"] == "sow").body)
+    ]
+    assert rows == [b'{"n": 2}', b'{"n": 3}']
+    assert ann.next(lambda f: f.header["c"] == "group_end").header["matches"] == 2
+    ann.send({"c": "queue_ack", "t": "work", "mt": "json", "cid": "f", "filter": "/n < 3"})
+    assert ann.ack(cid="f").header["n"] == 2
+    ann.send({"c": "queue_ack", "t": "work", "cid": "x", "filter": "/n = 3", "how": "expire"})
+    assert ann.ack(cid="x").header["n"] == 1
+    server.wait_for("queue_message_expired")
+    ann.send({"c": "queue_ack", "t": "work", "cid": "b", "filter": "/n = 4", "how": "cancel"})
+    assert ann.ack(cid="b").header["n"] == 1
+    assert [body for _, body in ann.take()] == ['{"n": 4}']
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "reason"),
+    [
+        ({"c": "subscribe", "sub": "x", "t": "work", "o": {"max_backlog": 0}}, b"", "bad_command"),
+        (
+            {"c": "subscribe", "sub": "x", "t": "work", "o": {"max_backlog": "9"}},
+            b"",
+            "bad_command",
+        ),
+        ({"c": "subscribe", "sub": "x", "t": "work", "o": {"filter": "/n >"}}, b"", "bad_filter"),
+        ({"c": "subscribe", "sub": "x", "t": "work", "o": {"oof": True}}, b"", "not_supported"),
+        ({"c": "subscribe", "sub": "s", "t": "work"}, b"", "sub_id_in_use"),
+        (
+            {"c": "subscribe", "sub": "x", "t": "orders", "o": {"max_backlog": 5}},
+            b"",
+            "bad_command",
+        ),
+        ({"c": "queue_cancel", "t": "nothing"}, b"\x80", "no_queue"),
+        ({"c": "queue_cancel", "t": "work"}, b"\xc1", "bad_message"),
+        ({"c": "queue_ack", "t": "work", "filter": "/n ="}, b"", "bad_filter"),
+        ({"c": "queue_ack", "t": "nothing"}, b"", "no_queue"),
+        ({"c": "queue_ack", "t": "work", "how": "lose"}, b"", "bad_command"),
+        ({"c": "sow", "sub": "x", "t": "work", "o": {"order_by": "/n"}}, b"", "not_supported"),
+        ({"c": "p", "t": "orders", "cmd": 3, "a": "processed"}, b"\x80", "no_queue"),
+        ({"c": "p", "t": "work", "mt": "json", "cmd": 3, "a": "processed"}, b"\xc1", "bad_message"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_the_session_goes_on(
+    solo: tuple[Server, Consumer], header: dict[str, Any], body: bytes, reason: str
+) -> None:
+    _, ann = solo
+    ann.send(header | {"cid": "r"}, body)
+    assert ann.ack(cid="r").header["reason"] == reason
+    ann.send({"c": "ping", "cid": "p"})
+    ann.ack(cid="p")
+
+
+@pytest.fixture(scope="module")
+def solo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Consumer]]:
+    config = InstanceConfig(
+        "solo",
+        "g",
+        first=True,
+        topics=(TopicRule(".*", "json"),),
+        queue_definitions=(work(),),
+    )
+    server = Server(tmp_path_factory.mktemp("solo"), config)
+    ann = Consumer(server.address, "ann")
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not ann.status()["json/work"].get("is_ready"):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    yield server, ann
+    server.kill()

@@ -1,0 +1,149 @@
+"""What a queue's owner reads: records behind transaction ids, and where the queue is begun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raylay.services.errors import StorageError
+from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
+from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.programs.queue_owner.beginning import beginning, rules_of
+from raylay.services.programs.queue_owner.bodies import Bodies
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.rebuilding import Snapshot
+from raylay.storage.queue import StoredQueue
+
+PUBLISHER = 7
+
+
+class Journal:
+    """Runs of `each` messages, as a reader gives them."""
+
+    def __init__(self, count: int, each: int = 10, size_bytes: int = 20) -> None:
+        builder = RecordBuilder(PUBLISHER, "orders", "json")
+        self.runs: list[Run] = []
+        for first in range(1, count + 1, each):
+            payload = b"".join(
+                builder.build(at, b'{"n": %d}' % at + b" " * size_bytes, 0)
+                for at in range(first, first + each)
+            )
+            (chunk,) = scan(payload)
+            run = run_of(chunk, payload)
+            # Behind one transaction of somebody else's.
+            run.first_txid = first + 1
+            run.receive_time_us = first * 1_000
+            self.runs.append(run)
+        self.asked: list[int] = []
+
+    def read(self, after_txid: int, bytes_max: int = 1) -> list[Run]:
+        self.asked.append(after_txid)
+        found: list[Run] = []
+        for run in self.runs:
+            cut = run.after(after_txid) if run.last_txid > after_txid else None
+            if cut is not None and sum(len(each.payload) for each in found) < bytes_max:
+                found.append(cut)
+        return found
+
+    def read_headers(self, after_txid: int, runs_max: int = 2) -> list[Run]:
+        found = [run for run in self.runs if run.last_txid > after_txid]
+        return [replace(run, payload=b"") for run in found[:2]]
+
+
+def bodies(journal: Journal, kept_bytes_max: int = 1 << 20) -> Bodies:
+    return Bodies(journal, MessageTypes()["json"], kept_bytes_max)
+
+
+def test_what_was_read_is_at_hand() -> None:
+    journal = Journal(30)
+    found = bodies(journal)
+    found.keep(journal.runs)
+    for txid in (2, 31, 11, 12, 2):
+        assert found.body(txid).strip() == b'{"n": %d}' % (txid - 1)
+    assert not journal.asked and found.reads == 0
+    tree = found.tree(5)
+    assert tree is not None and tree["n"] == 4
+    around = found.around(5)
+    assert (around.topic, around.bookmark) == ("orders", "7|4|")
+
+
+def test_what_was_let_go_is_read_again_with_what_follows_it() -> None:
+    journal = Journal(1_000)
+    found = bodies(journal, kept_bytes_max=20_000)
+    found.keep(journal.runs)
+    assert found.kept_bytes <= 20_000
+    for txid in range(2, 1_002):
+        assert found.body(txid).strip() == b'{"n": %d}' % (txid - 1)
+    assert 0 < found.reads <= 20 and found.kept_bytes <= 20_000
+    # In the midst of a run, and the run's begin afterwards.
+    fresh = bodies(journal, kept_bytes_max=1)
+    for txid in (505, 502, 505, 511):
+        assert fresh.body(txid).strip() == b'{"n": %d}' % (txid - 1)
+
+
+def test_a_message_that_the_journal_lacks_is_told() -> None:
+    journal = Journal(10)
+    with pytest.raises(StorageError, match="transaction 99"):
+        bodies(journal).record(99)
+
+
+def test_a_body_that_cannot_be_read_says_nothing() -> None:
+    journal = Journal(10)
+    builder = RecordBuilder(PUBLISHER, "orders", "json")
+    payload = builder.build(1, b"{", 0)
+    run = run_of(scan(payload)[0], payload)
+    run.first_txid = 1
+    found = bodies(journal)
+    found.keep([run])
+    assert found.tree(1) is None and Bodies(journal, None).tree(1) is None
+
+
+# -- where it begins -----------------------------------------------------------------------------
+
+LAST_TXID = 31
+
+
+def begun(recovery_point: str) -> int:
+    definition = QueueDefinition("work", "json", recovery_point=recovery_point)
+    return beginning(definition, None, Journal(30), LAST_TXID)[0].after_txid
+
+
+@pytest.mark.parametrize(
+    ("recovery_point", "after_txid"),
+    [
+        ("epoch", 0),
+        ("now", LAST_TXID),
+        ("creation", LAST_TXID),
+        ("0", 0),
+        ("0|1|", LAST_TXID),
+        ("7|15|", 16),
+        ("8|15|", LAST_TXID),
+        ("19700101T000000.015000Z", 21),
+        ("20380101T000000Z", LAST_TXID),
+    ],
+)
+def test_it_is_begun_where_the_configuration_says(recovery_point: str, after_txid: int) -> None:
+    assert begun(recovery_point) == after_txid
+
+
+def stored(definition: QueueDefinition, after_txid: int = 12, rules: bytes = b"") -> StoredQueue:
+    snapshot = Snapshot(after_txid, after_txid + 3, names={5: "b"})
+    return StoredQueue(after_txid, rules or rules_of(definition), snapshot.to_bytes())
+
+
+def test_what_was_stored_counts_where_it_is_of_this_queue() -> None:
+    definition = QueueDefinition("work", "json", recovery_point="now")
+    journal = Journal(30)
+    found, why = beginning(definition, stored(definition), journal, LAST_TXID)
+    assert (found.after_txid, found.names, why) == (12, {5: "b"}, "")
+    # What does not decide which messages it has may change.
+    lenient = replace(definition, lease_us=5)
+    assert beginning(lenient, stored(definition), journal, LAST_TXID)[0].after_txid == 12
+    for other, words in (
+        (stored(replace(definition, filter="/n > 1")), "configuration"),
+        (stored(definition, after_txid=99), "ends with 31"),
+        (StoredQueue(12, rules_of(definition), b"\xc1"), "snapshot"),
+    ):
+        found, why = beginning(definition, other, journal, LAST_TXID)
+        assert found.after_txid == LAST_TXID and words in why
