@@ -194,7 +194,7 @@ class FoldedQueue:
         self._counted["came"] += len(plain)
         add = self._picking.add if register.owner == self._name else self._asking.add
         for txid, sequence in enumerate(plain, run.first_txid):
-            message = known[sequence] = Message(arrival, txid, sequence, register)
+            message = known[sequence] = Message(arrival, txid, (publisher, sequence), register)
             add(message)
 
     def _arrive_one_by_one(
@@ -219,7 +219,7 @@ class FoldedQueue:
             message = known[coming.sequence] = Message(
                 arrival,
                 run.first_txid + coming.at,
-                coming.sequence,
+                (run.publisher, coming.sequence),
                 register,
                 coming.priority,
                 coming.is_barrier,

@@ -304,9 +304,15 @@ class QueueMachine(FoldedQueue):
         arrival = self._history.oldest
         if arrival is None:
             return 0
-        known = self._known[arrival.publisher]
-        sequences = (each for first, last in arrival.ranges for each in range(first, last + 1))
-        return next(known[sequence].txid for sequence in sequences if sequence in known)
+        found = (
+            known[sequence].txid
+            for publisher, ranges in arrival.parts()
+            if (known := self._known.get(publisher))
+            for first, last in ranges
+            for sequence in range(first, last + 1)
+            if sequence in known
+        )
+        return next(found)
 
     def _claim(self, room: int) -> None:
         """Takes messages of owners that are not reachable, for consumers here (rule 13)."""

@@ -8,8 +8,9 @@ messages have left the queue.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,37 +24,45 @@ from raylay.services.queues.early import EarlyEntries
 JOINED_US = 100_000
 """Runs that come within so many microseconds may be one arrival."""
 JOINED_MAX = 1_024
-"""Messages of an arrival that several runs made."""
+"""Transaction ids that an arrival of several runs spans."""
 ARRIVALS_MAX = 1_024
 """So many, and twice as many as when it was last done: then those that are empty are put
 together."""
 
 
 class Arrival:
-    """Messages that came together: one publisher's, with consecutive transaction ids.
+    """Messages that came one soon after another.
 
     Attributes:
         live: how many of them are in the queue.
         received_us: when the first of them came to this instance, in microseconds since 1970.
-        ranges: their sequences.
+        stretches: publisher, first and last sequence, and so on: what came.
     """
 
-    __slots__ = ("first_txid", "last_txid", "live", "publisher", "ranges", "received_us")
+    __slots__ = ("first_txid", "last_txid", "live", "received_us", "stretches")
 
-    def __init__(
-        self,
-        publisher: int,
-        ranges: list[Range],
-        first_txid: int,
-        last_txid: int,
-        received_us: int,
-    ) -> None:
-        self.publisher = publisher
-        self.ranges = ranges
+    def __init__(self, first_txid: int, received_us: int) -> None:
         self.first_txid = first_txid
-        self.last_txid = last_txid
+        self.last_txid = first_txid - 1
         self.received_us = received_us
         self.live = 0
+        # An array: with many publishers, each of their messages is a stretch.
+        self.stretches = array("Q")
+
+    def add(self, publisher: int, ranges: list[Range], last_txid: int) -> None:
+        """These came, too."""
+        self.last_txid = last_txid
+        stretches = self.stretches
+        for first, last in ranges:
+            if stretches and stretches[-3] == publisher and stretches[-1] + 1 == first:
+                stretches[-1] = last
+            else:
+                stretches.extend((publisher, first, last))
+
+    def parts(self) -> Iterator[tuple[int, list[Range]]]:
+        """Publishers and sequences of all that came."""
+        for publisher, first, last in zip(*[iter(self.stretches)] * 3, strict=True):
+            yield publisher, [(first, last)]
 
 
 @dataclass(slots=True)
@@ -168,22 +177,15 @@ class History:
         self.held.add_ranges(publisher, ranges)
         last = self._arrivals[-1] if self._arrivals else None
         if (
-            last is not None
-            and last.publisher == publisher
-            and last.last_txid + 1 == first_txid
-            and len(last.ranges) == 1
-            and len(ranges) == 1
-            and last.ranges[0][1] + 1 == ranges[0][0]
-            and received_us - last.received_us < JOINED_US
-            and last_txid - last.first_txid < JOINED_MAX
-            and last.live
+            last is None
+            or not last.live
+            or received_us - last.received_us >= JOINED_US
+            or last_txid - last.first_txid >= JOINED_MAX
         ):
-            last.ranges = [(last.ranges[0][0], ranges[0][1])]
-            last.last_txid = last_txid
-            return last
-        made = Arrival(publisher, ranges, first_txid, last_txid, received_us)
-        self._arrivals.append(made)
-        return made
+            last = Arrival(first_txid, received_us)
+            self._arrivals.append(last)
+        last.add(publisher, ranges, last_txid)
+        return last
 
     def advance(self) -> None:
         """Moves the floor on. For when all that was read has been folded."""
@@ -191,7 +193,7 @@ class History:
         arrivals = self._arrivals
         while arrivals and not arrivals[0].live:
             arrival = arrivals.popleft()
-            for publisher, ranges in _parts(arrival):
+            for publisher, ranges in arrival.parts():
                 self._held_then.add_ranges(publisher, ranges)
                 passed.append((publisher, ranges))
         self.early.floor_reached(self.floor_txid, passed)
@@ -223,22 +225,19 @@ class History:
 class _Left(Arrival):
     """Several arrivals of which nothing is left in the queue."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("ranges",)
 
     def __init__(self, first: Arrival) -> None:
-        super().__init__(0, [], first.first_txid, first.last_txid, first.received_us)
-        self.parts = PublisherRanges()
+        super().__init__(first.first_txid, first.received_us)
+        self.ranges = PublisherRanges()
         self.take(first)
 
     def take(self, other: Arrival) -> None:
         """Puts the next one to it."""
         self.last_txid = other.last_txid
-        for publisher, ranges in _parts(other):
-            self.parts.add_ranges(publisher, ranges)
+        for publisher, ranges in other.parts():
+            self.ranges.add_ranges(publisher, ranges)
 
-
-def _parts(arrival: Arrival) -> list[tuple[int, list[Range]]]:
-    """Publishers and sequences of an arrival."""
-    if isinstance(arrival, _Left):
-        return [(publisher, list(ranges)) for publisher, ranges in arrival.parts.sets.items()]
-    return [(arrival.publisher, arrival.ranges)]
+    def parts(self) -> Iterator[tuple[int, list[Range]]]:
+        """Publishers and sequences of all that came."""
+        return ((publisher, list(ranges)) for publisher, ranges in self.ranges.sets.items())

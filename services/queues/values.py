@@ -7,7 +7,7 @@ the same one.
 
 from __future__ import annotations
 
-from raylay.services.queues.decisions import Lease
+from raylay.services.queues.decisions import Key, Lease
 from raylay.services.queues.rebuilding import Arrival
 from raylay.services.queues.register import Register
 from raylay.services.queues.waiting import Waiting
@@ -33,12 +33,12 @@ class Message(Waiting):
         self,
         arrival: Arrival,
         txid: int,
-        sequence: int,
+        key: Key,
         register: Register,
         priority: int | None = None,
         is_barrier: bool = False,
     ) -> None:
-        super().__init__(txid, (arrival.publisher, sequence), priority, is_barrier)
+        super().__init__(txid, key, priority, is_barrier)
         self.arrival = arrival
         self.register = register
         self.state = AVAILABLE

@@ -194,7 +194,7 @@ class StrictInTheFold(ModelMachine):
 class ExpiresLocally(ModelMachine):
     def _expire(self, message: Message) -> None:
         if message.state == AVAILABLE and self._history.folded_txid >= self._fence_txid:
-            del self._known[message.arrival.publisher][message.sequence]
+            del self._known[message.publisher][message.sequence]
             self._leave(message, 0, "")
             self._contents.expired.add(message.key)  # type: ignore[attr-defined]
 

@@ -24,7 +24,7 @@ B, C = Register(0, "B"), Register(0, "C")
 
 def message(sequence: int, register: Register = B, at_us: int = 0) -> Message:
     """One that came at that time."""
-    return Message(Arrival(P, [(1, 9)], 1, 9, at_us), sequence, sequence, register)
+    return Message(Arrival(1, at_us), sequence, (P, sequence), register)
 
 
 def asking(*messages: Message) -> Asking:

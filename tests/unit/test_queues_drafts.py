@@ -16,8 +16,7 @@ ONE, TWO = (1, "s"), (2, "s")
 
 def message(sequence: int, publisher: int = P, generation: int = 0) -> Message:
     """A message of A."""
-    arrival = Arrival(publisher, [(1, 9)], 1, 9, 0)
-    return Message(arrival, sequence, sequence, Register(generation, "A"))
+    return Message(Arrival(1, 0), sequence, (publisher, sequence), Register(generation, "A"))
 
 
 def drafts(life: int = 1) -> Drafts:

@@ -10,7 +10,7 @@ from raylay.services.queues.values import GONE, Message
 
 def message(sequence: int) -> Message:
     """A message."""
-    return Message(Arrival(1, [(1, 9)], 1, 9, 0), sequence, sequence, Register(0, "A"))
+    return Message(Arrival(1, 0), sequence, (1, sequence), Register(0, "A"))
 
 
 def test_messages_are_due_when_their_time_is_over_and_never_before() -> None:

@@ -13,7 +13,7 @@ ONE, TWO = (1, "s"), (2, "s")
 
 def message(sequence: int) -> Message:
     """A message."""
-    return Message(Arrival(1, [(1, 9)], 1, 9, 0), sequence, sequence, Register(0, "A"))
+    return Message(Arrival(1, 0), sequence, (1, sequence), Register(0, "A"))
 
 
 def lease(

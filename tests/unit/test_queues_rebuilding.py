@@ -46,7 +46,7 @@ class Fed:
 
 def test_the_floor_is_before_the_oldest_message_and_knows_what_was_held_there() -> None:
     fed = Fed()
-    first, second = fed.come(3), fed.come(2, OTHER)
+    first, second = fed.come(3), fed.come(2, OTHER, JOINED_US)
     fed.history.advance()
     assert (fed.history.floor_txid, fed.held_then()) == (0, {})
     second.live -= 2
@@ -55,7 +55,7 @@ def test_the_floor_is_before_the_oldest_message_and_knows_what_was_held_there() 
     first.live -= 2
     fed.history.advance()
     assert fed.history.floor_txid == 0
-    third = fed.come(1)
+    third = fed.come(1, at_us=2 * JOINED_US)
     first.live -= 1
     fed.history.advance()
     assert fed.history.oldest is third
@@ -85,7 +85,7 @@ def test_early_entries_are_those_of_the_floor() -> None:
     oldest = fed.come(1)
     fed.history.advance()
     early.arrived(OTHER, [(1, 1)], 0)
-    fed.come(1, OTHER, live=0)
+    fed.come(1, OTHER, JOINED_US, live=0)
     fed.history.advance()
     snapshot = fed.history.snapshot({5: "B"})
     assert (snapshot.after_txid, snapshot.folded_txid) == (0, 2)
@@ -96,21 +96,41 @@ def test_early_entries_are_those_of_the_floor() -> None:
     assert not fed.history.snapshot({}).early["moves"]
 
 
-def test_runs_of_one_publisher_that_follow_one_another_are_one_arrival() -> None:
+def parts(arrival: Arrival) -> list[tuple[int, tuple[int, int]]]:
+    """What came."""
+    return [(publisher, each) for publisher, ranges in arrival.parts() for each in ranges]
+
+
+def test_runs_that_follow_one_another_soon_are_one_arrival() -> None:
     fed = Fed()
     first = fed.come(1)
     assert fed.come(1, at_us=JOINED_US - 1) is first
-    assert (first.ranges, first.last_txid, first.live) == ([(1, 2)], 2, 2)
-    assert fed.come(1, at_us=JOINED_US) is not first
-    other = fed.come(1, OTHER)
-    last = fed.come(1)
-    assert last is not first and last is not other
-    full = fed.come(JOINED_MAX - 1)
-    assert full is last
-    assert fed.come(1) is not last
+    assert fed.come(2, OTHER) is first
+    assert fed.come(1) is first
+    assert parts(first) == [(P, (1, 2)), (OTHER, (1, 2)), (P, (3, 3))]
+    assert (first.first_txid, first.last_txid, first.live) == (1, 5, 5)
+    last = fed.come(1, at_us=JOINED_US)
+    assert last is not first
+    assert fed.come(JOINED_MAX - 1, at_us=JOINED_US) is last
+    assert fed.come(1, at_us=JOINED_US) is not last
     # Nothing of it is left: the floor may pass it at any time.
-    gone = fed.come(1, OTHER, live=0)
-    assert fed.come(1, OTHER) is not gone
+    gone = fed.come(1, OTHER, at_us=9 * JOINED_US, live=0)
+    assert fed.come(1, OTHER, at_us=9 * JOINED_US) is not gone
+
+
+def test_the_floor_is_before_the_first_of_an_arrival_of_several_publishers() -> None:
+    fed = Fed()
+    fed.come(1, live=0)
+    fed.history.advance()
+    fed.come(1, OTHER)
+    arrival = fed.come(2)
+    arrival.live = 1
+    fed.history.advance()
+    assert (fed.history.floor_txid, fed.held_then()) == (1, {P: [(1, 1)]})
+    arrival.live = 0
+    fed.history.advance()
+    assert fed.history.floor_txid == 4
+    assert fed.held_then() == {P: [(1, 3)], OTHER: [(1, 1)]}
 
 
 def test_one_message_that_stays_does_not_keep_what_came_behind_it() -> None:
@@ -118,7 +138,7 @@ def test_one_message_that_stays_does_not_keep_what_came_behind_it() -> None:
     oldest = fed.come(1)
     for _ in range(5 * ARRIVALS_MAX):
         for publisher in (OTHER, P):
-            fed.come(1, publisher, live=0)
+            fed.come(1, publisher, JOINED_US, live=0)
         fed.history.advance()
     assert len(fed.history._arrivals) <= ARRIVALS_MAX + 2
     assert fed.history.floor_txid == 0
