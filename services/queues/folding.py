@@ -10,7 +10,8 @@ it there, `_displace` takes it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
@@ -53,6 +54,9 @@ from raylay.services.queues.register import Owners, Register, is_better
 from raylay.services.queues.values import AVAILABLE, GONE, LEASED, Message
 from raylay.services.queues.waiting import Contents
 
+LOOKED_AT_LEAST = 1_024
+"""Sequences of a record's ranges that are looked up one by one, beside as many as twice the
+messages that there are. With more, the messages are sorted."""
 UNNAMED_MIN = 1_024
 """Messages of an incarnation without a name: with more, those that are gone are dropped."""
 
@@ -284,8 +288,9 @@ class FoldedQueue:
         for publisher, ranges in keys.items():
             known = self._known.get(publisher)
             early: list[Range] = []
+            within = Within(known) if known else None
             for first, last in ranges:
-                found = _within(known, first, last) if known else ()
+                found = within.find(first, last) if within is not None else ()
                 for message in found:
                     assert known is not None
                     del known[message.sequence]
@@ -340,13 +345,17 @@ class FoldedQueue:
         if said.names:
             self.named(said.names)
         history = self._history
+        finders: dict[int, Within] = {}
         for publisher, first, last, generation, owner in said.moves:
             if self._definition.kind == "local":
                 break
             register = self._owners.shared(generation, owner)
             known = self._known.get(publisher)
             if known:
-                for message in _within(known, first, last):
+                within = finders.get(publisher)
+                if within is None:
+                    within = finders[publisher] = Within(known)
+                for message in within.find(first, last):
                     self._moved(message, register)
             early = self._early(publisher, first, last)
             if early:
@@ -443,9 +452,31 @@ class FoldedQueue:
         self._said += [Send(consumer, there, txid) for consumer, there in found.items()]
 
 
-def _within(known: dict[int, Message], first: int, last: int) -> list[Message]:
-    """Those of first..last that are known, in order."""
-    if last - first <= 2 * len(known):
-        there = map(known.get, range(first, last + 1))
-        return [message for message in there if message is not None]
-    return [known[sequence] for sequence in sorted(known) if first <= sequence <= last]
+class Within:
+    """Finds messages by ranges that somebody else has written: what all of one record cost is
+    bounded by the messages that there are, however many and wide they are.
+
+    Args:
+        known: the messages of one publisher; what is found may be taken out of it.
+    """
+
+    __slots__ = ("_known", "_left", "_sorted")
+
+    def __init__(self, known: dict[int, Message]) -> None:
+        self._known = known
+        self._left = 2 * len(known) + LOOKED_AT_LEAST
+        self._sorted: list[int] | None = None
+
+    def find(self, first: int, last: int) -> list[Message]:
+        """Those of first..last, in order."""
+        width = last - first + 1
+        known = self._known
+        sequences: Iterable[int] = range(first, last + 1)
+        if width > self._left:
+            if self._sorted is None:
+                self._sorted = sorted(known)
+            begin = bisect_left(self._sorted, first)
+            sequences = self._sorted[begin : bisect_right(self._sorted, last)]
+        else:
+            self._left -= width
+        return [found for found in map(known.get, sequences) if found is not None]

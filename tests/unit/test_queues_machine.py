@@ -25,7 +25,7 @@ from raylay.services.queues.decisions import (
     Wanted,
 )
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.folding import UNNAMED_MIN
+from raylay.services.queues.folding import UNNAMED_MIN, Within
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.rebuilding import Snapshot, Start
 from raylay.services.queues.records import (
@@ -474,6 +474,35 @@ def test_what_clients_expire_is_told_where_it_belonged() -> None:
     here.publish(2, path=(B,))
     here.ack(1, 2, how="expire")
     assert here.take() == [Expired(1, (P, 1), "forced_expire")]
+
+
+def test_ranges_are_as_wide_as_somebody_else_likes() -> None:
+    here = Instance()
+    here.publish(1, 2_000)
+    wide = 1 << 40
+    moves = [Move(P, 10 + at * wide, 10 + (at + 1) * wide - 1, 1, "B") for at in range(4_000)]
+    here.command(Command.TRANSFER, pack_transfer(Transfer("B", 0, moves)))
+    found = here.machine.registers()
+    assert (found[P, 9], found[P, 10], found[P, 2_000]) == ((0, "A"), (1, "B"), (1, "B"))
+    keys = {P: [(5 + at * wide, 2 + (at + 1) * wide) for at in range(4_000)]}
+    said = pack_acknowledgment(Acknowledgment(keys))
+    here.command(Command.QUEUE_ACKNOWLEDGMENT, said)
+    assert [key[1] for key in here.machine.registers()] == [1, 2, 3, 4]
+
+
+def test_wide_ranges_cost_one_walk_over_the_messages() -> None:
+    class Counted(dict[int, Any]):
+        walks = 0
+
+        def __iter__(self) -> Any:
+            self.walks += 1
+            return super().__iter__()
+
+    known = Counted((at, at) for at in range(1, 100))
+    within = Within(known)
+    found = [within.find(at * 1_000 + 50, (at + 1) * 1_000 + 49) for at in range(100)]
+    assert found[0] == list(range(50, 100)) and not any(found[1:])
+    assert known.walks == 1
 
 
 def test_records_that_cannot_be_read_say_nothing() -> None:
