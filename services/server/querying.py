@@ -146,8 +146,8 @@ class QueryPump:
         """Sent, in this life."""
 
     def __len__(self) -> int:
-        """Queries that run or wait."""
-        return sum(map(len, self._sessions.values()))
+        """Queries that run or wait, also for where a replay begins."""
+        return sum(map(len, self._sessions.values())) + len(self._rewinds)
 
     def names(self, connection: Asking, name: str) -> bool:
         """Whether a query of this id runs or waits."""
@@ -205,9 +205,11 @@ class QueryPump:
             self._begin_next(session)
 
     def _is_ready(self, rewind: Rewind) -> None:
-        """It is known where a replay begins, or it was ended."""
+        """It is known where a replay begins, or it was ended or refused."""
         session = self._sessions.get(rewind.connection.number)
         asked = self._rewinds.pop(rewind, None)
+        if not rewind.is_wanted:
+            return
         if asked is not None:
             connection, query = asked
             self._put(session or _Session(connection), query)

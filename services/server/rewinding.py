@@ -39,7 +39,8 @@ class Rewind:
         position: its bookmark.
         content: what is delivered of the replay; None: all.
         granularities_us: of the histories that the rows come from; None: there are none.
-        ready: called when its rows may be read, and when it is prepared later, or fails.
+        ready: called when its rows may be read, when it is prepared later, and when it fails or is
+            refused.
 
     Attributes:
         start: where the replay begins.
@@ -143,6 +144,8 @@ class Rewinding:
                         "processed", command.command_id, reason, str(error), sub=name
                     )
                 )
+                rewind.is_wanted = False
+                rewind.ready(rewind)
             return
         if not rewind.is_wanted or not connection.is_open:
             return

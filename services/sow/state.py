@@ -486,8 +486,9 @@ class SowState:
         newest_us = self._newest(key)
         time_us = record.updated_us
         if newest_us is not None:
-            # Time alone tells versions apart, and none may get lost where a clock went back.
-            time_us = max(time_us, newest_us + 1)
+            # Time alone tells versions apart, and none may get lost where a clock went back. With a
+            # granularity the last one counts: it must not come into an interval it is not of.
+            time_us = max(time_us, newest_us if granularity_us else newest_us + 1)
             if granularity_us and newest_us // granularity_us == time_us // granularity_us:
                 self._set(begin + _TIME.pack(newest_us), None)
         self._set(begin + _TIME.pack(time_us), encoded(record._replace(updated_us=time_us)))
