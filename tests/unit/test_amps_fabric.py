@@ -453,8 +453,6 @@ NOT_YET = [
      "</Authentication>", 3, "Authentication with amps-default-no-authentication-module"),
     (f"{TOPIC}</Topic>\n  <", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n  <", 18,
      "Filter does not run yet"),
-    (GROUP, GROUP + "<SOW><Queue><Name>q</Name><MessageType>json</MessageType>"
-     "<UnderlyingTopic>orders</UnderlyingTopic></Queue></SOW>", 3, "Queue q of SOW"),
     ("</Transports>", "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9</InetAddr>"
      "<Protocol>websocket</Protocol></Transport></Transports>", 15, "Protocol websocket"),
     ("<Name>clients</Name>", "<Name>clients</Name><Protocol>fix</Protocol>", 6, "Protocol fix"),

@@ -6,6 +6,9 @@ import pytest
 from unit.test_amps_fabric import FILE, GROUP, TOPIC, config_of, document
 
 from raylay.services.configuration.amps.fabric import fabric_of
+from raylay.services.configuration.amps.load import slots
+from raylay.services.configuration.amps.sow import Sow
+from raylay.services.configuration.amps.support import NEEDS_NOTHING, RUNS, findings
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
@@ -25,7 +28,7 @@ EVERYTHING = """<Queue>
 
 def running(queues: str) -> InstanceConfig:
     text = FILE.replace(GROUP, GROUP + f"<SOW>{queues}</SOW>")
-    return config_of(fabric_of([document(text)], ignore_unsupported=True), "A-1")
+    return config_of(fabric_of([document(text)]), "A-1")
 
 
 def queue(kind: str, name: str, more: str = "") -> str:
@@ -120,3 +123,19 @@ def test_a_local_queue_is_not_replicated(topic: str, refused: bool) -> None:
         ConfigurationError, match=f"b is a LocalQueue: it cannot be replicated{how}"
     ):
         document(text)
+
+
+def test_every_element_of_a_queue_runs_or_is_told_to_need_nothing() -> None:
+    """`EVERYTHING` has all that go together, and start does not refuse it."""
+    (note,) = findings(document(FILE.replace(GROUP, GROUP + f"<SOW>{EVERYTHING}</SOW>")))
+    assert (note.refuses, note.text) == (
+        False,
+        "FileBackedMetadata needs nothing here: it is always kept in files",
+    )
+    kinds = {name: each for name, each in slots(Sow).items() if name.endswith("Queue")}
+    assert len(kinds) == 3
+    for name, kind in kinds.items():
+        assert kind.stanza is not None
+        # `Topic` is a synonym of `Name`.
+        elements = {f"SOW/{name}/{tag}" for tag in slots(kind.stanza) if tag != "Topic"}
+        assert elements <= RUNS | NEEDS_NOTHING.keys()

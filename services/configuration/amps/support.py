@@ -21,9 +21,35 @@ _DESTINATION = "Replication/Destination"
 _OUTGOING = f"{_DESTINATION}/Transport"
 _INCOMING = "Transports/Transport"
 _SOW = "SOW/Topic"
+_QUEUES = ("SOW/Queue", "SOW/LocalQueue", "SOW/GroupLocalQueue")
+_OF_QUEUES = (
+    "Name",
+    "MessageType",
+    "UnderlyingTopic",
+    "DefaultPublishTarget",
+    "Filter",
+    "Semantics",
+    "LeasePeriod",
+    "MaxBacklog",
+    "MaxPerSubscriptionBacklog",
+    "Expiration",
+    "ExpirationModel",
+    "RecoveryPoint",
+    "FairnessModel",
+    "Leasing",
+    "MaxDeliveries",
+    "MaxCancels",
+    "Priority",
+    "BarrierExpression",
+    "TargetQueueDepth",
+    "DeferredAckExpiration",
+)
 
 RUNS = frozenset(
     (
+        *(f"{queue}/{element}" for queue in _QUEUES for element in _OF_QUEUES),
+        "SOW/GroupLocalQueue/InitialOwner",
+        "SOW/GroupLocalQueue/GroupLocalQueueDomain",
         "Name",
         "Group",
         "RequiredMinimumVersion",
@@ -95,6 +121,7 @@ NEEDS_NOTHING = {
     f"{_SOW}/InitialSlabCount": "the store grows as it has to",
     f"{_SOW}/Index": "a query without a HashIndex reads every record",
     f"{_SOW}/ExpectedKeyCountHint": "the store grows as it has to",
+    **{f"{queue}/FileBackedMetadata": "it is always kept in files" for queue in _QUEUES},
     f"{_OUTGOING}/Name": "it is for people",
     "Bootstrap/Transport/Name": "it is for people",
     "Bootstrap/Type": "state is made from the transaction log, so both are copied",
