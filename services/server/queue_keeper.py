@@ -16,7 +16,7 @@ from raylay.services.errors import RaylayError, RemoteProtocolError
 from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.protocol.frames import Header
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
-from raylay.services.server.commits import Commits
+from raylay.services.server.commits import PROBE_S, Commits
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.transports.framed import FramedConnection
 
@@ -112,6 +112,8 @@ class QueueControl:
         self.pid = int(header.get("pid") or 0)
         self.why = ""
         self.process.greeted()
+        # What its predecessor drafted is on its way: the fence is behind it.
+        self._keeper.author_now()
         machine = here.machine
         begin = self.door.owner_came(machine.next_txid - 1, here.now_us())
         said = self._control.Begin(
@@ -408,12 +410,22 @@ class QueueKeeper:
             self.here.loop.call_soon(self._author)
 
     def _author(self) -> None:
-        self._is_authoring = False
         here = self.here
+        if self._commits.failure is not None:
+            # What is drafted waits, as publishers do, until it can be written.
+            self._is_authoring = True
+            here.loop.call_later(PROBE_S, self._author)
+            return
+        self._is_authoring = False
         assert self.queues is not None
         runs = self.queues.runs()
         if runs and here.is_serving:
             here.perform(here.machine.authored(runs, here.steady_us()))
+
+    def author_now(self) -> None:
+        """Journals what was drafted, if anything was."""
+        if self._is_authoring:
+            self._author()
 
     def request(self, queue: str, said: Any) -> None:
         """An owner asks for messages of others."""

@@ -101,12 +101,12 @@ def test_a_body_that_cannot_be_read_says_nothing() -> None:
 
 # -- where it begins -----------------------------------------------------------------------------
 
-LAST_TXID = 31
+LAST_TXID, OWN = 31, 0xA
 
 
 def begun(recovery_point: str) -> int:
     definition = QueueDefinition("work", "json", recovery_point=recovery_point)
-    return beginning(definition, None, Journal(30), LAST_TXID)[0].after_txid
+    return beginning(definition, OWN, None, Journal(30), LAST_TXID)[0].after_txid
 
 
 @pytest.mark.parametrize(
@@ -129,21 +129,22 @@ def test_it_is_begun_where_the_configuration_says(recovery_point: str, after_txi
 
 def stored(definition: QueueDefinition, after_txid: int = 12, rules: bytes = b"") -> StoredQueue:
     snapshot = Snapshot(after_txid, after_txid + 3, names={5: "b"})
-    return StoredQueue(after_txid, rules or rules_of(definition), snapshot.to_bytes())
+    return StoredQueue(after_txid, rules or rules_of(definition, OWN), snapshot.to_bytes())
 
 
 def test_what_was_stored_counts_where_it_is_of_this_queue() -> None:
     definition = QueueDefinition("work", "json", recovery_point="now")
     journal = Journal(30)
-    found, why = beginning(definition, stored(definition), journal, LAST_TXID)
+    found, why = beginning(definition, OWN, stored(definition), journal, LAST_TXID)
     assert (found.after_txid, found.names, why) == (12, {5: "b"}, "")
     # What does not decide which messages it has may change.
     lenient = replace(definition, lease_us=5)
-    assert beginning(lenient, stored(definition), journal, LAST_TXID)[0].after_txid == 12
+    assert beginning(lenient, OWN, stored(definition), journal, LAST_TXID)[0].after_txid == 12
     for other, words in (
         (stored(replace(definition, filter="/n > 1")), "configuration"),
+        (stored(definition, rules=rules_of(definition, OWN + 1)), "configuration"),
         (stored(definition, after_txid=99), "ends with 31"),
-        (StoredQueue(12, rules_of(definition), b"\xc1"), "snapshot"),
+        (StoredQueue(12, rules_of(definition, OWN), b"\xc1"), "snapshot"),
     ):
-        found, why = beginning(definition, other, journal, LAST_TXID)
+        found, why = beginning(definition, OWN, other, journal, LAST_TXID)
         assert found.after_txid == LAST_TXID and words in why

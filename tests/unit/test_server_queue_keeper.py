@@ -101,7 +101,10 @@ class Bench:
                 next_txid=9, committed_txid=6, ready=True, authored=self.author
             ),
             state=SimpleNamespace(get=self.state.get),
-            loop=SimpleNamespace(call_soon=self.later.append),
+            loop=SimpleNamespace(
+                call_soon=self.later.append,
+                call_later=lambda delay_s, work: self.later.append(work),
+            ),
             journal=SimpleNamespace(removable=self.floors.append),
             is_serving=True,
             now_us=lambda: NOW_US,
@@ -110,7 +113,7 @@ class Bench:
             report=lambda event, **details: self.reports.append((event, details)),
             spawn=lambda work: work.close(),
         )
-        commits = SimpleNamespace(catch_up=lambda: None)
+        commits = self.storage = SimpleNamespace(catch_up=lambda: None, failure=None)
         self.folds = folding()
         self.keeper = QueueKeeper(
             cast(Any, self.here), self.folds, cast(Any, commits), cast(Any, None)
@@ -436,3 +439,27 @@ def test_who_subscribes_again_is_given_nothing_that_was_decided_before() -> None
     bench.subscribe(client, max_backlog=9, replace=True)
     bench.delivers(TWO, of=2)
     assert client.said("p")
+
+
+def test_while_nothing_can_be_written_drafts_wait() -> None:
+    bench = Bench()
+    bench.owner()
+    body = records.pack_removal(records.Removal("a", 1, {7: [(1, 1)]}, "time_limit"))
+    bench.storage.failure = "storage_full", "no space"
+    bench.says(control.draft(Draft(1, Command.QUEUE_REMOVAL, body)))
+    for _ in range(3):
+        bench.turn()
+    assert not bench.authored and len(bench.later) == 1
+    bench.storage.failure = None
+    bench.turn()
+    assert len(bench.authored) == 1 and not bench.later
+
+
+def test_the_fence_of_an_owner_is_behind_what_its_predecessor_drafted() -> None:
+    bench = Bench()
+    line = bench.owner()
+    body = records.pack_removal(records.Removal("a", 1, {7: [(1, 1)]}, "time_limit"))
+    bench.says(control.draft(Draft(1, Command.QUEUE_REMOVAL, body)))
+    bench.work.lost(cast(Any, line), "killed")
+    (begin,) = bench.owner().said("begin")
+    assert control.read_begin(*begin).fence_txid == bench.authored[0].last_txid == 9

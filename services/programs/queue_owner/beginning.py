@@ -23,10 +23,15 @@ class Headers(Protocol):
         """Committed runs behind a transaction id, without their records."""
 
 
-def rules_of(definition: QueueDefinition) -> bytes:
-    """Of all that decides which messages a queue has."""
+def rules_of(definition: QueueDefinition, incarnation: int) -> bytes:
+    """Of all that decides which messages a queue has.
+
+    Args:
+        incarnation: of the instance: another one has another journal.
+    """
     return json.dumps(
         [
+            incarnation,
             definition.stored_as,
             definition.kind,
             definition.topic,
@@ -38,11 +43,16 @@ def rules_of(definition: QueueDefinition) -> bytes:
 
 
 def beginning(
-    definition: QueueDefinition, stored: StoredQueue | None, journal: Headers, committed_txid: int
+    definition: QueueDefinition,
+    incarnation: int,
+    stored: StoredQueue | None,
+    journal: Headers,
+    committed_txid: int,
 ) -> tuple[Snapshot, str]:
     """What a queue is made with.
 
     Args:
+        incarnation: of the instance.
         stored: what its store has.
         committed_txid: the last transaction that is committed.
 
@@ -55,7 +65,7 @@ def beginning(
     why = ""
     if stored is not None:
         why = "its configuration has changed"
-        if stored.rules == rules_of(definition):
+        if stored.rules == rules_of(definition, incarnation):
             try:
                 found = Snapshot.from_bytes(stored.snapshot)
                 if found.folded_txid <= committed_txid:

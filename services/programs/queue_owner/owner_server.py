@@ -202,7 +202,9 @@ class OwnerServer:
         stored = self._store.load()
         if self._store.damage:
             self._event("queue_store_damaged", text=f"{config.store_path}: {self._store.damage}")
-        snapshot, why = beginning(definition, stored, self._reader, begin.committed_txid)
+        snapshot, why = beginning(
+            definition, config.incarnation, stored, self._reader, begin.committed_txid
+        )
         if why:
             self._event(
                 "queue_rebuilt",
@@ -334,7 +336,11 @@ class OwnerServer:
         machine = self._machine
         assert machine is not None
         floor_txid = machine.floor_txid
-        stored = StoredQueue(floor_txid, rules_of(self._definition), machine.stored())
+        stored = StoredQueue(
+            floor_txid,
+            rules_of(self._definition, self._config.incarnation),
+            machine.stored(),
+        )
         self._saving = self._loop.run_in_executor(None, self._store.save, stored)
         try:
             await asyncio.shield(self._saving)
