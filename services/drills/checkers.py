@@ -10,6 +10,8 @@
     state            -  what is added to a message is made of the value as staged, where it was
                         published, and once; what a state refuses is in no journal
     sow              -  a SOW topic holds what follows from its instance's journal alone
+    queues           6  a message is one consumer's, at one instance; in the end all agree, and it
+                        left its queue as it should (laws/queues.py)
     folds            -  what was committed is folded once, in order, behind its acks, and the state
                         before what is delivered
     routing          -  a link brings nothing that is not routed there
@@ -66,6 +68,7 @@ from raylay.services.drills.laws.journals import (
     unavailable,
 )
 from raylay.services.drills.laws.publish_stores import store
+from raylay.services.drills.laws.queues import queues
 from raylay.services.drills.laws.serving import (
     failover,
     fully_durable,
@@ -88,6 +91,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     authored,
     state,
     sow,
+    queues,
     folds,
     routing,
     liveness,
@@ -123,6 +127,7 @@ __all__ = [
     "loops",
     "authored",
     "sow",
+    "queues",
     "state",
     "folds",
     "routing",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from raylay.services.drills.queue_history import QueueOperation, SharedQueue
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.routing import Destination
 
@@ -455,6 +456,7 @@ Operation = (
     | Fault
     | Seen
     | SowDiffers
+    | QueueOperation
 )
 
 
@@ -556,7 +558,8 @@ class History:
     transient: frozenset[str] = frozenset()
     """Topics that no instance journals."""
     deletions: set[tuple[int, int]] = field(default_factory=set)
-    """What was published to delete records: nobody is delivered it."""
+    """What was published to delete records, or is of a queue's own: nobody is delivered it."""
+    queues: tuple[SharedQueue, ...] = ()
 
     def tail(self, lines: int) -> str:
         """The last operations, a line each."""

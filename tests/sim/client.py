@@ -547,6 +547,8 @@ class SimClient:
                 )
             )
             header = {"c": "pb", "n": len(batch.records), "sequences": sequences}
+            if batch.resent is not None:
+                header["r"] = batch.resent
             self.connection.send(0, (header, payload))
         if self.machine.gathering and not self._gathering:
             self._gathering = True

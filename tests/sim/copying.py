@@ -10,7 +10,7 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.unavailable import decode_unavailable
-from sim import stateful
+from sim import queues, stateful
 
 if TYPE_CHECKING:
     from sim.instance import Disk, Instance
@@ -84,3 +84,4 @@ def _write(disk: Disk, runs: list[Run]) -> None:
                 world.behind(run),
             )
         )
+        queues.log_recorded(disk, run)

@@ -57,6 +57,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.replication import ack_frames
+from raylay.services.queues.door import Asked
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.admission import Refused, decide, refused_before
 from raylay.services.replication.arrivals import Arrivals
@@ -101,8 +102,9 @@ from raylay.services.sow.book import SowBook
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
+from raylay.storage.queue import MemoryQueueStore
 from raylay.storage.sow import MemorySowStore
-from sim import sow, stateful
+from sim import queues, sow, stateful
 from sim.features import Replays, State, Writes, follow_everything
 from sim.filtering import DigitContent
 from sim.link import LinkLogon, LinkProcess, Placed, Stale, Welcome
@@ -212,6 +214,9 @@ class Disk:
         self.sow_store = MemorySowStore()
         self.sow_ledger = sow.Ledger()
         """What the SOW topics of the journal hold."""
+        self.queue_stores: dict[str, MemoryQueueStore] = {}
+        self.heralded: set[int] = set()
+        """Incarnations of which the journal says to queues who bears them."""
 
     def _name_anew(self) -> None:
         self.incarnation = self.world.rng.getrandbits(63) | 1
@@ -243,6 +248,7 @@ class Disk:
         self.kept = {name: _copied(getattr(self, name)) for name in _IN_THE_DIRECTORY}
         self.kept["journal"] = self.journal.copied()
         self.kept["sow_store"] = self.sow_store.crash()
+        self.kept["queue_stores"] = _crashed(self.queue_stores)
 
     def put_back(self, *, in_place: bool) -> None:
         """The copy that was put aside is the data directory from now on, while the instance is
@@ -254,6 +260,7 @@ class Disk:
             setattr(self, name, _copied(value))
         self.journal = self.kept["journal"].copied()
         self.sow_store = self.kept["sow_store"].crash()
+        self.queue_stores = _crashed(self.kept["queue_stores"])
         if in_place or self.world.machines.copies_are_the_same:
             self._lose()
             self._write_history()
@@ -322,6 +329,7 @@ class Disk:
                     world.behind(run),
                 )
             )
+            queues.log_recorded(self, run)
         elif run.kind == Kind.WAITER:
             root, sender, ranges = decode_note(run)
             world.log(
@@ -367,7 +375,13 @@ _IN_THE_DIRECTORY = (
     "lacked",
     "last",
     "sow_ledger",
+    "heralded",
 )
+
+
+def _crashed(stores: dict[str, MemoryQueueStore]) -> dict[str, MemoryQueueStore]:
+    """What is on disk of the stores of queues' owners."""
+    return {name: store.crash() for name, store in stores.items()}
 
 
 def _copied(value: Any) -> Any:
@@ -494,13 +508,13 @@ class Instance:
         self.folds = folding(world.machines.kinds())
         self.state = world.machines.state(disk.last)
         self._writes, self._replays = Writes(self), Replays(self)
-        self.sow = self._opened_sow()
+        self._open_features()
         performers = {kind: partial(method, self) for kind, method in _PERFORM.items()}
         self._steps = self._made_steps(performers)
         composition = Composition(
             disk.identity(),
             disk.member.destinations,
-            world.topic_book(self.state, self.sow.book),
+            world.topic_book(self.state, self.sow.book, self.queues.queues),
             peers={name: server[0] for name, server in disk.servers.items()},
             servers=disk.servers_met,
             placements=Placements(disk.placements),
@@ -557,6 +571,10 @@ class Instance:
             self._untold = [name for name in world.disks if name != self.name]
             self._announce()
 
+    def _open_features(self) -> None:
+        self.sow = self._opened_sow()
+        self.queues = self.world.machines.queues.keeper(self, self.world.queues)
+
     def _opened_sow(self) -> SowFeature:
         """The SOW topics as the store has them."""
         world, disk = self.world, self.disk
@@ -588,6 +606,7 @@ class Instance:
         if world.stateful:
             self.folds.enlist(State(self), True)
             follow_everything(self)
+        self.queues.run()
 
     def _add_peers(self) -> None:
         disk = self.disk
@@ -680,6 +699,8 @@ class Instance:
         committed_txid = self.journal.last_txid
         self.disk.journal = self.journal.crash()
         self.disk.sow_store = self.disk.sow_store.crash()
+        self.disk.queue_stores = _crashed(self.disk.queue_stores)
+        self.queues.die()
         while runs := self.disk.journal.read(committed_txid):
             # The write that the crash met, or one that had failed, was whole: nobody was told, and
             # it is there.
@@ -885,7 +906,7 @@ class Instance:
         else:
             disk.sow_store.commit(pending)
             self.sow.saved()
-            self.journal.removable(self.sow.removable(self._before_txid))
+            self.release()
         world.after(SOW_US, self._write_sow)
 
     def log_sow(self) -> None:
@@ -1292,6 +1313,7 @@ class Instance:
         session = self.sessions.pop(effect.session, None)
         self._drop_arrivals(effect.session)
         if session is not None:
+            self.queues.session_left(effect.session)
             header = {"c": "ack", "status": "failure", "reason": effect.reason, "text": effect.text}
             session.connection.send(1, (header, b""))
             session.connection.close(1, effect.reason)
@@ -1342,11 +1364,17 @@ class Instance:
 
     def _perform_removable(self, effect: Removable) -> None:
         self._before_txid = effect.before_txid
-        self.journal.removable(self.sow.removable(effect.before_txid))
+        self.release()
+
+    def release(self) -> None:
+        """Nobody needs more of the journal than what is not released here."""
+        floors = [floor_txid + 1 for floor_txid in self.queues.floors.values()]
+        self.journal.removable(min(self.sow.removable(self._before_txid), *floors, 1 << 63))
 
     def _perform_became_ready(self, _: BecameReady) -> None:
         world = self.world
         world.probes["new incarnation caught up"] += 1
+        self.queues.tell("serves")
         world.log(Ready(world.now_us, self.name, self.disk.incarnation, self._by_hand))
 
     def _perform_report(self, effect: Report) -> None:
@@ -1414,7 +1442,7 @@ class Instance:
             if any((session.publisher, sequence) in index for sequence in sequences):
                 world.probes["resend of what is held"] += 1
             effects, transient = machine.client_published(
-                session.number, runs, world.now_us, answers
+                session.number, runs, world.now_us, answers, header.get("r")
             )
             if transient:
                 world.probes["transient publish"] += 1
@@ -1423,6 +1451,12 @@ class Instance:
             self._publish_unnumbered(session, header["cid"], header["t"], body)
         elif command == "subscribe":
             self._subscribe(session, header)
+        elif command == "queue_subscribe":
+            self.queues.subscribed(session, header)
+        elif command == "queue_leave":
+            self.queues.session_left(session.number)
+        elif command == "queue_cancel":
+            self.queues.cancelled(session.number, header["t"], header["keys"])
         return None
 
     def _publish_unnumbered(
@@ -1524,6 +1558,7 @@ class Instance:
         """A client's connection ended."""
         self._drop_arrivals(number)
         if self.sessions.pop(number, None) is not None and self.alive:
+            self.queues.session_left(number)
             self.machine.client_left(number)
 
     def _wake(self, session: Session, cursor: Cursor) -> None:
@@ -1621,6 +1656,7 @@ class Instance:
             return
         answer, effects = decided.answer, decided.effects
         self.upstreams[number] = connection
+        self.queues.named({logon.incarnation: logon.name})
         if ledger is not None and ledger.incarnation == logon.incarnation and not known:
             world.probes["incarnation known by the other side's logon"] += 1
         if world.former:
@@ -1660,9 +1696,12 @@ class Instance:
         )
         return None if found is None else self.upstreams[found.number]
 
-    def upstream_frame(self, connection: Connection, batch: SendBatch | Placed) -> None:
-        """A batch came in, or news of moved instances."""
+    def upstream_frame(self, connection: Connection, batch: SendBatch | Placed | Asked) -> None:
+        """A batch came in, or news of moved instances, or a request for messages of a queue."""
         if not self.alive:
+            return
+        if isinstance(batch, Asked):
+            self.queues.asked(batch)
             return
         if isinstance(batch, Placed):
             self.learn(batch.placements)
@@ -1798,6 +1837,7 @@ class Instance:
         name = link.destination.name
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
         self.disk.servers_met.setdefault(name, set()).add(welcome.name)
+        self.queues.named({welcome.incarnation: welcome.name})
         self.peers.reached(name, welcome.incarnation, welcome.name, self.host_of(welcome.name))
         if self.world.former:
             self.world.log(Took(self.world.now_us, self.name, welcome.incarnation, False))

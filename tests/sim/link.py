@@ -14,6 +14,7 @@ from raylay.services.protocol.replication import (
     REPLICATION_VERSION,
     read_ack,
 )
+from raylay.services.queues.door import Asked
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkLacks,
@@ -406,6 +407,12 @@ class LinkProcess:
         """The instance asks again."""
         if self.alive:
             self._perform(self.machine.notice(effect.awaited, effect.last_txid))
+
+    def queue_request(self, asked: Asked) -> None:
+        """Passes a request of a queue on, where it is connected."""
+        connection = self.connection
+        if self.alive and connection is not None and self.server:
+            connection.send(0, asked)
 
     def mode_set(self, sync: bool) -> None:
         """What is sent from now on is marked awaited, or not."""

@@ -8,11 +8,13 @@ from typing import Any
 
 from raylay.services.drills.history import Member, Topology
 from raylay.services.messages.topics import TopicRule
+from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import Occasion
 from sim import filtering
 from sim.client import Part
+from sim.queues import SimQueues
 from sim.world import Timing
 
 TOPICS = ("orders", "trades")
@@ -58,6 +60,8 @@ class Plan:
     """Topics that have a state."""
     filters: dict[str, str] = field(default_factory=dict)
     """Of subscribers their content filters."""
+    queues: SimQueues | None = None
+    """The queue that there is."""
     deletes: bool = False
     """Whether publishers delete records of SOW topics."""
 
@@ -535,6 +539,53 @@ def _beside(seed: int, plan: Plan) -> None:
     deletes = random.Random(f"deletes {seed}").random() < 0.4
     sees = plan.filters or plan.topology.passes is not None
     plan.deletes = deletes and not plan.stateful and not plan.twins and not sees
+    _queue(random.Random(f"queues {seed}"), plan)
+
+
+QUEUE = "jobs"
+QUEUES_CHANCE = 0.25
+"""Of the seeds whose topology carries everything everywhere, and that have nothing besides that a
+queue is no part of."""
+
+
+def _queue(rng: random.Random, plan: Plan) -> None:
+    """A queue over one topic: of one instance, or of all."""
+    if rng.random() >= QUEUES_CHANCE:
+        return
+    actions = {action for _, action, _ in plan.script}
+    members = plan.topology.members
+    whole = plan.topology.name.startswith(("mesh", "three regions"))
+    others = plan.twins or plan.parts or plan.resolves or plan.topology.passes
+    if not whole or others or "put_back" in actions:
+        return
+    names = list(members)
+    kind = rng.choice(("local", "queue", "queue", "group_local"))
+    at = (rng.choice(names),) if kind == "local" else tuple(names)
+    definition = QueueDefinition(
+        QUEUE,
+        "json",
+        kind,
+        TOPICS[0],
+        lease_us=rng.choice((30_000, 100_000, 300_000)),
+        subscription_backlog_max=8,
+        initial_owner=rng.choice(names) if kind == "group_local" else "",
+    )
+    found = SimQueues(definition, at)
+    for number in range(rng.randint(1, 3)):
+        first = members[rng.choice(at)]
+        servers = [first.name] if kind == "local" else _servers(rng, plan.topology, first)
+        filter_ = f"/sort{rng.randint(0, 2)} = 1" if rng.random() < 0.3 else ""
+        name = f"c{number + 1}"
+        found.consumers.append((name, servers, first.group, filter_, rng.choice((1, 2, 5))))
+        for _ in range(rng.choice((0, 1, 2))):
+            at_ms = rng.randint(20, plan.end_ms)
+            what = (name, rng.choice((1, 30, 300)))
+            step = ("crash_client", what) if rng.random() < 0.5 else ("move", (name,))
+            plan.script.append((at_ms, *step))
+    for _ in range(rng.choice((0, 2, 4, 8))):
+        found.owner_crashes.append((rng.randint(20, plan.end_ms), rng.choice(at)))
+    plan.script.sort(key=lambda step: step[:2])
+    plan.queues, plan.deletes = found, False
 
 
 def _other_filters(seed: int, plan: Plan) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from raylay.services.drills import checkers
 from raylay.services.drills.history import History
-from sim import nemesis, plans
+from sim import consumers, nemesis, plans
 from sim.client import SimClient
 from sim.world import Machines, World
 
@@ -185,6 +185,7 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         lends=lends(seed),
         sow=True,
         deletes=plan.deletes,
+        queues=plan.queues,
     )
     for name, servers, group, topic in plan.clients:
         durable = name in plan.fully_durable
@@ -199,6 +200,7 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
             client_name=plan.twins.get(name, ""),
             filter_=plan.filters.get(name, ""),
         )
+    consumers.begin(world)
     for time_ms, client, topics in plan.publishes:
         world.at(time_ms * 1000, world.clients[client].publish, topics)
     for time_ms, client, topic in plan.commands:
@@ -209,6 +211,19 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
     # The last faults of the script may lie behind the end of the publishing.
     world.run_until(max(plan.end_ms, *(step[0] for step in plan.script), 0) * 1000 + 1000)
     world.everything_heals()
+    consumers.rest(world)
+    settle(world)
+    if world.queues is not None:
+        consumers.consume(world)
+        settle(world)
+        consumers.end(world)
+    # What was sent while the network was slow is still on its way.
+    world.run_until(max(world.now_us, *world.arrivals_us()))
+    return world
+
+
+def settle(world: World) -> None:
+    """Runs until nothing is left to happen, or it takes too long."""
     settled = 0
     # Twice: a subscriber's next batch may be about to be sent, and nobody could tell.
     for _ in range(LIVENESS_MS // STEP_MS):
@@ -216,9 +231,6 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         settled = settled + 1 if world.settled() else 0
         if settled == 2 or world.steps > STEPS_MAX:
             break
-    # What was sent while the network was slow is still on its way.
-    world.run_until(max(world.now_us, *world.arrivals_us()))
-    return world
 
 
 def run_seed(seed: int, machines: Machines | None = None) -> Result:

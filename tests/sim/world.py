@@ -25,6 +25,7 @@ from typing import Any, cast
 from raylay.services.client.machine import ClientMachine
 from raylay.services.core.compose import Kinds
 from raylay.services.core.feature import Folds
+from raylay.services.core.queues import Queues
 from raylay.services.core.sow import SowFeature
 from raylay.services.core.steps import Steps
 from raylay.services.drills.history import (
@@ -67,6 +68,7 @@ from sim.client import SimClient, SimStore
 from sim.copying import copy_log
 from sim.instance import Absent, Disk, Instance, former_name
 from sim.network import Connection
+from sim.queues import QueueMachines, SimQueues
 from sim.reunion import ReunitingDisk
 from sim.stateful import LastOfTopic, behind
 
@@ -132,6 +134,7 @@ class Machines:
     sow: type[SowFeature] = SowFeature
     sow_state: type[SowState] = SowState
     sow_staging: type[SowStaging] = SowStaging
+    queues: QueueMachines = field(default_factory=QueueMachines)
     folds: type[Folds] = Folds
     steps: type[Steps] = Steps
     spreads: bool = True
@@ -155,6 +158,11 @@ class Machines:
 class World:
     """The clock, the hosts and the history of one run."""
 
+    sees_contents: bool
+    """Whether there are content filters: of destinations or of subscribers."""
+    consumes = False
+    """Whether everything in the queues is to be consumed now."""
+
     def __init__(
         self,
         seed: int,
@@ -177,13 +185,13 @@ class World:
         lends: bool = False,
         sow: bool = False,
         deletes: bool = False,
+        queues: SimQueues | None = None,
     ) -> None:
-        self.rng = random.Random(seed)
-        self.hint_rng = random.Random(seed)
-        self.front_rng = random.Random(seed)
+        self._begin_drawing(seed)
         self.has_front = seed % 2 == 1
-        self.lend_rng = random.Random(seed)
-        self.sow_rng, self.ask_rng = random.Random(seed), random.Random(seed)
+        self.queues = queues
+        if queues is not None and TopicRule(".*") not in journaled:
+            journaled = (*journaled, TopicRule(queues.definition.name))
         self.sow = sow  # Whether instances have SOW topics.
         self.has_slow_folds = seed // 4 % 2 == 1  # Each of their records takes a turn.
         self.deletes = deletes
@@ -191,7 +199,6 @@ class World:
         self.lends = lends
         self.topology = topology
         self.sees_contents = topology.passes is not None
-        """Whether there are content filters: of destinations or of subscribers."""
         self.timing = timing or Timing()
         self.machines = machines or Machines()
         # Half of the seeds look all of it up on disk, the others what is older.
@@ -221,6 +228,7 @@ class World:
         self.history = History(
             replace(topology, members=dict(topology.members)), journaled=journaled
         )
+        self.history.queues = () if queues is None else (queues.shared(),)
         self.wide = {address: servers[0] for address, servers in topology.wide.items()}
         """Who answers now at an address of several servers."""
         self.log = self.history.operations.append
@@ -246,6 +254,16 @@ class World:
         self.name_of: dict[int, str] = {}
         self._begin()
 
+    def _begin_drawing(self, seed: int) -> None:
+        """Of their own: what one draws changes nothing of what others draw."""
+        self.rng = random.Random(seed)
+        self.hint_rng = random.Random(seed)
+        self.front_rng = random.Random(seed)
+        self.lend_rng = random.Random(seed)
+        self.sow_rng = random.Random(seed)
+        self.ask_rng = random.Random(seed)
+        self.queue_rng = random.Random(seed)
+
     def _begin(self) -> None:
         """All instances start, on empty disks."""
         for member in self.topology.members.values():
@@ -253,10 +271,11 @@ class World:
         for name, disk in self.disks.items():
             self.instances[name] = Instance(self, disk, ready=True)
 
-    def topic_book(self, state: LastOfTopic, sow: SowBook) -> TopicBook:
+    def topic_book(self, state: LastOfTopic, sow: SowBook, queues: Queues) -> TopicBook:
         """What an instance knows of each topic, with a state of its own."""
         of = [*((rule, state) for rule in self.stateful), *sow.stateful()]
-        return TopicBook(self.topics.rules, unjournaled=self._unjournaled, stateful=of)
+        rules, unjournaled, of_queues = self.topics.rules, self._unjournaled, queues.topics()
+        return TopicBook(rules, unjournaled=unjournaled, stateful=of, queues=of_queues)
 
     def front(self) -> MemoryFront | None:
         """The front log of a new disk: in half of the seeds."""
@@ -485,6 +504,8 @@ class World:
         """Whether there is nothing left to happen but ticks."""
         for instance in self.instances.values():
             if not instance.alive or not instance.quiet():
+                return False
+            if not instance.queues.is_idle or (self.consumes and instance.queues.depth):
                 return False
         if any(self.hosts[disk.host].alive for disk in self.former.values()):
             return False  # It has still to learn that it is over.

@@ -58,6 +58,7 @@ PURE_FILES = (
     "services/drills/checkers.py",
     "services/drills/history.py",
     "services/drills/measure.py",
+    "services/drills/queue_history.py",
     "services/drills/rules.py",
     "services/drills/verdicts.py",
 )
@@ -222,6 +223,8 @@ WITHOUT_TEST_FILE = {
     "services/drills/laws/logs.py": "sim/test_checkers.py",
     "services/drills/laws/publish_stores.py": "sim/test_checkers.py",
     "services/drills/laws/serving.py": "sim/test_checkers.py",
+    "services/drills/laws/queues.py": "sim/test_queues.py",
+    "services/drills/queue_history.py": "declarations only",
     "services/drills/verdicts.py": "sim/test_checkers.py",
     "services/queues/__init__.py": "says what the room is",
     "services/queues/decisions.py": "declarations only",

@@ -343,6 +343,8 @@ def folds(history: History) -> list[Violation]:
     upto: defaultdict[tuple[str, str], int] = defaultdict(int)
     found: list[Violation] = []
     any_folded = False
+    # Nobody is delivered what a record says that is no message; deletions say what topics hold.
+    commands = history.deletions if history.queues else frozenset()
 
     def wrong(operation: Folded, what: str) -> None:
         text = f"{at(operation.time_us)} {operation.feature} of {operation.instance} {what}"
@@ -368,7 +370,9 @@ def folds(history: History) -> list[Violation]:
             look(operation)
         elif isinstance(operation, Journaled):
             due[operation.instance].update(
-                ((operation.publisher, sequence), None) for sequence in operation.sequences
+                ((operation.publisher, sequence), None)
+                for sequence in operation.sequences
+                if (operation.publisher, sequence) not in commands
             )
         elif isinstance(operation, Crashed | Started):
             due.pop(operation.instance, None)

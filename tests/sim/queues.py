@@ -1,0 +1,527 @@
+"""Queues of simulated instances: the production doors and machines, in shells of their own.
+
+Beside an instance lives one owner of each queue, a process: it reads its instance's journal and is
+told and says what it decides over ordered channels, crashes and starts again by itself. What a
+world with queues draws besides comes from a generator of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from raylay.services.core.feature import Batch
+from raylay.services.core.queues import Queues
+from raylay.services.drills.queue_history import (
+    QueueDelivered,
+    QueueHolds,
+    QueueRecorded,
+    QueueReturned,
+    SharedQueue,
+)
+from raylay.services.expressions.functions.registry import NOWHERE
+from raylay.services.messages.records import Command, Flag, Kind, Run, iterate_records
+from raylay.services.queues.decisions import (
+    Consumer,
+    Deliver,
+    Draft,
+    Expired,
+    Request,
+    Send,
+    Subscribed,
+)
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.door import Asked, QueueDoor
+from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.records import Keys
+from raylay.services.queues.values import AVAILABLE
+from raylay.storage.queue import MemoryQueueStore, StoredQueue
+from sim.sow import Words
+
+if TYPE_CHECKING:
+    from sim.instance import Disk, Instance
+    from sim.world import World
+
+TAKEN_AT_ONCE = 8
+SAVE_US = (20_000, 150_000)
+SAVE_FAILS = 0.1
+LOCAL_US = (10, 300)
+START_US = (500, 20_000)
+"""Of an owner's process."""
+
+
+@dataclass(slots=True)
+class QueueMachines:
+    """What is under test; the planted mistakes replace one of them."""
+
+    queues: type[Queues] = Queues
+    machine: type[QueueMachine] = QueueMachine
+    keeper: type[Keeper] = field(default_factory=lambda: Keeper)
+    owner: type[Owner] = field(default_factory=lambda: Owner)
+
+
+@dataclass(slots=True)
+class SimQueues:
+    """The queues of a world.
+
+    Attributes:
+        definition: of the one queue that there is.
+        instances: that have it.
+        consumers: (name, servers, group, filter, backlog) of each.
+        script: (time in milliseconds, name of the instance) of owners that crash.
+    """
+
+    definition: QueueDefinition
+    instances: tuple[str, ...]
+    consumers: list[tuple[str, list[str], str, str, int]] = field(default_factory=list)
+    owner_crashes: list[tuple[int, str]] = field(default_factory=list)
+
+    def shared(self) -> SharedQueue:
+        """For the laws."""
+        of = self.definition
+        return SharedQueue(of.name, of.topic, self.instances, of.initial_owner, of.at_most_once)
+
+
+class Line:
+    """One direction between an instance and an owner: ordered, delayed, no losses."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.last_us = 0
+
+    def send(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Calls there a little later."""
+        world = self.world
+        time_us = max(self.last_us, world.now_us + world.queue_rng.randint(*LOCAL_US))
+        self.last_us = time_us
+        world.at(time_us, call, *arguments)
+
+
+class Contents:
+    """Reads what a filter asks for from the journal."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    def tree(self, txid: int) -> dict[str, Any] | None:
+        """The words of a message."""
+        run = self._instance.journal.read(txid - 1, 1)[0]
+        record = list(iterate_records(run.payload))[txid - run.first_txid]
+        return Words("json").parse(record.body)
+
+    def around(self, txid: int) -> Any:
+        """Nobody asks."""
+        return NOWHERE
+
+
+class Owner:
+    """One life of a queue's owner."""
+
+    def __init__(self, keeper: Keeper, door: QueueDoor) -> None:
+        self.keeper = keeper
+        self.world = keeper.world
+        self.instance = keeper.instance
+        self.definition = door.definition
+        self.alive = True
+        self.inbox, self.outbox = Line(self.world), Line(self.world)
+        self.machine: QueueMachine | None = None
+        self.read_txid = self.told_txid = 0
+        self._is_due = False
+        self.store = keeper.instance.disk.queue_stores.setdefault(
+            self.definition.stored_as, MemoryQueueStore()
+        )
+        self.outbox.send(keeper.greeted, self)
+
+    # -- what it is told ---------------------------------------------------------------------
+    def begin(self, start: Start, consumers: list[Subscribed], last_txid: int, names: Any) -> None:
+        """How it begins."""
+        if not self.alive:
+            return
+        stored = self.store.load()
+        start.snapshot = self.snapshot(None if stored is None else stored.snapshot)
+        start.life = self.world.number()
+        if start.snapshot.after_txid:
+            self.world.probes["queue made again from its store"] += 1
+        instance = self.instance
+        self.machine = self.world.machines.queues.machine(
+            self.definition,
+            instance.disk.member.name,
+            instance.disk.incarnation,
+            Contents(instance),
+            start,
+            types={"json": Words("json")},  # type: ignore[arg-type]
+        )
+        self.machine.named(names)
+        self.read_txid, self.told_txid = start.snapshot.after_txid, last_txid
+        for each in consumers:
+            self.machine.subscribed(each)
+        self.world.after(self.world.queue_rng.randint(*SAVE_US), self._save)
+        self.soon()
+
+    def snapshot(self, stored: bytes | None) -> Snapshot:
+        """What it is made again with."""
+        return Snapshot() if stored is None else Snapshot.from_bytes(stored)
+
+    def hear(self, what: str, *said: Any) -> None:
+        """The instance says something to the machine."""
+        if self.alive and self.machine is not None:
+            getattr(self.machine, what)(*said)
+            self.soon()
+
+    def told(self, last_txid: int) -> None:
+        """The instance has committed."""
+        if self.alive:
+            self.told_txid = max(self.told_txid, last_txid)
+            self.soon()
+
+    # -- what it does ------------------------------------------------------------------------
+    def soon(self) -> None:
+        """A turn of its loop is to come."""
+        if not self._is_due and self.machine is not None:
+            self._is_due = True
+            world = self.world
+            world.after(world.queue_rng.randint(*LOCAL_US), self._turn)
+
+    def _turn(self) -> None:
+        self._is_due = False
+        machine, world = self.machine, self.world
+        if not self.alive or machine is None:
+            return
+        now_us = world.now_us
+        runs = [
+            run
+            for run in self.instance.journal.read(self.read_txid, world.queue_rng.randint(1, 2_000))
+            if run.last_txid <= self.told_txid
+        ]
+        if runs:
+            machine.fold(runs, now_us)
+            self.read_txid = runs[-1].last_txid
+        machine.tick(now_us)
+        said = machine.take(now_us, TAKEN_AT_ONCE)
+        for decision in said:
+            self.outbox.send(self.keeper.decided, self, decision)
+        if (runs and self.read_txid < self.told_txid) or any(
+            isinstance(each, Deliver) for each in said
+        ):
+            self.soon()
+        next_us = machine.next_us(now_us)
+        if next_us:
+            world.at(max(next_us, now_us + 1), self._wake, next_us)
+
+    def _wake(self, _: int) -> None:
+        if self.alive:
+            self.soon()
+
+    def _save(self) -> None:
+        machine, world = self.machine, self.world
+        if not self.alive or machine is None:
+            return
+        if world.queue_rng.random() < SAVE_FAILS and not world.healed:
+            world.probes["queue not saved"] += 1
+        elif machine.folded_txid:
+            self.store.save(StoredQueue(machine.floor_txid, b"", machine.stored()))
+            self.outbox.send(self.keeper.floor, self, machine.floor_txid)
+        world.after(world.queue_rng.randint(*SAVE_US), self._save)
+
+    def crash(self) -> None:
+        """Dies; what it has said is read before its end is noticed."""
+        if not self.alive:
+            return
+        if self.machine is not None and self.machine.status()["drafts"]:
+            self.world.probes["queue owner crashed between decision and commit"] += 1
+        self.world.probes["queue owner crashed"] += 1
+        self.alive = False
+        self.outbox.send(self.keeper.lost, self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        machine, world = self.machine, self.world
+        if not self.alive or machine is None or not machine.is_ready:
+            return False
+        on_their_way = max(self.inbox.last_us, self.outbox.last_us) > world.now_us
+        is_behind = machine.folded_txid < self.instance.machine.committed_txid
+        return not (on_their_way or is_behind or machine.status()["drafts"])
+
+
+class Keeper:
+    """The queues of one life of an instance (services/server/queue_keeper.py)."""
+
+    name = "queues"
+
+    def __init__(self, instance: Instance, queues: SimQueues | None) -> None:
+        self.instance = instance
+        self.world = instance.world
+        disk = instance.disk
+        self.definitions = []
+        if queues is not None and disk.member.name in queues.instances:
+            self.definitions = [queues.definition]
+        self.queues = self.world.machines.queues.queues(self.definitions, disk.identity())
+        self.owners: dict[str, Owner] = {}
+        self.floors: dict[str, int] = {}
+        self.names: dict[int, str] = {}
+        self._is_authoring = False
+
+    def run(self) -> None:
+        """Says who bears this incarnation, and starts the owners."""
+        if not self.definitions:
+            return
+        disk = self.instance.disk
+        disk.numbered[self.queues._author.publisher] = self.instance.name
+        for name, door in self.queues.doors.items():
+            door.is_heralded = door.is_heralded or disk.incarnation in disk.heralded
+            self.floors[name] = 0
+            self._start(name)
+        self.instance.folds.enlist(self, True)
+        if self.queues.herald(self.world.now_us):
+            self._author_soon()
+
+    def _start(self, name: str) -> None:
+        if self.instance.alive:
+            self.owners[name] = self.world.machines.queues.owner(self, self.queues.doors[name])
+
+    # -- owners ------------------------------------------------------------------------------
+    def greeted(self, owner: Owner) -> None:
+        """An owner has connected: its predecessor's socket is closed."""
+        if not self._hears(owner):
+            return
+        machine = self.instance.machine
+        begin = self.door(owner).owner_came(machine.next_txid - 1, self.world.now_us)
+        start = Start(Snapshot(), begin.fence_txid, 0, begin.leases, is_serving=machine.ready)
+        if begin.leases:
+            self.world.probes["queue owner told of live leases"] += 1
+        owner.inbox.send(
+            owner.begin, start, begin.consumers, machine.committed_txid, dict(self.names)
+        )
+
+    def lost(self, owner: Owner) -> None:
+        """An owner is gone."""
+        if self._hears(owner):
+            self.door(owner).owner_left()
+            world = self.world
+            world.after(world.queue_rng.randint(*START_US), self._start, owner.definition.stored_as)
+
+    def _hears(self, owner: Owner) -> bool:
+        return self.instance.alive and self.owners.get(owner.definition.stored_as) is owner
+
+    def door(self, owner: Owner) -> QueueDoor:
+        """The door of its queue."""
+        return self.queues.doors[owner.definition.stored_as]
+
+    def decided(self, owner: Owner, decision: Any) -> None:
+        """An owner has decided."""
+        if not self._hears(owner):
+            return
+        world = self.world
+        if isinstance(decision, Deliver | Send):
+            self._deliver(owner, decision)
+        elif isinstance(decision, Draft):
+            self.queues.draft(self.door(owner), decision, world.now_us)
+            if decision.command == Command.TRANSFER:
+                world.probes["queue transfer granted"] += 1
+            self._author_soon()
+        elif isinstance(decision, Request):
+            self._pass_on(self.queues.flood.made(owner.definition.stored_as, decision))
+        else:
+            assert isinstance(decision, Expired)
+
+    def _deliver(self, owner: Owner, decision: Deliver | Send) -> None:
+        instance, world, consumer = self.instance, self.world, decision.consumer
+        self.catch_up()
+        decided = self.door(owner).decide(decision, world.now_us)
+        if decided.send:
+            session = instance.sessions[consumer[0]]
+            keys = tuple(each.key for each in decided.send)
+            until_us = decided.send[0].until_us
+            is_sent = isinstance(decision, Send)
+            of = instance.name, owner.definition.name, session.client, session.number
+            world.log(QueueDelivered(world.now_us, *of, keys, until_us, is_sent))
+            session.connection.send(1, ({"c": "queue", "sub": consumer[1], "keys": keys}, b""))
+        if decided.bounced:
+            world.probes["queue decision bounced"] += 1
+            owner.inbox.send(owner.hear, "bounced", consumer, decided.bounced)
+
+    def catch_up(self) -> None:
+        """Before a decision is judged: all that is on disk is folded."""
+        self.instance._catch_up()
+        behind = self.instance.folds.behind()
+        while behind is not None and not behind.done:
+            behind.take(100)
+
+    def _author_soon(self) -> None:
+        if not self._is_authoring:
+            self._is_authoring = True
+            self.world.after(self.world.queue_rng.randint(*LOCAL_US), self._author)
+
+    def _author(self) -> None:
+        self._is_authoring = False
+        if self.instance.alive:
+            runs = self.queues.runs()
+            self.instance.perform(self.instance.machine.authored(runs, self.world.now_us))
+
+    def floor(self, owner: Owner, floor_txid: int) -> None:
+        """What is below an owner does not need."""
+        if self._hears(owner):
+            self.floors[owner.definition.stored_as] = floor_txid
+            self.instance.release()
+
+    def tell(self, what: str, *said: Any) -> None:
+        """Tells all owners."""
+        for owner in self.owners.values():
+            owner.inbox.send(owner.hear, what, *said)
+
+    def named(self, names: dict[int, str]) -> None:
+        """A link's logon said who bears these incarnations."""
+        if self.definitions and self.names | names != self.names:
+            self.names |= names
+            self.tell("named", dict(names))
+
+    # -- requests ----------------------------------------------------------------------------
+    def _pass_on(self, asked: Asked) -> None:
+        for link in self.instance.links.values():
+            link.queue_request(asked)
+
+    def asked(self, asked: Asked) -> None:
+        """A request came over a link."""
+        if not self.queues.flood.is_new(asked):
+            return
+        owner = self.owners.get(asked.queue)
+        if owner is not None:
+            owner.inbox.send(owner.hear, "requested", asked.name, asked.count, asked.wanted)
+        if all(each.owner != self.instance.disk.member.name for each in asked.wanted):
+            self.world.probes["queue request passed on by a third instance"] += 1
+        self._pass_on(asked)
+
+    # -- a feature, for the folds ------------------------------------------------------------
+    def fold(self, batch: Batch) -> None:
+        """Folds what was committed, and tells the owners of it."""
+        if not self.instance.alive:
+            return
+        self.queues.fold(batch)
+        for owner in self.owners.values():
+            owner.inbox.send(owner.told, batch.last_txid)
+        if all(door.is_heralded for door in self.queues.doors.values()):
+            self.instance.disk.heralded.add(self.instance.disk.incarnation)
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged behind this transaction id comes to the disk."""
+        found = self.queues.failed(committed_txid)
+        for name, owner in self.owners.items():
+            if found.get(name):
+                self.world.probes["draft of a queue failed"] += 1
+            owner.inbox.send(owner.hear, "failed", found.get(name, ()), committed_txid)
+        if self.queues.herald(self.world.now_us):
+            self._author_soon()
+
+    # -- clients -----------------------------------------------------------------------------
+    def subscribed(self, session: Any, header: dict[str, Any]) -> None:
+        """A client asks for messages."""
+        consumer: Consumer = (session.number, header["sub"])
+        each = Subscribed(consumer, session.client_name, header["filter"], header["backlog"])
+        door = self.queues.find(header["t"].encode(), b"json")
+        if door is not None:
+            door.subscribed(each)
+            self.tell("subscribed", each)
+
+    def session_left(self, session: int) -> None:
+        """A client is gone, or wants no more."""
+        for door in self.queues.doors.values():
+            for consumer in door.session_left(session):
+                now_us, name = self.world.now_us, door.definition.name
+                self.world.log(QueueReturned(now_us, self.instance.name, name, session))
+                self.tell("left", consumer)
+
+    def cancelled(self, session: int, topic: str, keys: Keys) -> None:
+        """A client gives messages back."""
+        door = self.queues.find(topic.encode(), b"json")
+        if door is None:
+            return
+        for consumer, leases in door.cancelled(session, keys).items():
+            of = self.instance.name, topic, session, tuple(key for key, _ in leases)
+            self.world.log(QueueReturned(self.world.now_us, *of))
+            self.world.probes["queue messages given back"] += 1
+            self.tell("cancelled", consumer, leases)
+
+    # -- the end -----------------------------------------------------------------------------
+    def die(self) -> None:
+        """The instance dies, and its owners with it."""
+        for owner in self.owners.values():
+            owner.alive = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        idle = all(owner.is_idle for owner in self.owners.values())
+        return idle and not self._is_authoring and not self.queues._author
+
+    def log_holds(self, *, is_last: bool) -> None:
+        """Tells the history what the queues hold."""
+        for owner in self.owners.values():
+            machine = owner.machine
+            if machine is None:
+                continue
+            registers = tuple((*key, *each) for key, each in machine.registers().items())
+            stuck = tuple(each.key for each in machine.found() if each.state != AVAILABLE)
+            of = self.instance.name, owner.definition.name
+            self.world.log(QueueHolds(self.world.now_us, *of, registers, stuck, is_last))
+
+    @property
+    def depth(self) -> int:
+        """Messages in all queues."""
+        machines = [owner.machine for owner in self.owners.values()]
+        return sum(machine.depth for machine in machines if machine is not None)
+
+
+# -- for the history -----------------------------------------------------------------------------
+def log_recorded(disk: Disk, run: Run) -> None:
+    """Tells the history what a queue's records say that are on a disk."""
+    world = disk.world
+    plan = world.queues
+    if plan is None or run.kind != Kind.RECORDS or not run.flags & Flag.COMMANDS:
+        return
+    if run.topic.decode() != plan.definition.name or disk.member.name not in plan.instances:
+        return
+    now_us, of = world.now_us, (disk.label, disk.incarnation, plan.definition.name)
+    for record in iterate_records(run.payload):
+        world.history.deletions.add((record.publisher, record.sequence))
+        said = msgpack.unpackb(record.body, strict_map_key=False)
+        if record.command == Command.TRANSFER:
+            moves = tuple(
+                (publisher, sequence, generation, owner)
+                for publisher, first, last, generation, owner in said["moves"]
+                for sequence in range(first, last + 1)
+            )
+            is_claim = not said["tag"] and bool(moves)
+            world.probes["queue claim"] += is_claim
+            world.log(QueueRecorded(now_us, *of, "transfer", (), moves, is_claim))
+        elif record.command == Command.QUEUE_ACKNOWLEDGMENT:
+            world.log(QueueRecorded(now_us, *of, said["how"], _expanded(said["acks"])))
+        else:
+            world.log(QueueRecorded(now_us, *of, said["why"], _expanded(said["gone"])))
+
+
+def _expanded(said: dict[int, list[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (publisher, sequence)
+        for publisher, flat in said.items()
+        for first, last in zip(flat[::2], flat[1::2], strict=True)
+        for sequence in range(first, last + 1)
+    )
+
+
+def crash_owners(world: World, name: str) -> None:
+    """The owners at an instance die; it starts others."""
+    instance = world.instances[name]
+    if instance.alive:
+        world.fault(f"the queue owners of {name} crash")
+        for owner in instance.queues.owners.values():
+            owner.crash()
+
+
+def keepers(world: World) -> Iterable[Keeper]:
+    """Of all instances that live."""
+    return [each.queues for each in world.instances.values() if each.alive]

@@ -1,0 +1,179 @@
+"""The laws of queues find what is wrong with a history, and plans have queues."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raylay.services.drills import checkers
+from raylay.services.drills.history import (
+    Acked,
+    Crashed,
+    History,
+    Journaled,
+    Operation,
+    Published,
+    Started,
+)
+from raylay.services.drills.queue_history import (
+    QueueDelivered,
+    QueueHolds,
+    QueueRecorded,
+    QueueReturned,
+    SharedQueue,
+)
+from sim import plans
+from sim.plans import QUEUE, TOPICS
+
+A, B, P = 0xA, 0xB, 0x99
+LEASE_US = 100
+KEY = P, 1
+
+
+def journaled(time_us: int, name: str, *path: int) -> Journaled:
+    of = (A if name == "a" else B), time_us, P, (1,), TOPICS[0], path
+    return Journaled(time_us, name, *of, "g", False, False)
+
+
+def recorded(time_us: int, name: str, why: str = "ack") -> QueueRecorded:
+    return QueueRecorded(time_us, name, A if name == "a" else B, QUEUE, why, (KEY,))
+
+
+def moved(time_us: int, name: str, to: str, *, is_claim: bool = False) -> QueueRecorded:
+    of = A if name == "a" else B
+    return QueueRecorded(time_us, name, of, QUEUE, "transfer", (), ((*KEY, 1, to),), is_claim)
+
+
+def delivered(time_us: int, name: str, *, session: int = 1, is_sent: bool = False) -> Operation:
+    until_us = 0 if is_sent else time_us + LEASE_US
+    client = f"c{session}"
+    return QueueDelivered(time_us, name, QUEUE, client, session, (KEY,), until_us, is_sent)
+
+
+def holds(name: str, owner: str = "a", *, generation: int = 0, last: bool = False) -> Operation:
+    return QueueHolds(900, name, QUEUE, ((*KEY, generation, owner),), (), last)
+
+
+def begun() -> list[Operation]:
+    """Two instances; a publish at the first one is at both."""
+    return [
+        Started(0, "a", A, True),
+        Started(0, "b", B, True),
+        Published(1, "p", P, 1, TOPICS[0]),
+        journaled(2, "a"),
+        Acked(3, "a", "p", P, 1, (1,), "ack"),
+        journaled(4, "b", A),
+    ]
+
+
+def laws(*operations: Operation, at_most_once: bool = False, first_owner: str = "") -> set[str]:
+    history = History(plans.mesh(2), [*begun(), *operations])
+    of = SharedQueue(QUEUE, TOPICS[0], ("a", "b"), first_owner, at_most_once)
+    history.queues = (of,)
+    return {found.law for found in checkers.queues(history)}
+
+
+def test_who_is_given_it_acknowledges_it() -> None:
+    assert not laws(delivered(10, "a"), recorded(20, "a"), recorded(30, "b"))
+
+
+def test_without_a_queue_nothing_is_looked_at() -> None:
+    assert not checkers.queues(History(plans.mesh(2), [*begun(), delivered(10, "b")]))
+
+
+def test_only_its_owner_delivers_a_message() -> None:
+    assert laws(delivered(10, "b")) == {"queue ownership"}
+    assert not laws(delivered(10, "b"), first_owner="b")
+    granted = moved(10, "a", "b"), moved(20, "b", "b")
+    assert not laws(*granted, delivered(30, "b"))
+    assert laws(*granted, delivered(30, "a")) == {"queue ownership"}
+    assert laws(granted[1], delivered(30, "b")) == {"queue ownership"}, (
+        "the first has not let it go"
+    )
+
+
+@pytest.mark.parametrize(
+    "excuse", [moved(5, "b", "b", is_claim=True), Crashed(5, "a", A, lost=True)]
+)
+def test_what_was_given_to_a_second_one_and_a_lost_disk_are_named_exceptions(
+    excuse: Operation,
+) -> None:
+    assert not laws(excuse, moved(6, "b", "b"), delivered(30, "b"))
+
+
+@pytest.mark.parametrize(
+    ("ended", "wrong"),
+    [
+        (None, {"queue lease"}),
+        (QueueReturned(20, "a", QUEUE, 1, (KEY,)), set()),
+        (QueueReturned(20, "a", QUEUE, 1), set()),
+        (QueueReturned(20, "a", QUEUE, 2), {"queue lease"}),
+        (Crashed(20, "a", A, lost=False), set()),
+    ],
+)
+def test_nobody_is_given_what_another_one_has(ended: Operation | None, wrong: set[str]) -> None:
+    found = laws(delivered(10, "a"), *([ended] if ended else []), delivered(30, "a", session=2))
+    assert found == wrong
+    assert not laws(delivered(10, "a"), delivered(10 + LEASE_US, "a", session=2))
+
+
+def test_nothing_is_delivered_behind_its_acknowledgment() -> None:
+    found = laws(delivered(10, "a"), recorded(20, "b"), recorded(25, "a"), delivered(30, "a"))
+    assert found == {"queue removal"}
+    assert not laws(delivered(10, "a"), recorded(20, "b"), delivered(200, "a"))
+
+
+def test_what_is_sent_once_has_left_and_is_sent_once() -> None:
+    sent, again = (delivered(at_us, "a", is_sent=True) for at_us in (20, 30))
+    assert not laws(recorded(10, "a", "sent"), sent, at_most_once=True)
+    assert laws(sent, at_most_once=True) == {"queue at most once"}
+    found = laws(recorded(10, "a", "sent"), sent, again, at_most_once=True)
+    assert found == {"queue at most once"}
+
+
+def test_a_queue_holds_what_its_journal_says() -> None:
+    assert not laws(holds("a"), holds("b"))
+    gone = delivered(10, "a"), recorded(20, "a"), recorded(20, "b")
+    assert "queue journal" in laws(*gone, holds("a"), holds("b"))
+    assert laws(holds("a", "b"), holds("b", "b")) == {"queue journal"}
+
+
+def test_all_agree_at_rest() -> None:
+    assert laws(moved(10, "a", "b"), holds("a", "b", generation=1), holds("b")) == {
+        "queue agreement"
+    }
+    gone = delivered(10, "a"), recorded(20, "b")
+    empty = QueueHolds(900, "b", QUEUE, (), (), False)
+    assert laws(*gone, holds("a"), empty) == {"queue agreement"}
+
+
+def test_nothing_is_stuck_and_everything_is_consumed() -> None:
+    stuck = QueueHolds(900, "a", QUEUE, ((*KEY, 0, "a"),), (KEY,), False)
+    assert laws(stuck) == {"queue stuck"}
+    assert laws(holds("a", last=True)) == {"queue consumed"}
+
+
+def test_nothing_leaves_that_nobody_was_given() -> None:
+    assert laws(recorded(20, "a")) == {"queue acknowledged"}
+
+
+def test_some_seeds_have_queues_of_each_kind() -> None:
+    found = [plan.queues for plan in map(plans.draw, range(600)) if plan.queues is not None]
+    assert {each.definition.kind for each in found} == {"queue", "local", "group_local"}
+    assert len(found) < 60, "they take longer than others"
+
+
+def test_a_queue_changes_nothing_of_what_else_is_drawn() -> None:
+    """Topology, clients and publishes are those of the seed, with a queue or without."""
+    seed = next(seed for seed in range(600) if plans.draw(seed).queues is not None)
+    with_one = plans.draw(seed)
+    chance, plans.QUEUES_CHANCE = plans.QUEUES_CHANCE, 0.0
+    try:
+        without = plans.draw(seed)
+    finally:
+        plans.QUEUES_CHANCE = chance
+    left = [step for step in with_one.script if not str(step[2][:1]).startswith("('c")]
+    assert replace(with_one, queues=None, deletes=without.deletes, script=left) == replace(
+        without, script=[step for step in without.script if step in left]
+    )
