@@ -403,8 +403,9 @@ class QueueOwnerConfig:
     """What one start of a queue's owner is given by its instance.
 
     Attributes:
-        start_number: of this start, never used twice; the instance talks to the owner of the last
-            start only.
+        life: of the instance's process: random bits.
+        start_number: of this start, never used twice in that life; the instance talks to the owner
+            of the last start only.
         store_path: the file that it keeps its state in.
         type_definitions: message types of names of their own, that filters read.
     """
@@ -412,6 +413,7 @@ class QueueOwnerConfig:
     instance: str
     group: str
     incarnation: int
+    life: int
     start_number: int
     unix_path: str
     journal_directory: str

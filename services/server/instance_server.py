@@ -329,6 +329,7 @@ class InstanceServer:
                 config.name,
                 config.group,
                 here.identity.incarnation,
+                here.identity.life,
                 start_number,
                 self._listening.unix_path,
                 str(here.directory / JOURNAL_DIRECTORY),

@@ -9,10 +9,13 @@ import pytest
 from raylay.services.errors import StorageError
 from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import MessageTypes
-from raylay.services.programs.queue_owner.beginning import beginning, rules_of
+from raylay.services.programs.queue_owner.beginning import beginning, rules_of, start_of
 from raylay.services.programs.queue_owner.bodies import Bodies
+from raylay.services.protocol.queue_control import Begin
 from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.drafts import Drafts
 from raylay.services.queues.rebuilding import Snapshot
+from raylay.services.server.config import QueueOwnerConfig
 from raylay.storage.queue import StoredQueue
 
 PUBLISHER = 7
@@ -148,3 +151,17 @@ def test_what_was_stored_counts_where_it_is_of_this_queue() -> None:
     ):
         found, why = beginning(definition, OWN, other, journal, LAST_TXID)
         assert found.after_txid == LAST_TXID and words in why
+
+
+def test_a_directory_that_was_put_back_uses_no_tag_twice() -> None:
+    """Same incarnation, same start, same end of the journal: the life alone tells them apart, and
+    what the life before wrote comes again from peers (rule 11)."""
+    begin = Begin(fence_txid=50, committed_txid=50, serves=True, leases=[], consumers=[], names={})
+    numbers = set()
+    for life, start_number in ((1 << 63, 1), (1 << 63, 2), ((1 << 64) - 1, 1)):
+        config = QueueOwnerConfig(
+            "a", "", 0xA, life, start_number, "", "", None, "", QueueDefinition("work", "json")
+        )
+        start = start_of(config, Snapshot(), begin)
+        numbers.add(Drafts("a", 0xA, start.life, start.fence_txid).number())
+    assert len(numbers) == 3

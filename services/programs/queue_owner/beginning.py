@@ -9,8 +9,11 @@ from typing import Protocol
 from raylay.services.errors import CorruptRecord
 from raylay.services.messages.bookmarks import Point
 from raylay.services.messages.records import Flag, Run
+from raylay.services.protocol.queue_control import Begin
 from raylay.services.queues.definition import QueueDefinition, recovery_from
-from raylay.services.queues.rebuilding import Snapshot
+from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.records import U64_MAX
+from raylay.services.server.config import QueueOwnerConfig
 from raylay.storage.queue import StoredQueue
 
 HEADERS_AT_ONCE = 4_096
@@ -40,6 +43,16 @@ def rules_of(definition: QueueDefinition, incarnation: int) -> bytes:
             definition.initial_owner,
         ]
     ).encode()
+
+
+def start_of(config: QueueOwnerConfig, snapshot: Snapshot, begin: Begin) -> Start:
+    """What a queue's machine begins with.
+
+    Its life names that of the instance's process, too: an old copy of the data directory that was
+    put back counts its starts anew, and its journal gets again what it wrote after the copy.
+    """
+    life = (config.life + config.start_number) & U64_MAX
+    return Start(snapshot, begin.fence_txid, life, begin.leases, begin.serves)
 
 
 def beginning(

@@ -18,14 +18,13 @@ from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.plugins.filters import queue_language
 from raylay.services.programs.queue_owner.answering import Answering
-from raylay.services.programs.queue_owner.beginning import beginning, rules_of
+from raylay.services.programs.queue_owner.beginning import beginning, rules_of, start_of
 from raylay.services.programs.queue_owner.bodies import Bodies
 from raylay.services.protocol import queue_control as control
 from raylay.services.protocol.control import CONTROL_FRAME_BYTES_MAX
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.queues.decisions import Deliver, Draft, Expired, Leased, Request, Send
 from raylay.services.queues.machine import QueueMachine
-from raylay.services.queues.rebuilding import Start
 from raylay.services.server.config import QueueOwnerConfig
 from raylay.services.transports.framed import FramedConnection, Outbox
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -216,7 +215,7 @@ class OwnerServer:
             config.instance,
             config.incarnation,
             self._bodies,
-            Start(snapshot, begin.fence_txid, config.start_number, begin.leases, begin.serves),
+            start_of(config, snapshot, begin),
             types=self._types,
             functions=self._functions,
             group=config.group,
