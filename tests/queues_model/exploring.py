@@ -103,6 +103,7 @@ def explore(
         at_most_once=at_most_once,
         initial_owner=chance.choice(names) if group_local else "",
         store_every=chance.choice([1, 3, 10]),
+        folded_most=chance.choice([1, 1, 5]),
     )
     faults = chance.choice([0, 0.03, 0.08, 0.15, 0.25])
     steps, tries = chance.choice(STEPS), 0

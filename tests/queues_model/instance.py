@@ -221,6 +221,7 @@ class Instance:
             types=self.world.types,
         )
         self.read = snapshot.after_txid
+        self.folds = 0
         if not rules.heralds:
             self.learn()
         for each in begin.consumers:
@@ -301,13 +302,15 @@ class Instance:
 
     # -- the owner -----------------------------------------------------------------------------
     def fold(self) -> bool:
-        """The machine reads one record."""
-        if self.read >= len(self.disk.runs):
+        """The machine reads one record, or several."""
+        runs = self.disk.runs[self.read : self.read + self.world.folded_most]
+        if not runs:
             return False
         self.look()
-        self.machine.fold([self.disk.runs[self.read]], self.now_us)
-        self.read += 1
-        if self.read % self.world.store_every == 0:
+        self.machine.fold(runs, self.now_us)
+        self.read += len(runs)
+        self.folds += 1
+        if self.folds % self.world.store_every == 0:
             self.disk.stored = self.machine.stored()
         self.said()
         return True

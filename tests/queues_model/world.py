@@ -104,11 +104,13 @@ class World:
         at_most_once: bool = False,
         initial_owner: str = "",
         store_every: int = 1,
+        folded_most: int = 1,
     ) -> None:
         self.rules = rules
         self.names = list(names)
         self.queue = queue(at_most_once, initial_owner)
         self.store_every = store_every
+        self.folded_most = folded_most
         self.types = MessageTypes()
         self.now = 0
         self.bearers: dict[int, str] = {}
