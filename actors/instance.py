@@ -88,6 +88,11 @@ class Instance:
         self._thread.admit(senders, force)
 
     @ray.method(num_returns=1)
+    def proxied(self, queue: str, on: bool) -> str:
+        """Lets a queue take over messages of instances that are not reachable, or no more."""
+        return self._thread.proxied(queue, on)
+
+    @ray.method(num_returns=1)
     def maintenance(
         self, action: str, before_txid: int | None = None, force: bool = False
     ) -> list[dict[str, Any]]:

@@ -194,6 +194,7 @@ class InstanceServer:
         here.perform = self._performing(folds).perform
 
     def _performing(self, folds: Folds) -> Performing:
+        self._queues.reachable = self._reachable
         return Performing(
             self.here,
             clients=self.clients,
@@ -320,6 +321,11 @@ class InstanceServer:
                 config.type_definitions,
             )
         )
+
+    def _reachable(self) -> frozenset[str]:
+        """Names of the instances that links are connected to."""
+        links = self.links.controls.values()
+        return frozenset(link.peer_name for link in links if link.is_connected)
 
     def _start_queue_owner(self, definition: DeclaredQueue, start_number: int) -> ChildHandle:
         here = self.here
@@ -473,6 +479,15 @@ class InstanceServer:
             AdmissionRefused: something may be missing here, and it is not forced.
         """
         self.here.perform(self.here.machine.admit(senders, force=force))
+
+    async def proxied(self, queue: str, *, on: bool) -> str:
+        """Lets a queue take over messages of instances that are not reachable, or no more; see
+        `QueueKeeper.proxied`.
+
+        Raises:
+            ConfigurationError: there is no such queue, or it is local.
+        """
+        return self._queues.proxied(queue, on=on)
 
     def _known(self, destination: str) -> None:
         if destination not in self.here.machine.destinations:

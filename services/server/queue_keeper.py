@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from raylay.services.core.feature import Batch, Folds
-from raylay.services.errors import RaylayError, RemoteProtocolError
+from raylay.services.errors import ConfigurationError, RaylayError, RemoteProtocolError
 from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.protocol.frames import Header
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
@@ -114,6 +114,7 @@ class QueueControl:
         self.process.greeted()
         # What its predecessor drafted is on its way: the fence is behind it.
         self._keeper.author_now()
+        self._keeper.owner_came(self.name)
         machine = here.machine
         begin = self.door.owner_came(machine.next_txid - 1, here.now_us())
         said = self._control.Begin(
@@ -276,6 +277,11 @@ class QueueKeeper:
         self.controls: dict[str, QueueControl] = {}
         self.names: dict[int, str] = {}
         """Of incarnations, as links were told them."""
+        self.reachable: Callable[[], frozenset[str]] = frozenset
+        """Names of the instances that links are connected to."""
+        self._proxied: dict[str, frozenset[str] | None] = {}
+        """Queues that may take over what is of others, by the instances they know as reachable;
+        None: their owner was not told yet."""
         self._folds = folds
         self._commits = commits
         self._before_txid = 0
@@ -481,6 +487,62 @@ class QueueKeeper:
             now_us = self.here.now_us()
             for door in self.queues.doors.values():
                 door.tick(now_us)
+        if self._proxied:
+            self._tell_reachable()
+
+    def _tell_reachable(self) -> None:
+        from raylay.services.protocol import queue_control
+
+        reachable = self.reachable()
+        for name, told in self._proxied.items():
+            if told != reachable and self.controls[name].connection is not None:
+                self._proxied[name] = reachable
+                self.controls[name].say(queue_control.proxied(True, reachable))
+
+    def proxied(self, queue: str, *, on: bool) -> str:
+        """Whether a queue may take over, for consumers here, messages of instances that this one is
+        not connected to. Until it is turned off, or the instance starts again.
+
+        Args:
+            queue: its name, or `type/name`.
+
+        Returns:
+            A sentence that says what that risks.
+
+        Raises:
+            ConfigurationError: there is no such queue, or it is local.
+        """
+        from raylay.services.protocol import queue_control
+
+        found = [
+            name
+            for name, each in self.controls.items()
+            if queue in (name, each.door.definition.name) and each.door.definition.is_distributed
+        ]
+        if not found:
+            raise ConfigurationError(
+                f"{self.here.config.name} has no distributed queue {queue!r}: it has "
+                + (", ".join(self.controls) or "none")
+            )
+        for name in found:
+            if on:
+                self._proxied[name] = None
+            elif self._proxied.pop(name, None) is not None:
+                self.controls[name].say(queue_control.proxied(False, ()))
+        self.here.report("queue_proxied", queue=queue, on=on)
+        self.check()
+        if not on:
+            return f"queue {queue}: messages of other instances are theirs again"
+        return (
+            f"queue {queue}: {self.here.config.name} takes over messages of instances that it is "
+            "not connected to. An instance that is only cut off may deliver them too: turn this on "
+            "at one instance, and let no consumers use the others until it is off again"
+        )
+
+    def owner_came(self, queue: str) -> None:
+        """An owner begins: it is told anew what it may take over."""
+        if queue in self._proxied:
+            self._proxied[queue] = None
 
     # -- the journal ---------------------------------------------------------------------------
     def removable(self, before_txid: int) -> None:

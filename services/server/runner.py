@@ -193,6 +193,10 @@ class InstanceThread:
         """By hand: admits clients of an instance that waits for a peer."""
         self._call(lambda server: server.admit(senders, force=force))
 
+    def proxied(self, queue: str, on: bool) -> str:
+        """By hand: lets a queue take over what is of instances that are not reachable."""
+        return self._call(lambda server: server.proxied(queue, on=on))
+
     def maintenance(
         self, action: str, before_txid: int | None = None, force: bool = False
     ) -> list[dict[str, Any]]:

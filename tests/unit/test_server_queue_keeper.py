@@ -11,7 +11,7 @@ import pytest
 
 from raylay.services.core.compose import folding
 from raylay.services.core.feature import Batch
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import ConfigurationError, RemoteProtocolError
 from raylay.services.messages.records import Command, RecordBuilder, Run, iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol import queue_control as control
@@ -463,3 +463,30 @@ def test_the_fence_of_an_owner_is_behind_what_its_predecessor_drafted() -> None:
     bench.work.lost(cast(Any, line), "killed")
     (begin,) = bench.owner().said("begin")
     assert control.read_begin(*begin).fence_txid == bench.authored[0].last_txid == 9
+
+
+def test_a_queue_may_take_over_what_is_of_instances_that_are_not_reachable() -> None:
+    own = QueueDefinition("own", "json", kind="local")
+    bench = Bench(WORK, own)
+    owner = bench.owner()
+    reachable = frozenset(("b",))
+    bench.keeper.reachable = lambda: reachable
+    assert "not connected to" in bench.keeper.proxied("work", on=True)
+    bench.keeper.check()
+    (frame,) = owner.said("proxied")
+    assert control.read_proxied(frame.header) == (True, reachable)
+    reachable = frozenset()
+    bench.keeper.check()
+    assert control.read_proxied(owner.said("proxied")[0].header) == (True, frozenset())
+    # Another owner is told as well, and what is off stays off.
+    bench.work.lost(cast(Any, owner), "killed")
+    owner = bench.owner()
+    bench.keeper.check()
+    assert owner.said("proxied")
+    bench.keeper.proxied("json/work", on=False)
+    assert control.read_proxied(owner.said("proxied")[0].header)[0] is False
+    bench.keeper.check()
+    assert not owner.said("proxied")
+    for name in ("own", "nothing"):
+        with pytest.raises(ConfigurationError, match="no distributed queue"):
+            bench.keeper.proxied(name, on=True)
