@@ -10,6 +10,7 @@ live and the journal is written, it is sent or sent back (rules 8 to 10 of queue
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,13 @@ AUTHORS_MAX = 4_096
 """Lives of instances whose requests are remembered."""
 REQUESTS_MAX = 1_024
 """Of one life: numbers below the highest that are told apart. Who is older was seen."""
+LOOKED_AT_LEAST = 1_024
+"""Sequences of a client's ranges that are looked up one by one, beside as many as twice the leases
+that there are. With more, the leases are sorted."""
+REMOVED_MAX = 16_384
+"""Ranges of what has left the queue that are remembered while its owner is behind."""
+SWEPT_AT_ONCE = 4_096
+"""Leases that one `tick` looks at."""
 
 
 class Decided(NamedTuple):
@@ -79,9 +87,19 @@ class _Removed:
 
     In two parts by age, so that memory is bounded by what an owner is behind, and looking costs no
     search. A message may still be found here when the owner knows of its end: nobody delivers it.
+    Where there is too much of it, only the transaction id is kept: all that was decided before the
+    owner knew of that is sent back.
     """
 
-    __slots__ = ("_old", "_old_txid", "_young", "_young_txid")
+    __slots__ = (
+        "_all_txid",
+        "_old",
+        "_old_count",
+        "_old_txid",
+        "_young",
+        "_young_count",
+        "_young_txid",
+    )
 
     def __init__(self) -> None:
         self.clear()
@@ -89,21 +107,35 @@ class _Removed:
     def clear(self) -> None:
         self._old = PublisherRanges()
         self._young = PublisherRanges()
-        self._old_txid = self._young_txid = 0
+        self._old_txid = self._young_txid = self._all_txid = 0
+        self._old_count = self._young_count = 0
 
     def __bool__(self) -> bool:
-        return bool(self._old_txid or self._young_txid)
+        return bool(self._old_txid or self._young_txid or self._all_txid)
 
     def add(self, keys: Keys, txid: int) -> None:
+        self._young_count += sum(map(len, keys.values()))
+        if self._old_count + self._young_count > REMOVED_MAX:
+            self.clear()
+            self._all_txid = txid
+            return
         for publisher, ranges in keys.items():
             self._young.add_ranges(publisher, ranges)
         self._young_txid = txid
 
+    def is_behind(self, folded_txid: int) -> bool:
+        """Whether who has folded up to there may have decided on anything that is gone."""
+        return folded_txid < self._all_txid
+
     def forget(self, folded_txid: int) -> None:
         """The owner has folded all up to there."""
+        if folded_txid < self._all_txid:
+            return
+        self._all_txid = 0
         if folded_txid >= self._old_txid:
             self._old, self._old_txid = self._young, self._young_txid
             self._young, self._young_txid = PublisherRanges(), 0
+            self._old_count, self._young_count = self._young_count, 0
             if folded_txid >= self._old_txid:
                 self.clear()
 
@@ -119,7 +151,8 @@ class _Removed:
 class QueueDoor:
     """See the file's docstring.
 
-    Invariants: a lease is of a consumer that is here; a message has one at most.
+    Invariants: a message has one lease at most. One of a consumer that is not here is over: it
+        stands in `_leases` until it is met.
     Lifecycle: one life of the instance.
 
     Args:
@@ -147,6 +180,10 @@ class QueueDoor:
         """By publisher and sequence: consumer, number and end."""
         self._removed = _Removed()
         self._has_owner = False
+        self._to_sweep: list[int] = []
+        """Publishers whose leases are looked at next."""
+        self._sweeping: tuple[int, list[int]] = (0, [])
+        """A publisher, and sequences of its leases that are to be looked at."""
 
     # -- the owner -----------------------------------------------------------------------------
     def owner_came(self, staged_txid: int, now_us: int) -> Beginning:
@@ -165,6 +202,10 @@ class QueueDoor:
         self._has_owner = False
         self._removed.clear()
 
+    def folded(self, txid: int) -> None:
+        """The owner says how far it has folded, though it may have decided nothing."""
+        self._removed.forget(txid)
+
     # -- consumers -----------------------------------------------------------------------------
     def subscribed(self, each: Subscribed) -> None:
         """A consumer came, or asks for something else: it keeps its leases."""
@@ -176,11 +217,6 @@ class QueueDoor:
         if self.consumers.pop(consumer, None) is None:
             return False
         del self._publishers[consumer]
-        for publisher, leases in list(self._leases.items()):
-            for sequence in [at for at, lease in leases.items() if lease[0] == consumer]:
-                del leases[sequence]
-            if not leases:
-                del self._leases[publisher]
         return True
 
     def session_left(self, session: int) -> list[Consumer]:
@@ -208,10 +244,11 @@ class QueueDoor:
             # Their removal is in the journal already: that is why they are sent.
             self.delivered += len(messages)
             return Decided(messages, [])
+        is_behind = removed.is_behind(folded_txid)
         bounced = [
             each
             for each in messages
-            if 0 < each.until_us <= now_us or (removed and each.key in removed)
+            if 0 < each.until_us <= now_us or (removed and (is_behind or each.key in removed))
         ]
         if bounced:
             back = {(each.key, each.number) for each in bounced}
@@ -233,12 +270,12 @@ class QueueDoor:
             Lease((publisher, sequence), consumer, number, until_us)
             for publisher, of in self._leases.items()
             for sequence, (consumer, number, until_us) in of.items()
-            if not 0 < until_us <= now_us
+            if not 0 < until_us <= now_us and consumer in self.consumers
         ]
 
     @property
     def lease_count(self) -> int:
-        """How many there are, some of which may have ended."""
+        """How many there are, some of which may be over."""
         return sum(map(len, self._leases.values()))
 
     def cancelled(self, session: int, keys: Keys) -> dict[Consumer, list[tuple[Key, int]]]:
@@ -252,7 +289,7 @@ class QueueDoor:
         for publisher, ranges in keys.items():
             for sequence in self._held(publisher, ranges):
                 consumer, number, _ = self._leases[publisher][sequence]
-                if consumer[0] == session:
+                if consumer[0] == session and consumer in self.consumers:
                     found.setdefault(consumer, []).append(((publisher, sequence), number))
         for cancelled in found.values():
             for key, _ in cancelled:
@@ -273,7 +310,8 @@ class QueueDoor:
             others = []
             for sequence in self._held(publisher, ranges):
                 consumer, _, until_us = self._leases[publisher][sequence]
-                if self._publishers[consumer] != by and not 0 < until_us <= now_us:
+                holder = self._publishers.get(consumer, by)
+                if holder != by and not 0 < until_us <= now_us:
                     others.append(sequence)
             kept[publisher] = ranges
             if others:
@@ -284,24 +322,47 @@ class QueueDoor:
         return said._replace(keys={each: ranges for each, ranges in kept.items() if ranges})
 
     def tick(self, now_us: int) -> None:
-        """Forgets leases that have ended."""
-        for publisher, of in list(self._leases.items()):
-            for sequence in [at for at, lease in of.items() if 0 < lease[2] <= now_us]:
-                del of[sequence]
-            if not of:
-                del self._leases[publisher]
+        """Forgets leases that are over: some at a time, for there may be very many."""
+        publisher, sequences = self._sweeping
+        room, is_new = SWEPT_AT_ONCE, not (sequences or self._to_sweep)
+        while room:
+            if not sequences:
+                if is_new and not self._to_sweep:
+                    self._to_sweep, is_new = list(self._leases), False
+                if not self._to_sweep:
+                    break
+                publisher = self._to_sweep.pop()
+                sequences = list(self._leases.get(publisher, ()))
+                room -= 1
+                continue
+            part = sequences[-room:]
+            del sequences[-room:]
+            room -= len(part)
+            of = self._leases.get(publisher, {})
+            for sequence in part:
+                lease = of.get(sequence)
+                if lease is not None and (0 < lease[2] <= now_us or lease[0] not in self.consumers):
+                    self._end_lease(publisher, sequence)
+        self._sweeping = publisher, sequences
 
     def _held(self, publisher: int, ranges: Iterable[Range]) -> list[int]:
-        """Sequences in these ranges that are leased. Somebody else says how long ranges are."""
+        """Sequences in these ranges that are leased. Somebody else says how many and how long the
+        ranges are: what it costs is bounded by the leases."""
         of = self._leases.get(publisher)
         if of is None:
             return []
         found: list[int] = []
+        left = 2 * len(of) + LOOKED_AT_LEAST
+        ordered: list[int] | None = None
         for first, last in ranges:
-            if last - first < len(of):
+            width = last - first + 1
+            if width <= left:
+                left -= width
                 found += [at for at in range(first, last + 1) if at in of]
-            else:
-                found += [at for at in of if first <= at <= last]
+                continue
+            if ordered is None:
+                ordered = sorted(of)
+            found += ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
         return found
 
     def _end_lease(self, publisher: int, sequence: int) -> None:
@@ -347,14 +408,14 @@ class QueueDoor:
         Returns:
             What is to be journaled directly before them. At most once they stay with whom they
             were given to, which may have sent them: as if they had come from there, in generation
-            0. In a higher one they would take back what that instance has granted meanwhile.
+            0. In a higher one they would take back what that instance has granted meanwhile. Where
+            nobody knows who that was, they are claimed all the same: two instances would otherwise
+            believe for ever that they are their own.
         """
         if self.definition.kind != "queue":
             return []
-        at_most_once = self.definition.at_most_once
-        generation, owner = (0, given) if at_most_once else (1, self.instance)
-        if not owner:
-            return []
+        is_known = self.definition.at_most_once and given
+        generation, owner = (0, given) if is_known else (1, self.instance)
         return [Move(publisher, first, last, generation, owner) for first, last in ranges]
 
     def herald(self) -> bytes:

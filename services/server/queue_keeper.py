@@ -174,6 +174,7 @@ class QueueControl:
                 )
         elif command == "counts":
             self.counts = dict(header.get("counts") or {})
+            self.door.folded(control.whole(header, "tx"))
         elif command == "answer":
             self._answered(header, body)
         elif command == "event":

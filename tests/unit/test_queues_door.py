@@ -3,7 +3,7 @@ may do. Each rule has its planted mistake (rules 6, 8 to 11 of queues)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -20,7 +20,14 @@ from raylay.services.queues.decisions import (
     Wanted,
 )
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.door import REQUESTS_MAX, Decided, Flood, QueueDoor
+from raylay.services.queues.door import (
+    REMOVED_MAX,
+    REQUESTS_MAX,
+    SWEPT_AT_ONCE,
+    Decided,
+    Flood,
+    QueueDoor,
+)
 from raylay.services.queues.records import Acknowledgment, Removal, Transfer
 
 P, Q = 7, 9
@@ -141,6 +148,80 @@ def test_a_record_that_nobody_can_read_changes_nothing() -> None:
     for command in (Command.QUEUE_ACKNOWLEDGMENT, Command.QUEUE_REMOVAL, Command.TRANSFER):
         here.fold(run(command, b"\xc1", b"", b"\x80"))
     assert here.lease_count == 1 and not here.is_heralded
+
+
+def spread(count: int, wide: int, apart: int) -> bytes:
+    ranges = [(at * apart + 1, at * apart + wide) for at in range(count)]
+    return records.pack_acknowledgment(Acknowledgment({P: ranges}))
+
+
+def test_what_wide_ranges_cost_is_bounded_by_the_leases() -> None:
+    """Each of these ranges spans as many sequences as there are leases: no more of them are met
+    than leases, twice."""
+
+    class Counting(dict[int, tuple[tuple[int, str], int, int]]):
+        asked = 0
+
+        def __contains__(self, key: object) -> bool:
+            Counting.asked += 1
+            return super().__contains__(key)
+
+        def __iter__(self) -> Iterator[int]:
+            Counting.asked += len(self)
+            return super().__iter__()
+
+    here = door()
+    count = 2_000
+    here.decide(Deliver(ANN, leased(*((P, at) for at in range(1, count + 1))), 10), 0)
+    here._leases[P] = Counting(here._leases[P])
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, spread(2_000, count // 2, count)))
+    assert here.lease_count == count // 2
+    assert Counting.asked < 5 * count
+
+
+def test_what_has_left_takes_no_more_memory_than_so_much() -> None:
+    here = door()
+    for at in range(REMOVED_MAX // 2_000 + 1):
+        here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, spread(2_000, 1, 1 << 40), first_txid=50 + at))
+    assert not here._removed._young and not here._removed._old
+    # It is not known what they were: all that was decided before goes back.
+    back = here.decide(Deliver(ANN, leased((Q, 1)), 50 + at - 1), 0)
+    assert not back.send and len(back.bounced) == 1
+    assert here.decide(Deliver(ANN, leased((Q, 1)), 50 + at), 0).send
+    assert not here._removed
+
+
+def test_an_owner_that_decides_nothing_says_what_it_has_folded() -> None:
+    here = door()
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1)), first_txid=50))
+    here.folded(49)
+    assert (P, 1) in here._removed
+    here.folded(50)
+    assert not here._removed
+
+
+def test_leases_that_are_over_are_forgotten_some_at_a_time() -> None:
+    here = door()
+    for publisher in (P, Q):
+        for consumer, first in ((ANN, 1), (BOB, SWEPT_AT_ONCE + 1)):
+            keys = ((publisher, at) for at in range(first, first + SWEPT_AT_ONCE))
+            here.decide(Deliver(consumer, leased(*keys), 10), 0)
+    whole = here.lease_count
+    here.left(ANN)
+    assert len(here.leases(0)) == whole // 2
+    assert here.cancelled(ANN[0], {P: [(1, 3)]}) == {}
+    here.tick(0)
+    assert whole - SWEPT_AT_ONCE <= here.lease_count
+    here.tick(0)
+    assert whole - 2 * SWEPT_AT_ONCE <= here.lease_count < whole
+    for _ in range(8):
+        here.tick(0)
+    assert here.lease_count == whole // 2 == len(here.leases(0))
+    # What has none is looked at again.
+    here.left(BOB)
+    for _ in range(8):
+        here.tick(0)
+    assert not here.lease_count
 
 
 # -- leases --------------------------------------------------------------------------------------
