@@ -84,8 +84,9 @@ class ClientConnection(FramedConnection):
         self.user_id = ""
         self.publisher = 0
         self.subscriptions: dict[str, Subscription | BookmarkSubscription] = {}
-        self.resolving: set[str] = set()
-        """Subscriptions on their way: whose start is being looked up, whose query waits."""
+        self.resolving: dict[str, Subscribe] = {}
+        """Subscriptions on their way, as they were asked for: whose start is being looked up, whose
+        query waits."""
         self._asking = ClientSubscriptions(self, clients)
         self._behind: BehindQuery | None = None
         self.published_upto = 0

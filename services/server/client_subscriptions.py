@@ -268,7 +268,7 @@ class ClientSubscriptions:
         for name in every if names is None else names:
             queued.unsubscribe(connection, name)
             subscription = subscriptions.pop(name, None)
-            resolving.discard(name)
+            resolving.pop(name, None)
             if subscription is not None:
                 self._clients.unsubscribe(subscription)
             if names is not None:

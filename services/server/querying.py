@@ -191,7 +191,7 @@ class QueryPump:
             return
         self._accept("processed", connection, sow)
         if subscribe is not None and sow.query not in connection.subscriptions:
-            connection.resolving.add(sow.query)
+            connection.resolving[sow.query] = subscribe
         self._put(session, query)
 
     def _accept(self, kind: str, connection: Asking, sow: Sow) -> None:
@@ -357,7 +357,7 @@ class QueryPump:
             if before is not None:
                 self._unsubscribe(before)
             connection.subscriptions[name] = made
-            connection.resolving.discard(name)
+            connection.resolving.pop(name, None)
         session.query, session.running = query, running
         session.behind = BehindQuery()
         connection.hold(session.behind)
@@ -375,7 +375,7 @@ class QueryPump:
             text = f"{instance} failed to answer ({type(error).__name__}): its events have why"
             why = "".join(traceback.format_exception(error))
             self._here.report("query_failed", topic=query.sow.topic, text=why)
-        connection.resolving.discard(name)
+        connection.resolving.pop(name, None)
         if query.subscribe is not None:
             found = connection.subscriptions.pop(name, None)
             if found is not None:

@@ -83,7 +83,7 @@ class ReplayPump:
         content: Content | None = None,
     ) -> None:
         """Begins one. Its `processed` ack goes out when its start is known."""
-        connection.resolving.add(command.subscription)
+        connection.resolving[command.subscription] = command
         machine = self._here.machine
         # Both of this moment: what is held and not in the log behind the start lies before it.
         self._here.spawn(
@@ -118,7 +118,9 @@ class ReplayPump:
         try:
             start, first_txid = await self._reading.run(look_up)
         except (RemoteProtocolError, StorageError) as error:
-            connection.resolving.discard(name)
+            if connection.resolving.get(name) is not command:
+                return
+            del connection.resolving[name]
             reason = error.reason if isinstance(error, RemoteProtocolError) else "storage_error"
             connection.send(
                 connection.codec.acknowledgment(
@@ -126,9 +128,10 @@ class ReplayPump:
                 )
             )
             return
-        if not connection.is_open or name not in connection.resolving:
+        # It may have been ended meanwhile, and another of its id asked for.
+        if not connection.is_open or connection.resolving.get(name) is not command:
             return
-        connection.resolving.discard(name)
+        del connection.resolving[name]
         subscription = BookmarkSubscription(
             connection.number,
             name,

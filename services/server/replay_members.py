@@ -29,8 +29,9 @@ class Subscriber(Protocol):
     """Where its deliveries go."""
     is_open: bool
     subscriptions: dict[str, Subscription | BookmarkSubscription]
-    resolving: set[str]
-    """Bookmark subscriptions whose start is being looked up."""
+    resolving: dict[str, Subscribe]
+    """Those that do not run yet, as they were asked for: after an unsubscribe there may be another
+    of the same id."""
 
     @property
     def takes_replays(self) -> bool:

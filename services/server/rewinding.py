@@ -110,7 +110,7 @@ class Rewinding:
 
     def begin(self, rewind: Rewind) -> None:
         """Looks its bookmark up. A client whose bookmark is refused is told here."""
-        rewind.connection.resolving.add(rewind.command.subscription)
+        rewind.connection.resolving[rewind.command.subscription] = rewind.command
         self._here.spawn(self._look_up(rewind))
 
     def _folded_txid(self) -> int:
@@ -137,7 +137,7 @@ class Rewinding:
         except (RemoteProtocolError, StorageError) as error:
             if rewind.is_wanted:
                 name = command.subscription
-                connection.resolving.discard(name)
+                connection.resolving.pop(name, None)
                 reason = error.reason if isinstance(error, RemoteProtocolError) else "storage_error"
                 connection.send(
                     connection.codec.acknowledgment(
@@ -156,7 +156,7 @@ class Rewinding:
             rewind.ready(rewind)
 
     def _open(self, rewind: Rewind) -> None:
-        rewind.connection.resolving.discard(rewind.command.subscription)
+        rewind.connection.resolving.pop(rewind.command.subscription, None)
         rewind.replay = self._replays.begin_behind(
             rewind.connection,
             rewind.command,

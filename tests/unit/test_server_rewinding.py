@@ -458,3 +458,30 @@ def test_after_a_restart_the_past_is_what_it_was(tmp_path: Path) -> None:
 
     in_house(tmp_path, first, WITH_PAST)
     in_house(tmp_path, second, WITH_PAST)
+
+
+@pytest.mark.parametrize("command", ["subscribe", "sow_and_subscribe"])
+def test_a_look_up_whose_subscription_was_ended_does_not_begin_the_next_one_of_its_id(
+    tmp_path: Path, command: str
+) -> None:
+    """The bookmark of the first is still looked up when the second is asked for."""
+
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await house.publish(door, "p", {"id": 1, "v": 1}, {"id": 1, "v": 2}, topic="trades")
+        first = {"c": "subscribe", "sub": "s", "t": "trades", "cid": "first", "bm": "0"}
+        end = {"c": "unsubscribe", "sub": ["s"], "cid": "end"}
+        second = first | {"c": command, "cid": "second", "bm": "0|1|", "a": "processed,completed"}
+        reader.send(*map(encode_frame, (first, end, second)))
+        found = await frames_until(reader, lambda each: each.get("a") == "completed")
+        assert [each["cid"] for each, _ in found if each.get("a") == "processed"] == [
+            "end",
+            "second",
+        ]
+        assert not [each for each, _ in found if each["c"] == "p"], "only what comes from now on"
+        await house.publish(door, "p", {"id": 1, "v": 3}, topic="trades")
+        found = await frames_until(reader, lambda each: each["c"] == "p")
+        assert [orjson.loads(each.body)["v"] for each in found[-1][1]] == [3]
+        assert len(house.server.clients.replays) == 1
+
+    in_house(tmp_path, visit, WITH_PAST)
