@@ -4,13 +4,14 @@ too, when they are read back from the journal (rule 5)."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.messages.records import Command
 from raylay.services.queues.decisions import Consumer, Draft, Leased
 from raylay.services.queues.records import (
+    NAMES_MAX,
     Move,
     Removal,
     Transfer,
@@ -21,6 +22,8 @@ from raylay.services.queues.records import (
 from raylay.services.queues.values import FROZEN, Message
 
 DRAFT_MESSAGES_MAX = 4_096
+NAMES = "names"
+"""Of a draft that is about no message."""
 _TAGS_SHIFT = 32
 
 
@@ -86,6 +89,14 @@ class Drafts:
             body = pack_transfer(Transfer(self._name, drafted.tag, _moves(part)))
             self._out[drafted.tag] = drafted
             self.made.append(Draft(drafted.tag, Command.TRANSFER, body))
+
+    def tell_names(self, names: Mapping[int, str]) -> None:
+        """Says who bears, and bore, which incarnations: the last ones, where they are too many."""
+        told = dict(list(names.items())[-NAMES_MAX:])
+        drafted = Drafted(self.number(), NAMES)
+        self._out[drafted.tag] = drafted
+        body = pack_transfer(Transfer(self._name, drafted.tag, (), told))
+        self.made.append(Draft(drafted.tag, Command.TRANSFER, body))
 
     def remove(
         self, message: Message, why: str, receivers: tuple[Leased, list[Consumer]] | None = None

@@ -106,6 +106,7 @@ class FoldedQueue:
         "_reachable",
         "_said",
         "_sent",
+        "_tells_names",
         "_told_leases",
         "_told_txid",
         "_topic",
@@ -155,6 +156,7 @@ class FoldedQueue:
         self._is_serving = start.is_serving
         self._is_ready = False
         self._is_proxied = False
+        self._tells_names = False
         self._reachable: frozenset[str] = frozenset()
         self._said: list[Decision] = []
         self._now_us = 0
@@ -173,6 +175,9 @@ class FoldedQueue:
             history.folded_txid = max(history.folded_txid, run.last_txid)
         history.folded_txid = max(history.folded_txid, through_txid)
         history.advance()
+        if self._tells_names:
+            self._tells_names = False
+            self._drafts.tell_names(self._owners.names)
 
     def _arrive(self, run: Run) -> None:
         history = self._history
@@ -344,6 +349,11 @@ class FoldedQueue:
         said = read_transfer(record.body)
         if said.names:
             self.named(said.names)
+            is_herald = said.by != self._name and set(said.names.values()) == {said.by}
+            if is_herald and txid > self._told_txid and self._owners.has_former:
+                # Who has lost its disk gets its messages back, but not the records that said whom
+                # its former incarnation was: they may be removed everywhere.
+                self._tells_names = self._definition.is_distributed
         history = self._history
         finders: dict[int, Within] = {}
         for publisher, first, last, generation, owner in said.moves:

@@ -26,6 +26,7 @@ from raylay.services.queues.decisions import (
     Wanted,
 )
 from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.drafts import NAMES
 from raylay.services.queues.folding import FoldedQueue
 from raylay.services.queues.picking import Picking
 from raylay.services.queues.rebuilding import Snapshot, Start
@@ -159,6 +160,8 @@ class QueueMachine(FoldedQueue):
                 if drafted.why == "sent" and receivers[1]:
                     self._picking.freed(receivers[1][0], message)
             self._thaw(drafted)
+            if drafted.why == NAMES:
+                self._drafts.tell_names(self._owners.names)
 
     def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
         """Another instance asks for `count` of these. Refusal is silence, and what was refused may

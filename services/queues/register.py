@@ -52,6 +52,11 @@ class Owners:
         owner = name if definition.kind == "local" else definition.initial_owner
         self._initial = Register(0, owner) if owner else None
 
+    @property
+    def has_former(self) -> bool:
+        """Whether an instance had another incarnation before."""
+        return len(self.names) > len(set(self.names.values()))
+
     def initial(self, path: tuple[int, ...]) -> Register:
         """The register of messages that came by this path. Its owner is empty while nobody has
         said who bore the incarnation that took them in."""

@@ -543,6 +543,7 @@ def _beside(seed: int, plan: Plan) -> None:
 
 
 QUEUE = "jobs"
+LOSES = frozenset(("lose_disk", "lose_disk_and_copy"))
 QUEUES_CHANCE = 0.25
 """Of the seeds whose topology carries everything everywhere, and that have nothing besides that a
 queue is no part of."""
@@ -560,6 +561,9 @@ def _queue(rng: random.Random, plan: Plan) -> None:
         return
     names = list(members)
     kind = rng.choice(("local", "queue", "queue", "group_local"))
+    if kind != "local" and plan.topology.name.startswith("three") and LOSES & actions:
+        # What its region has not, an owner does not get back: nobody brings it there again.
+        return
     at = (rng.choice(names),) if kind == "local" else tuple(names)
     definition = QueueDefinition(
         QUEUE,

@@ -422,6 +422,37 @@ def test_nobody_delivers_or_asks_until_the_owners_incarnation_has_a_name() -> No
         assert delivered(here.take()) == {ONE: [1]}
 
 
+def herald(here: Instance, incarnation: int, name: str) -> list[Transfer]:
+    """An instance says who bears this incarnation; what the machine says to that."""
+    said = Transfer(name, 0, (), {incarnation: name})
+    here.command(Command.TRANSFER, pack_transfer(said))
+    return [read_transfer(each.body) for each in here.take() if isinstance(each, Draft)]
+
+
+def test_an_instance_with_a_new_disk_is_told_who_it_was_before() -> None:
+    """The records that said so may be removed from all journals, and its messages come back."""
+    here = Instance()
+    assert not herald(here, B, "B"), "nobody has another incarnation"
+    (said,) = herald(here, 22, "B")
+    assert said.names == {A: "A", B: "B", 22: "B", C: "C"} and not said.moves
+    here.machine.failed([said.tag], 0)
+    (again,) = [each for each in here.take() if isinstance(each, Draft)]
+    here.command(again.command, again.body)
+    assert not here.machine.status()["drafts"] and not here.take()
+    here.restart(snapshot=here.machine.snapshot())
+    here.machine.fold(here.runs, here.now_us)
+    assert not here.take(), "it is told once"
+
+
+def test_who_tells_names_of_others_is_told_nothing() -> None:
+    here = Instance()
+    said = Transfer("B", 5, (), {B: "B", 22: "B", C: "C"})
+    here.command(Command.TRANSFER, pack_transfer(said))
+    assert not here.take()
+    local = Instance(queue(kind="local"))
+    assert not herald(local, 22, "B")
+
+
 def test_a_local_queue_knows_no_transfers() -> None:
     here = Instance(queue(kind="local"))
     here.publish(1, path=(B,))
