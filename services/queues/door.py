@@ -278,18 +278,21 @@ class QueueDoor:
         """How many there are, some of which may be over."""
         return sum(map(len, self._leases.values()))
 
-    def cancelled(self, session: int, keys: Keys) -> dict[Consumer, list[tuple[Key, int]]]:
+    def cancelled(self, session: int | None, keys: Keys) -> dict[Consumer, list[tuple[Key, int]]]:
         """A session gives messages back.
 
+        Args:
+            session: None: whoever holds them.
+
         Returns:
-            What of it the session held, by consumer, with the numbers of the leases: the owner is
+            What of it was held, by consumer, with the numbers of the leases: the owner is
             to be told. What it did not hold, or not any more, changes nothing.
         """
         found: dict[Consumer, list[tuple[Key, int]]] = {}
         for publisher, ranges in keys.items():
             for sequence in self._held(publisher, ranges):
                 consumer, number, _ = self._leases[publisher][sequence]
-                if consumer[0] == session and consumer in self.consumers:
+                if session in (None, consumer[0]) and consumer in self.consumers:
                     found.setdefault(consumer, []).append(((publisher, sequence), number))
         for cancelled in found.values():
             for key, _ in cancelled:

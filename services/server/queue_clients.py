@@ -247,7 +247,8 @@ class QueueClients:
             for publisher, each in flat.items()
         }
         if command.how == "cancel":
-            count = self._keeper.cancelled(door, client.number, keys)
+            holder = client.number if door.definition.strict else None
+            count = self._keeper.cancelled(door, holder, keys)
         else:
             said = Acknowledgment(keys, command.how)
             said = door.judged(said, client.publisher, self._here.now_us())

@@ -470,8 +470,9 @@ class QueueKeeper:
 
             control.say(queue_control.SERVES)
 
-    def cancelled(self, door: QueueDoor, session: int, keys: Any) -> int:
-        """A session gives messages back; returns how many it had of them."""
+    def cancelled(self, door: QueueDoor, session: int | None, keys: Any) -> int:
+        """A session gives messages back, or, where it is None, whoever holds them; returns how many
+        of them were held."""
         from raylay.services.protocol import queue_control
 
         count = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -490,3 +491,16 @@ def test_a_queue_may_take_over_what_is_of_instances_that_are_not_reachable() -> 
     for name in ("own", "nothing"):
         with pytest.raises(ConfigurationError, match="no distributed queue"):
             bench.keeper.proxied(name, on=True)
+
+
+def test_by_filter_messages_are_given_back_whoever_holds_them_but_where_leasing_is_strict() -> None:
+    for strict, count in ((False, 1), (True, 0)):
+        bench = Bench(replace(WORK, strict=strict))
+        bench.client(max_backlog=5)
+        owner = bench.owner()
+        bench.delivers(ONE)
+        other = bench.sessions[2] = Session(2, "operator")
+        bench.clients.acknowledge(other, QueueAck("work", "", "f", "/n", "cancel"))
+        (ask,) = owner.said("ask")
+        bench.says(control.answer(ask.header["id"], msgpack.packb({7: [1, 3]}), count=3))
+        assert other.said("ack")[0].header["n"] == count == len(owner.said("cancel"))
