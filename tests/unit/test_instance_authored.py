@@ -9,6 +9,7 @@ import pytest
 
 from raylay.services.errors import LocalProtocolError
 from raylay.services.messages.records import (
+    COMMAND_AT,
     RECORD_BYTES_MAX,
     Command,
     Flag,
@@ -60,6 +61,24 @@ def test_what_is_drafted_is_made_into_batches_by_topic_in_order() -> None:
     assert [run.ranges() for run in runs] == [[(1, 2)], [(3, 3)], [(4, 4)]]
     assert {run.publisher for run in runs} == {author.publisher}
     assert not author.runs() and len(author) == 4
+
+
+def test_what_a_topic_is_told_of_several_commands_is_a_batch_of_each() -> None:
+    """As a queue's owner drafts them in one turn: transfers, and what has left."""
+    made = Author("queues", Identity("a", "g", 0xA, life=3))
+    commands = [Command.TRANSFER, Command.QUEUE_REMOVAL, Command.QUEUE_REMOVAL, Command.TRANSFER]
+    for command in commands:
+        made.draft("work", "json", b"it", 0, command=command)
+    runs = made.runs()
+    assert [(run.count, run.payload[COMMAND_AT]) for run in runs] == [
+        (1, Command.TRANSFER),
+        (2, Command.QUEUE_REMOVAL),
+        (1, Command.TRANSFER),
+    ]
+    for at, run in zip((5, 6, 8), runs, strict=True):
+        run.first_txid = at
+    assert [draft.sequence for draft in made.committed(runs[:2])] == [1, 2, 3]
+    assert [draft.sequence for draft in made.failed(7)] == [4]
 
 
 def test_a_batch_has_a_limit_and_a_record_may_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,11 +132,11 @@ class Author:
         for draft in self._drafts:
             size += len(draft.record)
             if together and (together[-1][1:3] != draft[1:3] or size > RUN_BYTES_MAX):
-                made.append((_run(together), together))
+                made += _runs(together)
                 together, size = [], len(draft.record)
             together.append(draft)
         if together:
-            made.append((_run(together), together))
+            made += _runs(together)
         self._drafts = []
         self._under_way += made
         return [run for run, _ in made]
@@ -166,7 +166,14 @@ class Author:
         return undone
 
 
-def _run(drafts: list[Draft]) -> Run:
+def _runs(drafts: list[Draft]) -> list[tuple[Run, list[Draft]]]:
+    """Drafts of one topic and type: a run of each stretch that may be one, which are messages, or
+    records of one command."""
     payload = b"".join(draft.record for draft in drafts)
-    (chunk,) = scan(payload)
-    return run_of(chunk, payload)
+    made: list[tuple[Run, list[Draft]]] = []
+    at = 0
+    for chunk in scan(payload):
+        run = run_of(chunk, payload)
+        made.append((run, drafts[at : at + run.count]))
+        at += run.count
+    return made
