@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from raylay.services.messages.ranges import Range
-from raylay.services.queues.records import Acknowledgment, pack_acknowledgment
+from raylay.services.queues.records import Acknowledgment, pack_acknowledgment, parts_of
 
 
 class AckRecord(NamedTuple):
@@ -19,6 +19,19 @@ class AckRecord(NamedTuple):
     message_type: str
     body: bytes
     messages: int
+
+
+def records_of(queue: str, message_type: str, said: Acknowledgment) -> list[AckRecord]:
+    """As many records as it takes."""
+    return [
+        AckRecord(
+            queue,
+            message_type,
+            pack_acknowledgment(part),
+            sum(last - first + 1 for ranges in part.keys.values() for first, last in ranges),
+        )
+        for part in parts_of(said)
+    ]
 
 
 class AckBook:
@@ -55,13 +68,8 @@ class AckBook:
         """What is to be published: nothing of it is in here any more."""
         made = []
         for (queue, message_type, how), of_publisher in self._ranges.items():
-            count = 0
-            keys = {}
-            for publisher, ranges in of_publisher.items():
-                keys[publisher] = found = _ascending(ranges)
-                count += sum(last - first + 1 for first, last in found)
-            body = pack_acknowledgment(Acknowledgment(keys, how))
-            made.append(AckRecord(queue, message_type, body, count))
+            keys = {publisher: _ascending(each) for publisher, each in of_publisher.items()}
+            made += records_of(queue, message_type, Acknowledgment(keys, how))
         self._ranges.clear()
         self.messages = 0
         return made

@@ -11,7 +11,7 @@ import msgpack
 from raylay.services.client.asking import Asking
 from raylay.services.client.events import CommandAnswered, CommandWanted, Disconnected, Tell
 from raylay.services.client.publishing import Publishing
-from raylay.services.client.queue_acks import AckBook, AckRecord
+from raylay.services.client.queue_acks import AckBook, AckRecord, records_of
 from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
 from raylay.services.client.subscription import Subscription
 from raylay.services.errors import LocalProtocolError, PublishStoreFull, RaylayError
@@ -21,7 +21,6 @@ from raylay.services.protocol.frames import Header
 from raylay.services.queues.records import (
     Acknowledgment,
     keys_of,
-    pack_acknowledgment,
     read_acknowledgment,
 )
 
@@ -86,7 +85,8 @@ class Queueing(Publishing, Asking):
         self, queue: str, bookmarks: Iterable[str], *, message_type: str = "json", how: str = "ack"
     ) -> int:
         """Acknowledges messages of a queue by their bookmarks, whoever holds them. It is published:
-        `flush` waits until it is durable, and says what was refused. Returns its sequence.
+        `flush` waits until it is durable, and says what was refused. Returns its sequence, the last
+        one where it takes several records.
 
         Args:
             bookmarks: `Message.bookmark` of each.
@@ -102,9 +102,9 @@ class Queueing(Publishing, Asking):
                 f"to acknowledge messages of {queue} give bookmarks of the form publisher|sequence|"
             )
         keys = keys_of((point.publisher, point.sequence) for point in points)
-        return self._publish_ack(
-            AckRecord(queue, message_type, pack_acknowledgment(Acknowledgment(keys, how)), 0)
-        )
+        for record in records_of(queue, message_type, Acknowledgment(keys, how)):
+            sequence = self._publish_ack(record)
+        return sequence
 
     async def acknowledge_matching(
         self, queue: str, filter: str, *, message_type: str = "json", how: str = "ack"

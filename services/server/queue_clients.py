@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.ranges import Range
 from raylay.services.protocol.codec import Codec
 from raylay.services.protocol.commands import (
     QueueAck,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     # Most instances have no queues.
     from raylay.services.queues.decisions import Consumer, Leased
     from raylay.services.queues.door import QueueDoor
-    from raylay.services.queues.records import Acknowledgment
 
 SHOWN_CHARACTERS = 200
 BACKLOG_WHILE_FULL = 1
@@ -218,12 +216,16 @@ class QueueClients:
 
     def acknowledge(self, client: QueueClient, command: QueueAck) -> None:
         """Acknowledges, expires or gives back what a filter fits."""
+        count = 0
+
+        def told(answer: Answer) -> None:
+            nonlocal count
+            count += self._found(client, command, door, answer)
+            if client.is_open and not answer.more and not answer.error:
+                self._answer(client, command.command_id, count)
+
         try:
             door = self._named(command.topic, command.message_type, client)
-
-            def told(answer: Answer) -> None:
-                self._found(client, command, door, answer)
-
             control = self._keeper.controls[door.definition.stored_as]
             control.ask("keys", command.filter, told)
         except RemoteProtocolError as error:
@@ -231,16 +233,17 @@ class QueueClients:
 
     def _found(
         self, client: QueueClient, command: QueueAck, door: QueueDoor, answer: Answer
-    ) -> None:
-        from raylay.services.queues.records import Acknowledgment
+    ) -> int:
+        """A part of what the owner found: how many messages it was done to."""
+        from raylay.services.queues.records import Acknowledgment, parts_of
 
         if not client.is_open:
-            return
+            return 0
         if answer.error:
             self._refuse(
                 client, command.command_id, RemoteProtocolError(answer.error, "bad_filter")
             )
-            return
+            return 0
         flat = msgpack.unpackb(answer.body, strict_map_key=False)
         keys = {
             publisher: list(zip(each[::2], each[1::2], strict=True))
@@ -248,12 +251,10 @@ class QueueClients:
         }
         if command.how == "cancel":
             holder = client.number if door.definition.strict else None
-            count = self._keeper.cancelled(door, holder, keys)
-        else:
-            said = Acknowledgment(keys, command.how)
-            said = door.judged(said, client.publisher, self._here.now_us())
-            count = sum(self._keeper.acknowledge(door, each) for each in _parts(said))
-        self._answer(client, command.command_id, count)
+            return self._keeper.cancelled(door, holder, keys)
+        said = Acknowledgment(keys, command.how)
+        said = door.judged(said, client.publisher, self._here.now_us())
+        return sum(self._keeper.acknowledge(door, each) for each in parts_of(said))
 
     def _answer(self, client: QueueClient, command_id: str, count: int) -> None:
         if command_id:
@@ -363,24 +364,3 @@ class _Rows:
 def _name_of(consumer: Consumer) -> str:
     """The id that the client gave its subscription."""
     return consumer[1].partition(":")[2]
-
-
-def _parts(said: Acknowledgment) -> list[Acknowledgment]:
-    """As many records as it takes."""
-    from raylay.services.queues.records import RANGES_MAX
-
-    parts: list[Acknowledgment] = []
-    keys: dict[int, list[Range]] = {}
-    room = RANGES_MAX
-    for publisher, ranges in said.keys.items():
-        left = list(ranges)
-        while left:
-            taken, left = left[:room], left[room:]
-            keys[publisher] = taken
-            room -= len(taken)
-            if not room:
-                parts.append(said._replace(keys=keys))
-                keys, room = {}, RANGES_MAX
-    if keys:
-        parts.append(said._replace(keys=keys))
-    return parts

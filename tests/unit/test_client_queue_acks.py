@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.client.queue_acks import AckBook
-from raylay.services.queues.records import Acknowledgment, read_acknowledgment
+from raylay.services.queues.records import RANGES_MAX, Acknowledgment, read_acknowledgment
 
 
 def test_what_follows_one_another_is_one_range() -> None:
@@ -39,6 +39,16 @@ def test_what_could_not_be_published_is_said_with_what_comes_next() -> None:
     assert book.messages == 3
     (record,) = book.take()
     assert read_acknowledgment(record.body).keys == {5: [(1, 3)]} and record.messages == 3
+
+
+def test_what_is_done_far_apart_is_as_many_records_as_it_takes() -> None:
+    book = AckBook()
+    count = RANGES_MAX + 10
+    for sequence in range(count):
+        book.add("work", "json", 5 + sequence % 2, 1 + 2 * sequence)
+    made = book.take()
+    assert [read_acknowledgment(each.body).how for each in made] == ["ack", "ack"]
+    assert sum(each.messages for each in made) == count
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 20)), max_size=40))

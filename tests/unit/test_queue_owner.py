@@ -9,6 +9,7 @@ import pytest
 from raylay.services.errors import StorageError
 from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.programs.queue_owner.answering import RANGES_AT_ONCE, key_parts
 from raylay.services.programs.queue_owner.beginning import beginning, rules_of, start_of
 from raylay.services.programs.queue_owner.bodies import Bodies
 from raylay.services.protocol.queue_control import Begin
@@ -165,3 +166,14 @@ def test_a_directory_that_was_put_back_uses_no_tag_twice() -> None:
         start = start_of(config, Snapshot(), begin)
         numbers.add(Drafts("a", 0xA, start.life, start.fence_txid).number())
     assert len(numbers) == 3
+
+
+def test_messages_far_apart_are_told_in_answers_that_one_turn_takes() -> None:
+    keys = [(publisher, 2 * at) for publisher in (7, 8) for at in range(1, RANGES_AT_ONCE)]
+    parts = key_parts(keys)
+    assert [sum(map(len, flat.values())) for flat, _ in parts] == [
+        2 * RANGES_AT_ONCE,
+        2 * (len(keys) - RANGES_AT_ONCE),
+    ]
+    assert sum(count for _, count in parts) == len(keys)
+    assert key_parts([]) == [({}, 0)]

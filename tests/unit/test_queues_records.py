@@ -73,7 +73,7 @@ def test_what_clients_may_leave_out() -> None:
         (
             read_acknowledgment,
             {"acks": {7: [n // 2 * 2 + 1 for n in range(2 * RANGES_MAX + 2)]}},
-            "more than 65536 ranges: send several",
+            "more than 4096 ranges: send several",
         ),
         (read_removal, {"by": "a", "gone": {}, "why": "bored"}, "why is none of time_limit"),
         (read_removal, {"by": "", "gone": {}, "why": "sent"}, "by is no name"),

@@ -103,7 +103,7 @@ class Bench:
             ),
             state=SimpleNamespace(get=self.state.get),
             loop=SimpleNamespace(
-                call_soon=self.later.append,
+                call_soon=lambda work: self.later.append(work),
                 call_later=lambda delay_s, work: self.later.append(work),
             ),
             journal=SimpleNamespace(removable=self.floors.append),
@@ -358,6 +358,21 @@ def test_by_filter_the_owner_finds_them_and_the_instance_does_it(how: str, write
     (ask,) = owner.said("ask")
     bench.says(control.answer(ask.header["id"], b"", count=0, error="no filter"))
     assert client.said("ack")[0].header["reason"] == "bad_filter"
+
+
+def test_what_a_filter_found_comes_in_parts_and_is_answered_once() -> None:
+    bench = Bench()
+    client, owner = bench.client(), bench.owner()
+    bench.clients.acknowledge(client, QueueAck("work", "", "f", "/n", "ack"))
+    number = owner.said("ask")[0].header["id"]
+    bench.says(control.answer(number, msgpack.packb({7: [1, 3]}), count=3, more=True))
+    assert not client.said("ack")
+    bench.turn()
+    assert len(bench.authored) == 1
+    bench.says(control.answer(number, msgpack.packb({7: [5, 5], 8: [1, 1]}), count=2))
+    assert client.said("ack")[0].header["n"] == 5
+    bench.turn()
+    assert len(bench.authored) == 2
 
 
 def test_without_its_owner_a_queue_cannot_be_asked() -> None:

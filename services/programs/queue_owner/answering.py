@@ -18,9 +18,31 @@ from raylay.services.queues.records import keys_of
 from raylay.services.transports.framed import FramedConnection, Outbox
 
 LOOKED_AT_ONCE = 200
+RANGES_AT_ONCE = 2_048
+"""Of messages that are acknowledged by a filter: an instance takes as many in 3 ms."""
 ROWS_BYTES = 256 * 1024
 PAUSE_S = 0.005
 """While the instance does not read."""
+
+
+def key_parts(keys: list[tuple[int, int]]) -> list[tuple[dict[int, list[int]], int]]:
+    """These messages in answers of so few ranges that an instance acknowledges each in one turn.
+
+    Returns:
+        Of each answer: publisher to first, last, first, last, …; and how many messages it is of.
+    """
+    parts: list[tuple[dict[int, list[int]], int]] = []
+    flat: dict[int, list[int]] = {}
+    count = ranges = 0
+    for publisher, found in keys_of(keys).items():
+        for first, last in found:
+            if ranges == RANGES_AT_ONCE:
+                parts.append((flat, count))
+                flat, count, ranges = {}, 0, 0
+            flat.setdefault(publisher, []).extend((first, last))
+            count += last - first + 1
+            ranges += 1
+    return [*parts, (flat, count)]
 
 
 class Answering:
@@ -71,11 +93,15 @@ class Answering:
             found.append(message.key)
             if not at % LOOKED_AT_ONCE:
                 await asyncio.sleep(0)
-        flat = {
-            publisher: [each for pair in ranges for each in pair]
-            for publisher, ranges in keys_of(found).items()
-        }
-        self._instance.send(control.answer(number, msgpack.packb(flat), count=len(found)))
+        parts = key_parts(found)
+        for at, (flat, count) in enumerate(parts, 1):
+            more = at < len(parts)
+            body = msgpack.packb(flat)
+            self._instance.send(control.answer(number, body, count=count, more=more))
+            self._outbox.flush()
+            if more:
+                # Each part is a turn of the instance, between which it does everything else.
+                await asyncio.sleep(PAUSE_S)
 
     async def _rows(self, number: int, wanted: Expression | None) -> None:
         rows: list[bytes] = []
