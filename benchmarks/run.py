@@ -31,6 +31,8 @@ from publishers import NAMES as PUBLISHERS
 from publishers import many_publishers
 from queries import FILTERED, HOLES, holes, publish_filtered, queries
 from queries import NAMES as QUERIES
+from queues import LOCAL, OF_REDIS, PACED, REDIS, SHARED, queue_local, queue_memory, queue_pair
+from queues import MEMORY as QUEUE_MEMORY
 from regions import NAMES as REGIONS
 from regions import regions
 from throughput import (
@@ -103,6 +105,9 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (FILTERED_LIVE, filtered_live, ""),
     (FILTERED, publish_filtered, "filtered"),
     (QUERIES, queries, ""),
+    ((*LOCAL, *PACED, *REDIS, *OF_REDIS), queue_local, ""),
+    (SHARED, queue_pair, ""),
+    (QUEUE_MEMORY, queue_memory, ""),
     (HOLES, holes, ""),
     (("log_append_fsync",), log_append_fsync, ""),
     (("socket_echo",), socket_echo, ""),
