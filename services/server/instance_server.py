@@ -47,6 +47,7 @@ from raylay.services.server.node_address import following
 from raylay.services.server.opening import JOURNAL_DIRECTORY, STATE_FILE, open_journal
 from raylay.services.server.performing import Performing
 from raylay.services.server.placements import PlacementKeeper
+from raylay.services.server.queue_asking import QueueAsking
 from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.recovery import Recovery
@@ -195,6 +196,7 @@ class InstanceServer:
 
     def _performing(self, folds: Folds) -> Performing:
         self._queues.reachable = self._reachable
+        self.upstreams.requested = QueueAsking(self._queues, self.links.controls).came
         return Performing(
             self.here,
             clients=self.clients,
