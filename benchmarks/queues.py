@@ -81,7 +81,7 @@ class _Consumers:
     @property
     def count(self) -> int:
         for task in self._tasks:
-            if task.done():
+            if task.done() and not task.cancelled():
                 task.result()
         return sum(self.counts)
 
