@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from context import Bench, Figure, body, percentile, publish_all
@@ -139,11 +140,8 @@ async def queue_local(bench: Bench) -> list[Figure]:
                 clients = [bench.client(fabric) for _ in range(count)]
                 async with _Consumers(clients, backlog) as consumers:
                     messages = MESSAGES[backlog]
-                    value = await _best(
-                        messages,
-                        consumers,
-                        lambda: publish_all(publisher, "bench/work", message, messages),  # noqa: B023
-                    )
+                    run = partial(publish_all, publisher, "bench/work", message, messages)
+                    value = await _best(messages, consumers, run)
                 figures.append(Figure(f"queue_{count}_backlog_{backlog}", value, "messages/s"))
             figures += await _paced(bench, fabric, publisher)
     finally:
