@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylay.services.commands.messages import client_options
-from raylay.services.commands.options import FabricOption, GroupOption, ServerOption
+from raylay.services.commands.options import FabricOption, GroupOption, ServerOption, running
 from raylay.services.commands.publishing import INTERRUPTED
 from raylay.services.commands.waiting_lines import WaitingLines
 
@@ -97,6 +97,21 @@ def cancel(
 ) -> None:
     """Give back the messages that consumers hold and that pass --filter: others get them."""
     _say(queue, None, content, message_type, "cancel", (fabric, group, server))
+
+
+@queue_app.command("proxied")
+def proxied(
+    queue: QueueArgument,
+    instance: Annotated[str, typer.Argument(help="The instance that is to deliver them.")],
+    fabric: FabricOption = "",
+    off: Annotated[bool, typer.Option("--off", help="No more.")] = False,
+) -> None:
+    """Let one instance take over the messages of instances that it cannot reach, until --off or its
+    restart. Instances that are only cut off may deliver them too: let no consumers use those."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(running(fabric).name) as attached:
+        typer.echo(attached.proxied(instance, queue, on=not off))
 
 
 def _say(

@@ -459,18 +459,33 @@ class Instances(Held):
         self.declared.instance(name)
         self._ask(name, "inject", f"inject into {name}", kind, seconds, options)
 
+    def proxied(self, name: str, queue: str, *, on: bool = True) -> str:
+        """Lets a queue of an instance take over messages of instances that it is not connected to,
+        or no more. An instance that is only cut off may deliver them too: turn it on at one, and
+        let no consumers use the others meanwhile. A restart of the instance turns it off.
+
+        Returns:
+            A sentence for people, with that risk.
+
+        Raises:
+            FabricError: there is no such queue, it is local, or the instance cannot be asked.
+        """
+        self.declared.instance(name)
+        what = f"proxied transfer of {queue} at {name}"
+        return str(self._ask(name, "proxied", what, queue, on))
+
     def _control(self, name: str, destination: str, verb: str, *options: bool) -> None:
         instance = self.declared.instance(name)
         if destination not in {known.name for known in instance.destinations}:
             raise FabricError(f"instance {name} has no destination {destination}")
         self._ask(name, verb, f"{verb} of {destination} at {name}", destination, *options)
 
-    def _ask(self, name: str, verb: str, what: str, *arguments: Any) -> None:
+    def _ask(self, name: str, verb: str, what: str, *arguments: Any) -> Any:
         handle = self._handle(name)
         if handle is None:
             raise FabricError(f"instance {name} does not run")
         ray = ray_module()
         try:
-            ray.get(getattr(handle, verb).remote(*arguments), timeout=STATUS_TIMEOUT_S)
+            return ray.get(getattr(handle, verb).remote(*arguments), timeout=STATUS_TIMEOUT_S)
         except ray.exceptions.RayError as error:
             raise FabricError(f"{what}: {first_line(error)}") from None

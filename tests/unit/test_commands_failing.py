@@ -54,6 +54,7 @@ GIVEN = {
     "queue ack": "work 7|1| F",
     "queue expire": "work --filter 1=1 F",
     "queue cancel": "work --filter 1=1 F",
+    "queue proxied": "work here-1 F",
     "trace": "PATH",
     "drill": "kill-instance F",
     "drill --clean": "F",
