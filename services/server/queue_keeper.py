@@ -8,6 +8,7 @@ here it is carried there, and what holds is done. Of queues that there are none 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     # Most instances have no queues.
     from raylay.services.core.queues import Queues
     from raylay.services.messages.topic_book import QueueTopics
+    from raylay.services.protocol.queue_control import Delivery
     from raylay.services.queues.decisions import Consumer, Key, Leased
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.door import Asked, QueueDoor
     from raylay.services.queues.records import Acknowledgment
 
-FOLDED_AT_ONCE = 100
 HERALD_KEY = "herald/"
 """Entry of the state store: under which incarnation the journal says who bears it."""
 QUESTIONS_MAX = 1_000
@@ -79,6 +80,9 @@ class QueueControl:
         """What is up to here is not needed of the journal."""
         self._keeper = keeper
         self._here = keeper.here
+        self._to_judge: deque[tuple[Delivery, int]] = deque()
+        """What the owner decided, and up to where the journal is to be folded before it is judged.
+        It is as much as consumers may hold, at most."""
         self._asked: dict[int, Callable[[Answer], None]] = {}
         self._asked_last = 0
         self.process = Supervisor(keeper.here, self._start, self._process_ended, self._kill_failed)
@@ -135,6 +139,7 @@ class QueueControl:
             self.pid = 0
             self.why = f"its process ended: {why}"
             self.door.owner_left()
+            self._to_judge.clear()
             asked, self._asked = self._asked, {}
             for told in asked.values():
                 told(Answer(b"", False, f"the owner of queue {self.name} has ended: try again"))
@@ -182,9 +187,18 @@ class QueueControl:
             self._here.report(control.text(header, "event"), queue=self.name, **(details or {}))
 
     def _deliver(self, header: Header, body: bytes) -> None:
+        control = self._control
+        self._to_judge.append((control.read_deliver(header, body), self._keeper.committed()))
+        self.judge()
+
+    def judge(self) -> None:
+        """Does what still holds of what the owner decided, once the door knows all that was
+        committed when it came. What takes long to be folded is not hurried for it."""
+        while self._to_judge and self._to_judge[0][1] <= self._keeper.folded_txid():
+            self._judge(self._to_judge.popleft()[0])
+
+    def _judge(self, delivery: Delivery) -> None:
         control, keeper = self._control, self._keeper
-        delivery = control.read_deliver(header, body)
-        keeper.catch_up()
         decision = delivery.decision
         decided = self.door.decide(decision, self._here.now_us())
         if decided.send:
@@ -356,6 +370,7 @@ class QueueKeeper:
         frame = queue_control.told(batch.last_txid)
         for control in self.controls.values():
             control.say(frame)
+            control.judge()
         if self._unheralded:
             self._note_heralds()
 
@@ -382,12 +397,14 @@ class QueueKeeper:
         for name, control in self.controls.items():
             control.say(queue_control.failed(tags.get(name, ()), committed_txid))
 
-    def catch_up(self) -> None:
-        """Before a decision is judged: all that was acknowledged is folded."""
+    def committed(self) -> int:
+        """The last transaction that is committed, and may have been acknowledged to somebody."""
         self._commits.catch_up()
-        behind = self._folds.behind()
-        while behind is not None and not behind.done:
-            behind.take(FOLDED_AT_ONCE)
+        return self.here.machine.committed_txid
+
+    def folded_txid(self) -> int:
+        """All up to there is folded."""
+        return self._folds.folded_txid(self.here.machine.committed_txid)
 
     # -- what owners want ----------------------------------------------------------------------
     def draft(self, door: QueueDoor, said: Any) -> None:

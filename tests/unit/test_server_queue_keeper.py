@@ -254,6 +254,33 @@ def test_a_client_whose_socket_is_full_is_sent_no_more_until_it_is_not() -> None
     assert not owner.said("sub")
 
 
+def test_what_takes_long_to_be_folded_is_not_hurried_for_a_delivery() -> None:
+    """Something else folds a commit in turns; that a message was acknowledged stands behind it."""
+    bench = Bench()
+    client, owner = bench.client(max_backlog=5), bench.owner()
+    unfolded = SimpleNamespace(folded_txid=5)
+    bench.folds.unfolded = cast(Any, unfolded)
+    bench.delivers(ONE, TWO, folded_txid=5)
+    bench.delivers(Leased(4, (7, 3), 93, 0), folded_txid=5)
+    assert not client.said("p") and not owner.said("bounce")
+    unfolded.folded_txid = 6
+    bench.commits((7, 1), txid=6)
+    assert b"".join(frame.body for frame in client.said("p")) == RECORDS[1] + RECORDS[2]
+    (frame,) = owner.said("bounce")
+    assert control.read_leases(frame.body) == [((7, 1), 91)]
+
+
+def test_what_an_owner_decided_that_ended_is_not_done() -> None:
+    bench = Bench()
+    client, owner = bench.client(), bench.owner()
+    bench.folds.unfolded = cast(Any, SimpleNamespace(folded_txid=5))
+    bench.delivers(ONE)
+    bench.work.lost(cast(Any, owner), "killed")
+    bench.folds.unfolded = None
+    bench.commits((7, 2), txid=6)
+    assert not client.said("p") and not bench.work.door.lease_count
+
+
 def test_drafts_are_journaled_together_and_told_where_they_fail() -> None:
     bench = Bench()
     owner = bench.owner()
