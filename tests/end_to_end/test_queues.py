@@ -12,14 +12,14 @@ from typing import Any
 
 import msgpack
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, Server
+from end_to_end.test_instance import DEADLINE_S, Client, Server, free_ports
 
 from raylay.services.messages.records import Command, RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Frame
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.records import Acknowledgment, keys_of, pack_acknowledgment
-from raylay.services.server.config import InstanceConfig
+from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 Key = tuple[int, int]
 
@@ -294,3 +294,49 @@ def solo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Con
         time.sleep(0.02)
     yield server, ann
     server.kill()
+
+
+@pytest.mark.slow
+def test_work_moves_to_the_instance_whose_consumers_have_time(tmp_path: Path) -> None:
+    """All is published at A, whose consumer holds two messages and does nothing; B's does the
+    rest, which B is granted on request."""
+    ports = dict(zip("AB", free_ports(2), strict=True))
+    made: dict[str, Server] = {}
+    for name, other in (("A", "B"), ("B", "A")):
+        destination = DestinationConfig(
+            f"to-{other}", "g", True, (f"127.0.0.1:{ports[other]}",), retry_ms_max=200
+        )
+        config = InstanceConfig(
+            name,
+            "g",
+            destinations=(destination,),
+            replication_port=ports[name],
+            first=name == "A",
+            topics=(TopicRule(".*", "json"),),
+            queue_definitions=(work(subscription_backlog_max=10),),
+        )
+        made[name] = Server(tmp_path / name, config)
+    try:
+        publisher = Client(made["A"].address, "pub")
+        publisher.publish(range(1, 41))
+        publisher.persisted(40)
+        idle = Consumer(made["A"].address, "idle", max_backlog=2)
+        held = {key for key, _ in idle.take()}
+        busy = Consumer(made["B"].address, "busy", max_backlog=10)
+        done: set[Key] = set()
+        while len(done) + len(held) < 40:
+            taken = {key for key, _ in busy.take()}
+            assert not taken & (done | held)
+            busy.persisted(busy.done(list(taken)))
+            done |= taken
+            held -= done
+            while len(held) < 2:
+                held |= {key for key, _ in idle.take()}
+        assert len(done) == 38
+        deadline_s = time.monotonic() + DEADLINE_S
+        while (found := busy.status()["json/work"]).get("transferred_in") != 38:
+            assert time.monotonic() < deadline_s, found
+            time.sleep(0.05)
+    finally:
+        for server in made.values():
+            server.kill()
