@@ -33,8 +33,8 @@ DAMAGED_SUFFIX = ".damaged"
 """Behind the name of a store that was moved aside. One is kept: it is for who wants to look."""
 DAMAGED_MARK = "sow.damaged"
 """A file that says that the store was found to be damaged in the life before."""
-FINGERPRINT = b"f"
-"""Entry of a topic: of which configuration its records are."""
+FINGERPRINT, RULES = b"f", b"r"
+"""Entries of a topic: of which configuration its records are, and by which rules its history."""
 WRITE_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 10.0
 """Between two writes where only the transaction id has moved, which frees journal."""
@@ -136,7 +136,7 @@ class SowKeeper:
         store: SowStore = MemorySowStore()
         if not all(each.transient for each in config.sow):
             store = self._store = LmdbSowStore(path)
-        self._match(store)
+        whole_from_us = self._match(store)
         book = sow_book(
             config.sow,
             config.type_definitions,
@@ -144,6 +144,8 @@ class SowKeeper:
             instance=config.name,
             group=config.group,
         )
+        for topic in book.topics:
+            topic.state.whole_from_us = whole_from_us.get(topic.stored_as, 0)
         feature = SowFeature(book)
         problems = feature.begin(journal.first_txid, journal.recovered.next_txid - 1)
         if feature.is_urgent:
@@ -151,10 +153,15 @@ class SowKeeper:
             feature.saved()
         return feature, problems
 
-    def _match(self, store: SowStore) -> None:
-        """What is of another configuration is of no use: the topic begins anew."""
+    def _match(self, store: SowStore) -> dict[str, int]:
+        """What is of another configuration is of no use: the topic begins anew. Returns from when
+        on each history is whole."""
+        from raylay.services.sow.history_rules import went_on
+
         here = self._here
         prints: dict[str, tuple[dict[bytes, bytes | None], int]] = {}
+        rules = {each.stored_as: each.rules for each in here.config.sow}
+        whole_from_us: dict[str, int] = {}
         for name, wanted in fingerprints(here.config).items():
             topic = store.topic(name)
             found = topic.get(FINGERPRINT)
@@ -176,10 +183,17 @@ class SowKeeper:
                         else ""
                     ),
                 )
-            if found != wanted:
-                prints[name] = {FINGERPRINT: wanted}, topic.txid
+            made: dict[bytes, bytes | None] = {} if found == wanted else {FINGERPRINT: wanted}
+            if rules[name].window_us:
+                ruled = topic.get(RULES) if found == wanted else None
+                entry, whole_from_us[name] = went_on(ruled, rules[name], here.now_us())
+                if ruled != entry:
+                    made[RULES] = entry
+            if made:
+                prints[name] = made, topic.txid
         if prints:
             store.commit(prints)
+        return whole_from_us
 
     def _move_aside(self, path: Path, why: str) -> None:
         """Puts a store away that cannot be used, and says so."""

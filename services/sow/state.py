@@ -143,6 +143,8 @@ class SowState:
         self._newest_taken_us: dict[bytes, int] = {}
         self._queries: list[Watching] = []
         self._as_of_us: list[int] = []
+        self.whole_from_us = 0
+        """Its history is not told of before (history_rules.py)."""
         self._pruned_to = VERSION
         self._older_kept = False
         self._to_prune = self._to_forget = 0
@@ -260,7 +262,8 @@ class SowState:
     def versions(self, past: Past, now_us: int) -> Iterator[SowRecord]:
         """Every version by key and time, for who asks of a moment; none where it is before the
         history's window, which ends now. What there is of it is not pruned until they end."""
-        if not self.rules.window_us or past.time_us < now_us - self.rules.window_us:
+        window_us = self.rules.window_us
+        if not window_us or past.time_us < max(now_us - window_us, self.whole_from_us):
             return
         self._as_of_us.append(past.time_us)
         try:
@@ -486,8 +489,7 @@ class SowState:
         newest_us = self._newest(key)
         time_us = record.updated_us
         if newest_us is not None:
-            # Time alone tells versions apart, and none may get lost where a clock went back. With a
-            # granularity the last one counts: it must not come into an interval it is not of.
+            # Time alone tells versions apart. With a granularity the last of an interval is kept.
             time_us = max(time_us, newest_us if granularity_us else newest_us + 1)
             if granularity_us and newest_us // granularity_us == time_us // granularity_us:
                 self._set(begin + _TIME.pack(newest_us), None)

@@ -485,3 +485,47 @@ def test_a_look_up_whose_subscription_was_ended_does_not_begin_the_next_one_of_i
         assert len(house.server.clients.replays) == 1
 
     in_house(tmp_path, visit, WITH_PAST)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (SowRules(window_us=10**12, granularity_us=7_000_000), SowRules(window_us=10**12)),
+        (SowRules(window_us=5_000_000), SowRules(window_us=10**12)),
+    ],
+)
+def test_other_rules_of_a_history_make_no_past_of_what_it_let_go(
+    tmp_path: Path, before: SowRules, after: SowRules
+) -> None:
+    """A finer granularity, a longer window: what was let go under the former ones is not there."""
+    ledgers: list[Ledger] = []
+
+    def ruled(rules: SowRules) -> Any:
+        return replace(WITH_PAST, sow=(replace(STEPS, rules=rules),))
+
+    async def first(house: House) -> None:
+        here = house.server.here
+        # It was a while ago.
+        here.clock_offset_us -= 100_000_000
+        here.machine.wall_offset_us = here.now_us() - here.steady_us()
+        ledgers.append(await filled(house, random.Random(7), "steps", 30))
+        house.server._sow.book.topics[0].state.prune(here.now_us())
+
+    async def second(house: House) -> None:
+        (ledger,) = ledgers
+        reader = await house.client("r")
+        for txid in range(1, len(ledger.bodies)):
+            name = f"s{txid}"
+            reader.send(rewind(name, ledger.bookmark(txid), "steps"))
+            mine = got(await completed(reader, name), name)
+            assert mine.state in ({}, ledger.states[txid]), txid
+            assert mine.bodies == ledger.behind(txid), txid
+        ledger.house, door = house, await house.client("z")
+        for number in range(2):
+            await ledger.publish(door, "z", {"id": "z", "v": number})
+        txid = len(ledger.bodies) - 1
+        reader.send(rewind("since", ledger.bookmark(txid), "steps"))
+        assert got(await completed(reader, "since"), "since").state == ledger.states[txid]
+
+    in_house(tmp_path, first, ruled(before))
+    in_house(tmp_path, second, ruled(after))
