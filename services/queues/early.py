@@ -26,6 +26,8 @@ Piece = tuple[int, int, Value]
 STEPS = 16
 """Into so many parts the time is cut for which removals are kept: those of one part are forgotten
 together."""
+COUNTED_MAX = (1 << 63) - 1
+"""What is told in a frame is no higher."""
 
 
 class Stretches(Generic[Value]):
@@ -44,8 +46,9 @@ class Stretches(Generic[Value]):
     def __bool__(self) -> bool:
         return bool(self._firsts)
 
-    def __len__(self) -> int:
-        """How many sequences there are."""
+    @property
+    def count(self) -> int:
+        """How many sequences there are: more than `len` may say, for somebody else says which."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def take(self, first: int, last: int) -> list[Piece[Value]]:
@@ -116,8 +119,10 @@ class Book(Generic[Value]):
     def __bool__(self) -> bool:
         return bool(self.publishers)
 
-    def __len__(self) -> int:
-        return sum(map(len, self.publishers.values()))
+    @property
+    def count(self) -> int:
+        """How many sequences there are."""
+        return sum(each.count for each in self.publishers.values())
 
     def add(self, publisher: int, first: int, last: int, value: Value) -> None:
         """See `Stretches.add`."""
@@ -181,8 +186,8 @@ class EarlyEntries:
 
     @property
     def removals_waiting(self) -> int:
-        """Messages whose removal is known and that have not come."""
-        return len(self._removals)
+        """Messages whose removal is known and that have not come, up to `COUNTED_MAX`."""
+        return min(self._removals.count, COUNTED_MAX)
 
     def removed(self, publisher: int, ranges: list[Range], txid: int, at_us: int) -> None:
         """These messages have not come, and were removed by the record with this transaction id,

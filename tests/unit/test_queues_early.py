@@ -36,7 +36,7 @@ def test_stretches_are_a_dict_of_sequences_kept_as_ranges() -> None:
             pieces = list(stretches)
             assert {n: v for a, b, v in pieces for n in range(a, b + 1)} == model
             assert all(one[1] < two[0] for one, two in itertools.pairwise(pieces))
-            assert len(stretches) == len(model)
+            assert stretches.count == len(model)
 
 
 def test_a_hundred_thousand_acknowledgments_in_order_are_one_piece() -> None:

@@ -13,6 +13,7 @@ from raylay.services.expressions.expression import expression
 from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.messages.records import Command, Flag, RecordBuilder, Run
 from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.protocol import queue_control as control
 from raylay.services.queues.decisions import (
     Decision,
     Deliver,
@@ -487,6 +488,18 @@ def test_acknowledgments_win_everywhere_whoever_sent_them() -> None:
     assert delivered(here.take()) == {ONE: [2]}
     here.ack(1, 3)
     assert set(here.machine.registers()) == {(P, 4)}
+
+
+def test_an_acknowledgment_of_all_that_there_can_be_is_counted() -> None:
+    """Whoever wrote it: it is in the journal for good, and read at each start."""
+    here = Instance()
+    for publisher in (P, P + 1):
+        body = pack_acknowledgment(Acknowledgment({publisher: [(1, (1 << 64) - 1)]}))
+        here.command(Command.QUEUE_ACKNOWLEDGMENT, body)
+    status = here.machine.status()
+    assert status["deferred_ack_count"] == (1 << 63) - 1
+    control.counts(1, status)
+    assert Snapshot.from_bytes(here.machine.stored())
 
 
 def test_what_comes_before_its_message_is_kept_and_what_left_is_not() -> None:
