@@ -23,6 +23,7 @@ CHAPTERS = {
         "filters",
         "sow",
         "sow-topics",
+        "queues",
         "topology",
         "configuration",
         "pipeline",

@@ -4,6 +4,7 @@ them. See docs/protocol.md, "Queues".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -267,20 +268,36 @@ class QueueClients:
 
     # -- questions -----------------------------------------------------------------------------
     def status(self, client: QueueClient, command: QueueStatus) -> None:
-        """How a queue is, or all of them."""
+        """How a queue is, as its owner says now, or all of them as of half a second ago."""
         found = self._keeper.status().get("queues", {})
         try:
-            if command.topic:
-                door = self._named(command.topic, command.message_type, client)
-                found = found[door.definition.stored_as]
+            if not command.topic:
+                self._say_status(client, command, found)
+                return
+            door = self._named(command.topic, command.message_type, client)
         except RemoteProtocolError as error:
             self._refuse(client, command.command_id, error)
             return
-        client.send(
-            client.codec.acknowledgment(
-                "processed", command.command_id or "-", body=msgpack.packb(found)
-            )
-        )
+        name = door.definition.stored_as
+        control = self._keeper.controls[name]
+
+        def told(answer: Answer) -> None:
+            if not answer.error:
+                control.counts = json.loads(answer.body)
+            if client.is_open:
+                self._say_status(client, command, control.status())
+
+        try:
+            control.ask("status", "", told)
+        except RemoteProtocolError:
+            # Without its owner: as it was last heard of.
+            self._say_status(client, command, found[name])
+
+    def _say_status(
+        self, client: QueueClient, command: QueueStatus, found: Mapping[str, Any]
+    ) -> None:
+        body = msgpack.packb(found)
+        client.send(client.codec.acknowledgment("processed", command.command_id or "-", body=body))
 
     def sow(self, client: QueueClient, command: Sow, door: QueueDoor) -> None:
         """The messages that nobody has, as they are now.

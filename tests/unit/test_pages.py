@@ -23,6 +23,7 @@ FOR_USERS = (
     "docs/getting-started.md",
     "docs/coming-from.md",
     "docs/scenarios.md",
+    "docs/queues.md",
     "docs/clients.md",
     "docs/fabric.md",
     "docs/topology.md",

@@ -462,6 +462,16 @@ def test_one_queue_is_asked_how_it_is_or_all() -> None:
     assert client.said("ack")[0].header["reason"] == "no_queue"
 
 
+def test_a_queue_is_asked_how_it_is_now() -> None:
+    bench = Bench()
+    client, owner = bench.client(), bench.owner()
+    bench.clients.status(client, QueueStatus("work", "json", "q"))
+    (ask,) = owner.said("ask")
+    assert ask.header["what"] == "status" and not client.said("ack")
+    bench.says(control.answer(ask.header["id"], b'{"queue_depth": 3}', count=0))
+    assert msgpack.unpackb(client.said("ack")[0].body)["queue_depth"] == 3
+
+
 def test_a_cancel_without_an_id_is_not_answered() -> None:
     bench = Bench()
     client = bench.client()
