@@ -123,6 +123,12 @@ class Queueing(Publishing, Asking):
         found, _ = await self._command(header | {"how": how})
         return int(found.get("n") or 0)
 
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """As of publishes; acknowledgments of queues' messages that wait for others are said
+        before."""
+        self._say_acks()
+        await super().flush(timeout_s)
+
     async def queue_status(self, queue: str, *, message_type: str = "json") -> dict[str, Any]:
         """How a queue stands at the instance that the client is connected to (docs/queues.md).
 

@@ -10,6 +10,7 @@ import pytest
 from unit.fake_server import FakeServer, Session, records
 from unit.test_client import client_of, run
 
+from raylay.services.client import queueing
 from raylay.services.client.queue_consumer import QueueConsumer
 from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
 from raylay.services.queues.records import Acknowledgment, read_acknowledgment
@@ -78,6 +79,22 @@ async def test_acknowledgments_go_together_and_at_once_where_there_is_nothing_el
             assert len(found) < 30 and all(len(each.keys[7]) == 1 for each in found)
             waiting.cancel()
         server.session.ack(server.session.published[-1])
+    await server.stop()
+
+
+@run
+async def test_a_flush_says_acknowledgments_that_wait_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queueing, "ACK_INTERVAL_S", 60.0)
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client, client.queue("work", backlog=8) as work:
+        deliver(server.session, 1, 2, 3)
+        await take(work, 3)
+        assert not said(server.session)
+        await client.flush()
+        assert [each.keys for each in said(server.session)] == [{7: [(1, 2)]}]
     await server.stop()
 
 
