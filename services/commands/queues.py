@@ -106,8 +106,8 @@ def proxied(
     fabric: FabricOption = "",
     off: Annotated[bool, typer.Option("--off", help="No more.")] = False,
 ) -> None:
-    """Let one instance take over the messages of instances that it cannot reach, until --off or its
-    restart. Instances that are only cut off may deliver them too: let no consumers use those."""
+    """Let one instance take over the messages of instances that it cannot reach, until --off (over
+    restarts). Instances that are only cut off may deliver them too: let no consumers use those."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:

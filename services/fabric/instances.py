@@ -462,7 +462,7 @@ class Instances(Held):
     def proxied(self, name: str, queue: str, *, on: bool = True) -> str:
         """Lets a queue of an instance take over messages of instances that it is not connected to,
         or no more. An instance that is only cut off may deliver them too: turn it on at one, and
-        let no consumers use the others meanwhile. A restart of the instance turns it off.
+        let no consumers use the others meanwhile. It holds over restarts of the instance.
 
         Returns:
             A sentence for people, with that risk.

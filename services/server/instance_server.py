@@ -488,8 +488,9 @@ class InstanceServer:
 
         Raises:
             ConfigurationError: there is no such queue, or it is local.
+            StorageError: it could not be written: nothing was changed.
         """
-        return self._queues.proxied(queue, on=on)
+        return await self._queues.proxied(queue, on=on)
 
     def _known(self, destination: str) -> None:
         if destination not in self.here.machine.destinations:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 HERALD_KEY = "herald/"
 """Entry of the state store: under which incarnation the journal says who bears it."""
+PROXIED_KEY = "proxied/"
+"""Entry of the state store: there while a queue's proxied transfer is on."""
 QUESTIONS_MAX = 1_000
 """To one owner, that are not answered."""
 
@@ -332,6 +334,8 @@ class QueueKeeper:
         incarnation = here.identity.incarnation.to_bytes(8, "big")
         for name, door in queues.doors.items():
             self.controls[name] = QueueControl(self, door)
+            if here.state.get(PROXIED_KEY + name) is not None and door.definition.is_distributed:
+                self._proxied[name] = None
             if here.state.get(HERALD_KEY + name) == incarnation:
                 door.is_heralded = True
             elif not door.is_heralded:
@@ -518,9 +522,9 @@ class QueueKeeper:
                 self._proxied[name] = reachable
                 self.controls[name].say(queue_control.proxied(True, reachable))
 
-    def proxied(self, queue: str, *, on: bool) -> str:
+    async def proxied(self, queue: str, *, on: bool) -> str:
         """Whether a queue may take over, for consumers here, messages of instances that this one is
-        not connected to. Until it is turned off, or the instance starts again.
+        not connected to. Until it is turned off, over restarts.
 
         Args:
             queue: its name, or `type/name`.
@@ -530,6 +534,7 @@ class QueueKeeper:
 
         Raises:
             ConfigurationError: there is no such queue, or it is local.
+            StorageError: it could not be written: nothing was changed.
         """
         from raylay.services.protocol import queue_control
 
@@ -543,6 +548,7 @@ class QueueKeeper:
                 f"{self.here.config.name} has no distributed queue {queue!r}: it has "
                 + (", ".join(self.controls) or "none")
             )
+        await self.here.state.put({PROXIED_KEY + name: b"on" if on else None for name in found})
         for name in found:
             if on:
                 self._proxied[name] = None

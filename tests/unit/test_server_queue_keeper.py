@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from raylay.services.core.compose import folding
 from raylay.services.core.feature import Batch
-from raylay.services.errors import ConfigurationError, RemoteProtocolError
+from raylay.services.errors import ConfigurationError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import Command, RecordBuilder, Run, iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol import queue_control as control
@@ -80,14 +81,20 @@ class Session(Line):
 class Bench:
     """A keeper, with its instance made of what it asks for."""
 
-    def __init__(self, *definitions: QueueDefinition, heralded: bool = True) -> None:
+    def __init__(
+        self,
+        *definitions: QueueDefinition,
+        heralded: bool = True,
+        state: dict[str, bytes] | None = None,
+    ) -> None:
+        self.fails: StorageError | None = None
         self.later: list[Callable[[], None]] = []
         self.reports: list[tuple[str, dict[str, Any]]] = []
         self.authored: list[Run] = []
         self.floors: list[int] = []
-        self.state: dict[str, bytes] = {}
+        self.state: dict[str, bytes] = state or {}
         if heralded:
-            self.state = {"herald/json/work": (0xA).to_bytes(8, "big")}
+            self.state |= {"herald/json/work": (0xA).to_bytes(8, "big")}
         config = InstanceConfig(
             "a",
             "g",
@@ -101,7 +108,7 @@ class Bench:
             machine=SimpleNamespace(
                 next_txid=9, committed_txid=6, ready=True, authored=self.author
             ),
-            state=SimpleNamespace(get=self.state.get),
+            state=SimpleNamespace(get=self.state.get, put=self.put),
             loop=SimpleNamespace(
                 call_soon=lambda work: self.later.append(work),
                 call_later=lambda delay_s, work: self.later.append(work),
@@ -123,6 +130,15 @@ class Bench:
         self.clients = QueueClients(cast(Any, self.here), self.keeper, cast(Any, self.sessions))
         self.keeper.open()
         self.keeper.serve()
+
+    async def put(self, values: dict[str, bytes | None]) -> None:
+        if self.fails is not None:
+            raise self.fails
+        for key, value in values.items():
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = value
 
     def author(self, runs: list[Run], now_us: int) -> list[Any]:
         txid = self.here.machine.next_txid
@@ -472,6 +488,30 @@ def test_a_queue_is_asked_how_it_is_now() -> None:
     assert msgpack.unpackb(client.said("ack")[0].body)["queue_depth"] == 3
 
 
+def test_what_was_taken_over_by_hand_is_so_behind_a_restart_until_it_is_turned_off() -> None:
+    bench = Bench(WORK)
+    asyncio.run(bench.keeper.proxied("work", on=True))
+    again = Bench(WORK, state=bench.state)
+    owner = again.owner()
+    again.keeper.check()
+    assert control.read_proxied(owner.said("proxied")[0].header)[0] is True
+    asyncio.run(again.keeper.proxied("work", on=False))
+    third = Bench(WORK, state=again.state)
+    owner = third.owner()
+    third.keeper.check()
+    assert not owner.said("proxied")
+
+
+def test_what_cannot_be_written_is_not_turned_on() -> None:
+    bench = Bench(WORK)
+    owner = bench.owner()
+    bench.fails = StorageError("a/state: No space left on device")
+    with pytest.raises(StorageError):
+        asyncio.run(bench.keeper.proxied("work", on=True))
+    bench.keeper.check()
+    assert not owner.said("proxied")
+
+
 def test_a_cancel_without_an_id_is_not_answered() -> None:
     bench = Bench()
     client = bench.client()
@@ -524,7 +564,7 @@ def test_a_queue_may_take_over_what_is_of_instances_that_are_not_reachable() -> 
     owner = bench.owner()
     reachable = frozenset(("b",))
     bench.keeper.reachable = lambda: reachable
-    assert "not connected to" in bench.keeper.proxied("work", on=True)
+    assert "not connected to" in asyncio.run(bench.keeper.proxied("work", on=True))
     bench.keeper.check()
     (frame,) = owner.said("proxied")
     assert control.read_proxied(frame.header) == (True, reachable)
@@ -536,13 +576,13 @@ def test_a_queue_may_take_over_what_is_of_instances_that_are_not_reachable() -> 
     owner = bench.owner()
     bench.keeper.check()
     assert owner.said("proxied")
-    bench.keeper.proxied("json/work", on=False)
+    asyncio.run(bench.keeper.proxied("json/work", on=False))
     assert control.read_proxied(owner.said("proxied")[0].header)[0] is False
     bench.keeper.check()
     assert not owner.said("proxied")
     for name in ("own", "nothing"):
         with pytest.raises(ConfigurationError, match="no distributed queue"):
-            bench.keeper.proxied(name, on=True)
+            asyncio.run(bench.keeper.proxied(name, on=True))
 
 
 def test_by_filter_messages_are_given_back_whoever_holds_them_but_where_leasing_is_strict() -> None:
