@@ -400,6 +400,8 @@ class QueueKeeper:
         tags = self.queues.failed(committed_txid)
         for name, control in self.controls.items():
             control.say(queue_control.failed(tags.get(name, ()), committed_txid))
+        if self._unheralded and self.queues.herald(self.here.now_us()):
+            self.author_soon()
 
     def committed(self) -> int:
         """The last transaction that is committed, and may have been acknowledged to somebody."""

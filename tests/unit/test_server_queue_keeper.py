@@ -347,6 +347,21 @@ def test_it_says_once_who_bears_its_incarnation() -> None:
     assert again.keeper.queues is not None and not again.keeper.queues.herald(0)
 
 
+def test_who_bears_its_incarnation_is_said_again_where_that_failed() -> None:
+    bench = Bench(heralded=False)
+    assert bench.keeper.queues is not None
+    bench.keeper.queues.herald(0)
+    bench.keeper._author()
+    bench.keeper.failed(8)
+    bench.turn()
+    (_, run) = bench.authored
+    bench.folds.fold(Batch([run], run.last_txid))
+    assert not bench.keeper._unheralded
+    bench.keeper.failed(run.last_txid)
+    bench.turn()
+    assert len(bench.authored) == 2
+
+
 def test_requests_go_to_all_links_and_come_once() -> None:
     bench = Bench()
     owner = bench.owner()
