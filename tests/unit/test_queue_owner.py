@@ -10,14 +10,14 @@ from raylay.services.errors import StorageError
 from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.programs.queue_owner.answering import RANGES_AT_ONCE, key_parts
-from raylay.services.programs.queue_owner.beginning import beginning, rules_of, start_of
+from raylay.services.programs.queue_owner.beginning import beginning, begun, rules_of, start_of
 from raylay.services.programs.queue_owner.bodies import Bodies
 from raylay.services.protocol.queue_control import Begin
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import Drafts
 from raylay.services.queues.rebuilding import Snapshot
 from raylay.services.server.config import QueueOwnerConfig
-from raylay.storage.queue import StoredQueue
+from raylay.storage.queue import MemoryQueueStore, StoredQueue
 
 PUBLISHER = 7
 
@@ -108,7 +108,7 @@ def test_a_body_that_cannot_be_read_says_nothing() -> None:
 LAST_TXID, OWN = 31, 0xA
 
 
-def begun(recovery_point: str) -> int:
+def begins(recovery_point: str) -> int:
     definition = QueueDefinition("work", "json", recovery_point=recovery_point)
     return beginning(definition, OWN, None, Journal(30), LAST_TXID)[0].after_txid
 
@@ -128,7 +128,7 @@ def begun(recovery_point: str) -> int:
     ],
 )
 def test_it_is_begun_where_the_configuration_says(recovery_point: str, after_txid: int) -> None:
-    assert begun(recovery_point) == after_txid
+    assert begins(recovery_point) == after_txid
 
 
 def stored(definition: QueueDefinition, after_txid: int = 12, rules: bytes = b"") -> StoredQueue:
@@ -152,6 +152,25 @@ def test_what_was_stored_counts_where_it_is_of_this_queue() -> None:
     ):
         found, why = beginning(definition, OWN, other, journal, LAST_TXID)
         assert found.after_txid == LAST_TXID and words in why
+
+
+def test_from_now_on_is_said_once() -> None:
+    """The owner is killed before it saves anything, or the journal's end is lost: what came since
+    the queue was begun is in it."""
+    definition = QueueDefinition("work", "json", recovery_point="now")
+    store, journal = MemoryQueueStore(), Journal(30)
+    assert begun(definition, OWN, store, journal, 11)[0].after_txid == 11
+    found, why = begun(definition, OWN, store.crash(), journal, LAST_TXID)
+    assert (found.after_txid, why) == (11, "")
+    ahead = Snapshot(12, LAST_TXID + 1, names={5: "b"})
+    was = StoredQueue(12, rules_of(definition, OWN), ahead.to_bytes())
+    found, why = begun(definition, OWN, MemoryQueueStore(was), journal, LAST_TXID)
+    assert (found.after_txid, found.folded_txid, found.names) == (12, LAST_TXID, {5: "b"})
+    assert "ends with 31" in why
+    # A store that takes nothing says so when it is saved next.
+    store = MemoryQueueStore()
+    store.fail_next(StorageError("full"))
+    assert begun(definition, OWN, store, journal, 11)[0].after_txid == 11
 
 
 def test_a_directory_that_was_put_back_uses_no_tag_twice() -> None:

@@ -4,9 +4,11 @@ damaged or of another configuration, where the configuration says (`recovery_poi
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
-from raylay.services.errors import CorruptRecord
+from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages.bookmarks import Point
 from raylay.services.messages.records import Flag, Run
 from raylay.services.protocol.queue_control import Begin
@@ -14,7 +16,7 @@ from raylay.services.queues.definition import QueueDefinition, recovery_from
 from raylay.services.queues.rebuilding import Snapshot, Start
 from raylay.services.queues.records import U64_MAX
 from raylay.services.server.config import QueueOwnerConfig
-from raylay.storage.queue import StoredQueue
+from raylay.storage.queue import QueueStore, StoredQueue
 
 HEADERS_AT_ONCE = 4_096
 
@@ -55,6 +57,28 @@ def start_of(config: QueueOwnerConfig, snapshot: Snapshot, begin: Begin) -> Star
     return Start(snapshot, begin.fence_txid, life, begin.leases, begin.serves)
 
 
+def begun(
+    definition: QueueDefinition,
+    incarnation: int,
+    store: QueueStore,
+    journal: Headers,
+    committed_txid: int,
+) -> tuple[Snapshot, str]:
+    """As `beginning`. Where a queue begins anew that is stored at once: `now` is said once, and
+    what comes from then on belongs to it, whatever ends its owner.
+
+    Raises:
+        StorageError: the journal or the store cannot be read.
+    """
+    stored = store.load()
+    found, why = beginning(definition, incarnation, stored, journal, committed_txid)
+    if stored is None or why:
+        rules = rules_of(definition, incarnation)
+        with suppress(StorageError):  # who saves it next says so
+            store.save(StoredQueue(found.after_txid, rules, found.to_bytes()))
+    return found, why
+
+
 def beginning(
     definition: QueueDefinition,
     incarnation: int,
@@ -76,6 +100,7 @@ def beginning(
         StorageError: the journal cannot be read.
     """
     why = ""
+    point = recovery_from(definition.recovery_point)
     if stored is not None:
         why = "its configuration has changed"
         if stored.rules == rules_of(definition, incarnation):
@@ -87,9 +112,13 @@ def beginning(
                     f"it is of transaction {found.folded_txid}, and the journal ends with "
                     f"{committed_txid}"
                 )
+                if point.kind == "now":
+                    # It was said when the queue was begun: what came since then is in it.
+                    if found.after_txid <= committed_txid:
+                        return replace(found, folded_txid=committed_txid), why
+                    return Snapshot(committed_txid), why
             except CorruptRecord as error:
                 why = str(error)
-    point = recovery_from(definition.recovery_point)
     return Snapshot(_behind(point, journal, committed_txid)), why
 
 

@@ -18,7 +18,7 @@ from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.plugins.filters import queue_language
 from raylay.services.programs.queue_owner.answering import Answering
-from raylay.services.programs.queue_owner.beginning import beginning, rules_of, start_of
+from raylay.services.programs.queue_owner.beginning import begun, rules_of, start_of
 from raylay.services.programs.queue_owner.bodies import Bodies
 from raylay.services.protocol import queue_control as control
 from raylay.services.protocol.control import CONTROL_FRAME_BYTES_MAX
@@ -198,12 +198,11 @@ class OwnerServer:
     def _begin(self, header: Header, body: bytes) -> None:
         config, definition = self._config, self._definition
         begin = control.read_begin(header, body)
-        stored = self._store.load()
+        snapshot, why = begun(
+            definition, config.incarnation, self._store, self._reader, begin.committed_txid
+        )
         if self._store.damage:
             self._event("queue_store_damaged", text=f"{config.store_path}: {self._store.damage}")
-        snapshot, why = beginning(
-            definition, config.incarnation, stored, self._reader, begin.committed_txid
-        )
         if why:
             self._event(
                 "queue_rebuilt",
