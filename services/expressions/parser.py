@@ -445,9 +445,10 @@ def _check_count(word: Word, function: Function, count: int) -> None:
         if function.repeats
         else f"{least} to {most}"
     )
+    noun = "argument" if wanted.split()[-1] == "1" else "arguments"
     takes = f"it takes {', '.join(function.kinds)}" if function.kinds else "it takes none"
     raise ExpressionError(
-        f"{function.name} needs {wanted} arguments, not {count}: {takes}", word.column
+        f"{function.name} needs {wanted} {noun}, not {count}: {takes}", word.column
     )
 
 

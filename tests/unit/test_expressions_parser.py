@@ -62,6 +62,7 @@ def test_what_is_written_is_read_so(text: str, read: str) -> None:
         ("LEFT('a')", 1, "LEFT needs 2 arguments, not 1: it takes text, integer"),
         ("SUBSTR('a')", 1, "needs 2 to 3 arguments, not 1"),
         ("CONCAT()", 1, "at least 1"),
+        ("LENGTH()", 1, "LENGTH needs 1 argument, not 0: it takes text"),
         ("TRUE_VALUE(1)", 1, "needs 0 arguments, not 1: it takes none"),
         ("DATE(1)", 1, "loadable library"),
         ("/a = 6 /2", 8, "To divide, write / with spaces"),
