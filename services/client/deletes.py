@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgpack
 
-from raylay.services.errors import LocalProtocolError
+from raylay.services.errors import CommandFailed, LocalProtocolError
 
 DELETED_AT_ONCE_MAX = 50_000
 """Records that one delete may name."""
@@ -52,15 +52,7 @@ async def delete_in_parts(client: Deleting, topic: str, filter: str, message_typ
     """
     keys: list[bytes] = []
     deletes = 0
-    rows = client.sow(
-        topic,
-        message_type=message_type,
-        filter=filter,
-        select="[-/]",
-        batch=ROWS_A_FRAME,
-        non_regex_topic=True,
-    )
-    async for row in rows:
+    async for row in _rows(client, topic, filter, message_type):
         keys.append(row.key)
         if len(keys) > DELETED_AT_ONCE_MAX or (deletes and len(keys) >= PART_KEYS):
             for at in range(0, len(keys), PART_KEYS):
@@ -73,6 +65,27 @@ async def delete_in_parts(client: Deleting, topic: str, filter: str, message_typ
         await client.sow_delete(topic, filter=filter, keys=named, message_type=message_type)
         deletes += 1
     return deletes
+
+
+async def _rows(client: Deleting, topic: str, filter: str, message_type: str) -> AsyncIterator[Row]:
+    """What passes, with no more of it than is needed."""
+    asked: dict[str, Any] = {
+        "message_type": message_type,
+        "filter": filter,
+        "batch": ROWS_A_FRAME,
+        "non_regex_topic": True,
+    }
+    try:
+        async for row in client.sow(topic, select="[-/]", **asked):
+            yield row
+    except CommandFailed as error:
+        if error.reason != "not_supported":
+            raise
+    else:
+        return
+    # Messages of some types cannot be cut; that is refused before the first row.
+    async for row in client.sow(topic, **asked):
+        yield row
 
 
 def delete_body(

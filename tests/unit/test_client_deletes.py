@@ -12,7 +12,7 @@ import pytest
 
 from raylay.services.client import deletes
 from raylay.services.client.deletes import delete_body, delete_in_parts
-from raylay.services.errors import LocalProtocolError
+from raylay.services.errors import CommandFailed, LocalProtocolError
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,17 @@ def test_none_or_several_or_nothing_is_refused(given: dict[str, Any], told: str)
 class Topic:
     """A client, as far as that is concerned, and what it is asked to delete."""
 
-    def __init__(self, records: int) -> None:
+    def __init__(self, records: int, refusals: Sequence[CommandFailed] = ()) -> None:
         self.records = records
+        self.refusals = list(refusals)
         self.asked: dict[str, Any] = {}
         self.deleted: list[tuple[str, Sequence[bytes] | None]] = []
 
     async def sow(self, topic: str, **options: Any) -> AsyncIterator[Any]:
         assert topic == "t"
         self.asked = options
+        if self.refusals:
+            raise self.refusals.pop(0)
         for number in range(self.records):
             yield SimpleNamespace(key=b"%d" % number)
 
@@ -95,3 +98,16 @@ def test_what_is_too_much_for_one_delete_is_deleted_in_parts(
     parts = [keys for _, keys in topic.deleted if keys is not None]
     assert [len(part) for part in parts] == sizes
     assert [key for part in parts for key in part] == [b"%d" % n for n in range(records)]
+
+
+def test_of_messages_that_cannot_be_cut_whole_ones_are_asked_for() -> None:
+    """Those of version 2 of protobuf."""
+    refusal = CommandFailed("sow", "not_supported", "select: version 2 may require fields")
+    topic = Topic(3, [refusal])
+    assert asyncio.run(delete_in_parts(topic, "t", "/a = 1", "fix")) == 1
+    assert topic.asked["filter"] == "/a = 1" and "select" not in topic.asked
+    for refusals in ([CommandFailed("sow", "no_sow")], [refusal, refusal]):
+        topic = Topic(3, refusals)
+        with pytest.raises(CommandFailed) as raised:
+            asyncio.run(delete_in_parts(topic, "t", "/a = 1", "fix"))
+        assert raised.value is refusals[-1] and not topic.deleted
