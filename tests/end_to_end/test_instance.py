@@ -34,6 +34,7 @@ from raylay.services.messages.records import (
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
 from raylay.services.protocol.replication import UpstreamLogon, batch_front, link_logon, read_ack
+from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.server.config import DestinationConfig, InstanceConfig, split_address
 from raylay.services.server.opening import JOURNAL_DIRECTORY
@@ -242,6 +243,7 @@ def pair(
     path: Path,
     policy: DowngradePolicy | None = None,
     sow: tuple[SowTopicDefinition, ...] = (),
+    queues: tuple[QueueDefinition, ...] = (),
     **values: Any,
 ) -> tuple[Server, Server]:
     """Two instances of one group that replicate to each other, sync."""
@@ -264,6 +266,7 @@ def pair(
             first=True,
             policy=policy or DowngradePolicy(),
             sow=sow,
+            queue_definitions=queues,
         )
         servers.append(Server(path / name, config, awaited=False))
     first, second = servers[-2:]
