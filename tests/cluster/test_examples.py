@@ -48,6 +48,19 @@ def test_geographic_replication(capsys: pytest.CaptureFixture[str]) -> None:
     assert said("geographic.py", capsys) == expected
 
 
+def test_workers_in_two_regions(capsys: pytest.CaptureFixture[str]) -> None:
+    """The workers of one region are killed with SIGKILL, in the middle of 1,000 orders."""
+    east, west, verdict = said("worker_regions.py", capsys)
+    done = [int(found[1]) for line in (east, west) if (found := re.search(r"did (\d+)", line))]
+    assert done[0] > 0 and done[1] >= 400
+    assert verdict.startswith("1000 of 1000 orders are done, ") and verdict.endswith(": ok")
+
+
+def test_dead_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = ["bad: forced_expire", "hopeless: max_cancels", "late: time_limit"]
+    assert said("dead_letters.py", capsys) == expected
+
+
 def test_a_pair_across_a_firewall(capsys: pytest.CaptureFixture[str]) -> None:
     """`web` has no address of `inside`, and the link that holds their connection is killed."""
     (line,) = said("dmz_pair.py", capsys)
