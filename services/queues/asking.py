@@ -132,7 +132,9 @@ class Asking:
             if message.state != AVAILABLE or message.register.owner != owner:
                 waiting.popleft()
                 continue
-            if len(chosen) >= most or now_us - message.arrival.received_us < self.usual_us:
+            age_us = now_us - message.arrival.received_us
+            # One of the future came before the clock was set back: nobody knows how old it is.
+            if len(chosen) >= most or 0 <= age_us < self.usual_us:
                 # What is behind a young one is younger, or was looked at already.
                 break
             waiting.rotate(-1)

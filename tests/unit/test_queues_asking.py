@@ -71,6 +71,13 @@ def test_what_is_younger_than_usual_is_not_asked_for_nor_what_came_behind_it() -
     assert keys(request) == [2, 3, 1]
 
 
+def test_what_came_before_the_clock_was_set_back_is_asked_for() -> None:
+    """It and all behind it, and not only when the clock has come there again."""
+    made = asking(message(1, at_us=3_600_000_000), message(2))
+    (request,) = made.requests(USUAL_US, 5, all_of)
+    assert keys(request) == [1, 2]
+
+
 def test_a_request_is_repeated_with_those_that_were_not_asked_for_yet() -> None:
     made = asking(*map(message, range(1, 13)))
     asked = [made.requests(now_us, 1, all_of) for now_us in range(REPEAT_US, 4 * REPEAT_US, 10_000)]
