@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WORK_US = (50, 6_000)
 GATHER_US = (0, 4_000)
 BACKLOG_AT_THE_END = 8
+ONE_AT_THE_END = 0.5
+"""Of a single consumer that is to get everything, from all instances."""
 
 
 class SimConsumer(SimClient):
@@ -83,7 +85,7 @@ class SimConsumer(SimClient):
         header, _ = frame
         if header["c"] != "queue":
             super()._frame(connection, number, frame)
-        elif self.alive and not self._definition.at_most_once:
+        elif self.alive:
             self._work(connection, header["keys"])
 
     def _work(self, connection: Connection, keys: list[tuple[int, int]]) -> None:
@@ -167,10 +169,12 @@ def consume(world: World) -> None:
     world.consumes = True
     # Those that there are may be at an instance that has no queue, and stay there.
     assert world.queues is not None
-    for name in world.queues.instances:
+    names, rng = list(world.queues.instances), world.queue_rng
+    is_one = rng.random() < ONE_AT_THE_END
+    for name in rng.sample(names, 1) if is_one else names:
         group = world.topology.members[name].group
         SimConsumer(world, f"last of {name}", [name], group, "", BACKLOG_AT_THE_END)
-    for client in world.clients.values():
+    for client in [] if is_one else list(world.clients.values()):
         if isinstance(client, SimConsumer):
             client.consume()
 

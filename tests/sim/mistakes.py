@@ -68,7 +68,7 @@ from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage import front_entries
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
-from sim import plans, sow_mistakes
+from sim import plans, queue_mistakes, sow_mistakes
 from sim.client import SimStore
 from sim.stateful import BEHIND, NOTHING, LastOfTopic
 from sim.world import Machines
@@ -1129,6 +1129,7 @@ class FoldedNoMore(Folds):
 
 
 MISTAKES: dict[str, Machines] = {
+    **{name: Machines(queues=of) for name, (of, _) in queue_mistakes.MISTAKES.items()},
     "folds before the acks": Machines(steps=FoldsBeforeAcks),
     "folds in another order": Machines(folds=FoldsBackwards),
     "folded no more": Machines(folds=FoldedNoMore),
@@ -1242,6 +1243,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
+    **{name: laws for name, (_, laws) in queue_mistakes.MISTAKES.items()},
     "folds before the acks": frozenset(("folds",)),
     "folds in another order": frozenset(("folds",)),
     "folded no more": frozenset(("folds",)),
@@ -1402,6 +1404,9 @@ REFILTERED = frozenset(("verdicts of other filters", "waits by other filters"))
 
 FILTERED_SUBSCRIBERS = frozenset(("judged by its first", "unfiltered when resumed"))
 """Mistakes that show only where a subscriber has a content filter."""
+
+QUEUES = frozenset(queue_mistakes.MISTAKES)
+"""Mistakes that show only where there is a queue."""
 
 LENT = frozenset(("lent without what came", "lent and deaf"))
 """Mistakes that show only where links lend their connections."""

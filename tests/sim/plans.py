@@ -572,6 +572,7 @@ def _queue(rng: random.Random, plan: Plan) -> None:
         TOPICS[0],
         lease_us=rng.choice((30_000, 100_000, 300_000)),
         subscription_backlog_max=8,
+        at_most_once=rng.random() < 0.2,
         initial_owner=rng.choice(names) if kind == "group_local" else "",
     )
     found = SimQueues(definition, at)

@@ -108,10 +108,12 @@ class Contents:
         self._instance = instance
 
     def tree(self, txid: int) -> dict[str, Any] | None:
-        """The words of a message."""
-        run = self._instance.journal.read(txid - 1, 1)[0]
-        record = list(iterate_records(run.payload))[txid - run.first_txid]
-        return Words("json").parse(record.body)
+        """The words of a message; None: it was removed."""
+        for run in self._instance.journal.read(txid - 1, 1):
+            if run.first_txid <= txid <= run.last_txid:
+                record = list(iterate_records(run.payload))[txid - run.first_txid]
+                return Words("json").parse(record.body)
+        return None
 
     def around(self, txid: int) -> Any:
         """Nobody asks."""
@@ -323,6 +325,8 @@ class Keeper:
             self.queues.draft(self.door(owner), decision, world.now_us)
             if decision.command == Command.TRANSFER:
                 world.probes["queue transfer granted"] += 1
+                if owner.machine is not None and owner.machine._asking.is_waiting:
+                    world.probes["queue grants cross"] += 1
             self._author_soon()
         elif isinstance(decision, Request):
             self._pass_on(self.queues.flood.made(owner.definition.stored_as, decision))
@@ -464,6 +468,7 @@ class Keeper:
             machine = owner.machine
             if machine is None:
                 continue
+            self.world.probes["queue lease ended"] += machine.status()["expired_leases"]
             registers = tuple((*key, *each) for key, each in machine.registers().items())
             stuck = tuple(each.key for each in machine.found() if each.state != AVAILABLE)
             of = self.instance.name, owner.definition.name
@@ -499,7 +504,10 @@ def log_recorded(disk: Disk, run: Run) -> None:
             world.probes["queue claim"] += is_claim
             world.log(QueueRecorded(now_us, *of, "transfer", (), moves, is_claim))
         elif record.command == Command.QUEUE_ACKNOWLEDGMENT:
-            world.log(QueueRecorded(now_us, *of, said["how"], _expanded(said["acks"])))
+            keys = _expanded(said["acks"])
+            if any(key not in disk.index for key in keys):
+                world.probes["queue acknowledgment before its message"] += 1
+            world.log(QueueRecorded(now_us, *of, said["how"], keys))
         else:
             world.log(QueueRecorded(now_us, *of, said["why"], _expanded(said["gone"])))
 

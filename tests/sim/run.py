@@ -27,6 +27,21 @@ SHOWN_OPERATIONS = 200
 PROBED_SEEDS_MIN = 1000
 """A run of as many seeds fails where one of these was never hit."""
 PROBES = (
+    "draft of a queue failed",
+    "queue acknowledgment before its message",
+    "queue claim",
+    "queue decision bounced",
+    "queue grants cross",
+    "queue lease ended",
+    "queue made again from its store",
+    "queue message forgotten by its consumer",
+    "queue messages given back",
+    "queue not saved",
+    "queue owner crashed",
+    "queue owner crashed between decision and commit",
+    "queue owner told of live leases",
+    "queue request passed on by a third instance",
+    "queue transfer granted",
     "connection lent",
     "committed while a link was asked",
     "lent connection not gone on with",

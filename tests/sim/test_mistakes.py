@@ -30,6 +30,7 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
             or any(action == "refilter" for _, action, _ in plan.script)
         )
         and (name not in mistakes.FILTERED_SUBSCRIBERS or bool(plan.filters))
+        and (name not in mistakes.QUEUES or plan.queues is not None)
         and (name not in mistakes.LENT or run.lends(seed))
         and (name not in mistakes.TWINS or bool(plan.twins))
     )

@@ -156,6 +156,7 @@ def test_nothing_is_stuck_and_everything_is_consumed() -> None:
 
 def test_nothing_leaves_that_nobody_was_given() -> None:
     assert laws(recorded(20, "a")) == {"queue acknowledged"}
+    assert not laws(recorded(20, "a", "sent"), at_most_once=True)
 
 
 def test_some_seeds_have_queues_of_each_kind() -> None:

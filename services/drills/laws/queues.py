@@ -45,8 +45,8 @@ class _Journal:
     serves: bool = False
 
     def register(self, key: Key) -> Register:
-        """Whose a message is."""
-        return _better(self.messages[key], self.moves.get(key))
+        """Whose a message is: what was said of it counts, else who took it in has it."""
+        return self.moves.get(key) or self.messages[key]
 
     def left(self) -> dict[Key, Register]:
         """The messages that have not left the queue."""
@@ -243,7 +243,9 @@ class _Replay:
 
     def _acknowledged(self) -> None:
         """Law 1: what was acknowledged to its publisher was delivered, or is in the queue. Whether
-        it is in a log at all, others ask."""
+        it is in a log at all, others ask. At most once is less: what dies on its way is lost."""
+        if self._queue.is_at_most_once:
+            return
         for name, journal in self._journals.items():
             for key in self._acked & journal.gone & journal.messages.keys():
                 if key not in self._delivered:

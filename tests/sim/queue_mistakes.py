@@ -1,0 +1,261 @@
+"""Mistakes about queues, planted for good: whose a message is, and who has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from raylay.services.core.queues import Queues
+from raylay.services.messages.ranges import Range
+from raylay.services.messages.records import Run
+from raylay.services.queues.decisions import Deliver, Leased, Send, Wanted
+from raylay.services.queues.door import Asked, Beginning, Decided, QueueDoor
+from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.rebuilding import Snapshot
+from raylay.services.queues.records import Keys
+from raylay.services.queues.register import Register
+from raylay.services.queues.values import AVAILABLE, FROZEN, Message
+from sim.queues import Keeper, Owner, QueueMachines
+
+
+class LastTransferWins(QueueMachine):
+    """The last one read counts, whatever its generation (rule 1)."""
+
+    __slots__ = ()
+
+    def _moved(self, message: Message, register: Register) -> None:
+        message.register = message.register._replace(generation=0)
+        super()._moved(message, register)
+
+
+class OwnersOnlyHeed(QueueMachine):
+    """An acknowledgment counts only where the message is owned (rule 6)."""
+
+    __slots__ = ()
+
+    def _remove(self, keys: Keys, *arguments: Any) -> None:
+        ours = {
+            publisher: [
+                (sequence, sequence)
+                for first, last in ranges
+                for sequence in range(first, last + 1)
+                if self._is_heeded(publisher, sequence)
+            ]
+            for publisher, ranges in keys.items()
+        }
+        super()._remove(ours, *arguments)
+
+    def _is_heeded(self, publisher: int, sequence: int) -> bool:
+        message = self._known.get(publisher, {}).get(sequence)
+        return message is None or self._is_ours(message)
+
+
+class DoesNotFreeze(QueueMachine):
+    """What is granted may be delivered until the grant is read (rule 5)."""
+
+    __slots__ = ()
+
+    def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+        asked = [
+            message
+            for (publisher, sequence), _, _ in wanted
+            if (message := self._known.get(publisher, {}).get(sequence)) is not None
+            and message.state == AVAILABLE
+        ]
+        super().requested(requester, count, wanted)
+        for message in asked:
+            if message.state == FROZEN:
+                self._release(message)
+
+
+class SendsFirst(QueueMachine):
+    """At most once: it is sent before its removal is in the journal (rule 8)."""
+
+    __slots__ = ()
+
+    def _draft_sends(self, messages_max: int) -> None:
+        super()._draft_sends(messages_max)
+        for drafted in self._drafts._open.values():
+            for leased, consumers in drafted.receivers:
+                for consumer in consumers:
+                    self._said.append(Send(consumer, [leased], self.folded_txid))
+
+
+class LeasesEndEarly(QueueMachine):
+    """The owner ends leases when half their time is over (rule 10)."""
+
+    __slots__ = ()
+
+    def tick(self, now_us: int) -> None:
+        super().tick(now_us + self._lease_us // 2)
+
+
+class IgnoresWhoLeft(QueueMachine):
+    """What a consumer had that is gone stays its own."""
+
+    __slots__ = ()
+
+    def left(self, consumer: Any) -> None:
+        self._consumers.discard(consumer)
+        self._picking.left(consumer)
+
+    def tick(self, now_us: int) -> None:
+        pass
+
+
+class ClaimsNothing(Queues):
+    """What is sent again is taken as if it were new (rule 3)."""
+
+    def claims(
+        self, door: QueueDoor, publisher: int, ranges: Sequence[Range], given: str, now_us: int
+    ) -> list[Run]:
+        return []
+
+
+class UndoesNoDraft(Queues):
+    """Owners are not told which of their drafts have failed (rule 5)."""
+
+    def failed(self, committed_txid: int) -> dict[str, list[int]]:
+        super().failed(committed_txid)
+        return {}
+
+
+class TrustingDoor(QueueDoor):
+    """Sends whatever an owner has decided (rule 10)."""
+
+    def decide(self, decision: Deliver | Send, now_us: int) -> Decided:
+        if decision.consumer not in self.consumers:
+            return super().decide(decision, now_us)
+        super().decide(decision._replace(messages=[]), now_us)  # type: ignore[arg-type]
+        for each in decision.messages:
+            self._lease(decision, each)
+        return Decided(decision.messages, [])
+
+    def _lease(self, decision: Deliver | Send, each: Leased) -> None:
+        publisher, sequence = each.key
+        of = self._leases.setdefault(publisher, {})
+        of[sequence] = decision.consumer, each.number, each.until_us
+
+
+class ForgettingDoor(QueueDoor):
+    """An owner that begins is not told what consumers have (rule 9)."""
+
+    def owner_came(self, staged_txid: int, now_us: int) -> Beginning:
+        return super().owner_came(staged_txid, now_us)._replace(leases=[])
+
+
+class FencelessDoor(QueueDoor):
+    """An owner that begins decides before it has read what its predecessor drafted (rule 9)."""
+
+    def owner_came(self, staged_txid: int, now_us: int) -> Beginning:
+        return super().owner_came(staged_txid, now_us)._replace(fence_txid=0)
+
+
+def _with_door(kind: type[QueueDoor]) -> type[Queues]:
+    class WithDoor(Queues):
+        """With other doors."""
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            for door in self.doors.values():
+                door.__class__ = kind
+
+    return WithDoor
+
+
+class NeedsNothing(Keeper):
+    """The journal is removed as if no owner had to read it again."""
+
+    def floor(self, owner: Owner, floor_txid: int) -> None:
+        super().floor(owner, 1 << 62)
+
+
+class AsksNeighbours(Keeper):
+    """Requests are not passed on (rule 4)."""
+
+    def asked(self, asked: Asked) -> None:
+        links, self.instance.links = self.instance.links, {}
+        super().asked(asked)
+        self.instance.links = links
+
+
+class BeginsWithoutEarly(Owner):
+    """A queue is made again without what was early then (rule 9)."""
+
+    def snapshot(self, stored: bytes | None) -> Snapshot:
+        found = super().snapshot(stored)
+        return replace(found, early=Snapshot().early)
+
+
+class BeginsWhereItWas(Owner):
+    """A queue is made again from where its owner had read to, and not from its oldest message."""
+
+    def snapshot(self, stored: bytes | None) -> Snapshot:
+        found = super().snapshot(stored)
+        return replace(found, after_txid=found.folded_txid)
+
+
+MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
+    "queue: last transfer wins": (
+        QueueMachines(machine=LastTransferWins),
+        frozenset(("queue journal", "queue agreement", "queue ownership")),
+    ),
+    "queue: owners only heed": (
+        QueueMachines(machine=OwnersOnlyHeed),
+        frozenset(("queue journal", "queue consumed")),
+    ),
+    "queue: does not freeze": (
+        QueueMachines(machine=DoesNotFreeze),
+        frozenset(("queue ownership",)),
+    ),
+    "queue: sends first": (
+        QueueMachines(machine=SendsFirst),
+        frozenset(("queue at most once",)),
+    ),
+    "queue: leases end early": (
+        QueueMachines(machine=LeasesEndEarly),
+        frozenset(("queue lease",)),
+    ),
+    "queue: ignores who left": (
+        QueueMachines(machine=IgnoresWhoLeft),
+        frozenset(("queue stuck",)),
+    ),
+    "queue: claims nothing": (
+        QueueMachines(queues=ClaimsNothing),
+        frozenset(("queue agreement", "queue ownership")),
+    ),
+    "queue: undoes no draft": (
+        QueueMachines(queues=UndoesNoDraft),
+        frozenset(("queue stuck", "liveness", "queue consumed")),
+    ),
+    "queue: trusting door": (
+        QueueMachines(queues=_with_door(TrustingDoor)),
+        frozenset(("queue removal", "queue lease")),
+    ),
+    "queue: forgetting door": (
+        QueueMachines(queues=_with_door(ForgettingDoor)),
+        frozenset(("queue lease",)),
+    ),
+    "queue: no fence": (
+        QueueMachines(queues=_with_door(FencelessDoor)),
+        frozenset(("queue ownership", "queue removal")),
+    ),
+    "queue: needs nothing": (
+        QueueMachines(keeper=NeedsNothing),
+        frozenset(("queue journal", "queue stuck")),
+    ),
+    "queue: asks neighbours": (
+        QueueMachines(keeper=AsksNeighbours),
+        frozenset(("queue consumed",)),
+    ),
+    "queue: begins without early": (
+        QueueMachines(owner=BeginsWithoutEarly),
+        frozenset(("queue journal", "queue removal")),
+    ),
+    "queue: begins where it was": (
+        QueueMachines(owner=BeginsWhereItWas),
+        frozenset(("queue journal",)),
+    ),
+}
+"""What is under test then, and the laws that must see it."""
