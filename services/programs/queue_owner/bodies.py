@@ -15,7 +15,7 @@ from raylay.services.expressions.functions.registry import Surroundings
 from raylay.services.messages.records import Kind, Run, decode_record
 from raylay.services.messages.types.base import MessageType
 
-KEPT_BYTES_MAX = 32 * 1024 * 1024
+KEPT_BYTES_MAX = 16 * 1024 * 1024
 READ_BYTES = 512 * 1024
 _LENGTH = struct.Struct("<I")
 
