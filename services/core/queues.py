@@ -174,7 +174,14 @@ class QueueState:
                 refused.append(Refused([(at, at)], error.reason, str(error)))
                 continue
             counts = self._door.judged(said, run.publisher, now_us)
-            if counts is said:
+            if sum(map(len, counts.keys.values())) > RANGES_MAX:
+                at = record.sequence
+                text = (
+                    "what others hold cuts its ranges into more than one record may have, "
+                    f"{RANGES_MAX}: acknowledge what you hold"
+                )
+                refused.append(Refused([(at, at)], "bad_message", text))
+            elif counts is said:
                 kept.append((record, record.body))
             else:
                 is_same = False

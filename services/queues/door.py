@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.messages.ranges import CHUNK, PublisherRanges, Range
 from raylay.services.messages.records import Command, Kind, Run, iterate_records, publisher_id
 from raylay.services.queues.decisions import (
     Consumer,
@@ -50,7 +50,8 @@ LOOKED_AT_LEAST = 1_024
 """Sequences of a client's ranges that are looked up one by one, beside as many as twice the leases
 that there are. With more, the leases are sorted."""
 REMOVED_MAX = 16_384
-"""Ranges of what has left the queue that are remembered while its owner is behind."""
+"""Ranges of what has left the queue that are remembered while its owner is behind; a wide one
+counts as one for each 4,096 sequences."""
 SWEPT_AT_ONCE = 4_096
 """Leases that one `tick` looks at."""
 
@@ -114,7 +115,9 @@ class _Removed:
         return bool(self._old_txid or self._young_txid or self._all_txid)
 
     def add(self, keys: Keys, txid: int) -> None:
-        self._young_count += sum(map(len, keys.values()))
+        self._young_count += sum(
+            1 + (last - first) // CHUNK for ranges in keys.values() for first, last in ranges
+        )
         if self._old_count + self._young_count > REMOVED_MAX:
             self.clear()
             self._all_txid = txid
@@ -146,6 +149,19 @@ class _Removed:
             if found is not None and sequence in found:
                 return True
         return False
+
+
+def _without(ranges: Iterable[Range], others: Sequence[int]) -> list[Range]:
+    """The ranges less these sequences; both ascend."""
+    left: list[Range] = []
+    for first, last in ranges:
+        for other in others[bisect_left(others, first) : bisect_right(others, last)]:
+            if first < other:
+                left.append((first, other - 1))
+            first = other + 1
+        if first <= last:
+            left.append((first, last))
+    return left
 
 
 class QueueDoor:
@@ -318,10 +334,7 @@ class QueueDoor:
                     others.append(sequence)
             kept[publisher] = ranges
             if others:
-                left = SequenceSet(ranges)
-                for sequence in others:
-                    left.remove(sequence, sequence)
-                kept[publisher] = list(left)
+                kept[publisher] = _without(ranges, sorted(others))
         return said._replace(keys={each: ranges for each, ranges in kept.items() if ranges})
 
     def tick(self, now_us: int) -> None:
@@ -358,6 +371,10 @@ class QueueDoor:
         left = 2 * len(of) + LOOKED_AT_LEAST
         ordered: list[int] | None = None
         for first, last in ranges:
+            if first == last:
+                if first in of:
+                    found.append(first)
+                continue
             width = last - first + 1
             if width <= left:
                 left -= width

@@ -181,6 +181,18 @@ def test_strict_leasing_takes_out_what_another_holds_and_the_record_stays_the_cl
     assert before.digest == after.digest
 
 
+def test_what_others_hold_cuts_no_record_into_one_that_nobody_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(core_queues, "RANGES_MAX", 1)
+    here = queues(QueueDefinition("work", "json", strict=True))
+    door = here.doors["json/work"]
+    door.subscribed(Subscribed((1, "s"), "bob", "", 5))
+    door.decide(Deliver((1, "s"), [Leased(1, (1, 2), 1, 0)], 0), 0)
+    runs, (refused,) = state(here).prepare(published(ack((1, 1), (1, 2), (1, 3))), 0)
+    assert not runs and refused.reason == "bad_message" and "what you hold" in refused.text
+
+
 def test_it_has_nothing_to_do_behind_the_door() -> None:
     found = state(queues())
     run = published(ack((1, 1)))

@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raylay.services.messages.records import Command, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.queues import door as door_module
 from raylay.services.queues import records
 from raylay.services.queues.decisions import (
     Deliver,
@@ -30,6 +33,7 @@ from raylay.services.queues.door import (
 )
 from raylay.services.queues.records import Acknowledgment, Removal, Transfer
 
+SEQUENCES = st.integers(1, 30)
 P, Q = 7, 9
 """Publishers of the messages."""
 ANN, BOB = (1, "s"), (2, "s")
@@ -189,6 +193,14 @@ def test_what_has_left_takes_no_more_memory_than_so_much() -> None:
     assert not back.send and len(back.bounced) == 1
     assert here.decide(Deliver(ANN, leased((Q, 1)), 50 + at), 0).send
     assert not here._removed
+
+
+def test_very_wide_ranges_of_what_has_left_are_not_remembered_one_by_one() -> None:
+    here = door()
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, spread(4, 1 << 40, 1 << 50), first_txid=50))
+    assert not here._removed._young
+    assert here.decide(Deliver(ANN, leased((Q, 1)), 49), 0).bounced
+    assert here.decide(Deliver(ANN, leased((Q, 1)), 50), 0).send
 
 
 def test_an_owner_that_decides_nothing_says_what_it_has_folded() -> None:
@@ -409,3 +421,17 @@ def test_planted_mistakes_are_found(
     assert callable(test)
     with pytest.raises(AssertionError):
         test()
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), max_size=6), st.sets(SEQUENCES))
+def test_what_is_left_of_ranges_is_all_but_what_others_hold(
+    steps: list[tuple[int, int]], others: set[int]
+) -> None:
+    ranges, at = [], 0
+    for gap, wide in steps:
+        ranges.append((at + gap, at + gap + wide - 1))
+        at += gap + wide
+    left = door_module._without(ranges, sorted(others))
+    found = [each for first, last in left for each in range(first, last + 1)]
+    said = [each for first, last in ranges for each in range(first, last + 1)]
+    assert found == [each for each in said if each not in others]
