@@ -72,6 +72,18 @@ class Stretches(Generic[Value]):
         self._replace(begin, end, left)
         return [(max(a, first), min(b, last), value) for a, b, value in found]
 
+    def missing(self, first: int, last: int) -> list[Range]:
+        """Those of first..last of which nothing is known."""
+        found: list[Range] = []
+        begin, end = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
+        for a, b in zip(self._firsts[begin:end], self._lasts[begin:end], strict=True):
+            if first < a:
+                found.append((first, a - 1))
+            first = b + 1
+        if first <= last:
+            found.append((first, last))
+        return found
+
     def add(
         self, first: int, last: int, value: Value, counts: Callable[[Value, Value], bool]
     ) -> None:
@@ -140,6 +152,11 @@ class Book(Generic[Value]):
         if not stretches:
             del self.publishers[publisher]
         return found
+
+    def missing(self, publisher: int, first: int, last: int) -> list[Range]:
+        """See `Stretches.missing`."""
+        stretches = self.publishers.get(publisher)
+        return [(first, last)] if stretches is None else stretches.missing(first, last)
 
     def pieces(self) -> list[tuple[int, int, int, Value]]:
         """All of them: publisher, first, last, value."""
@@ -220,22 +237,27 @@ class EarlyEntries:
             return
         self._swept_us = now_us - now_us % self._step_us
         oldest_us = self._swept_us - STEPS * self._step_us
-        old = PublisherRanges()
+        old: Book[int] = Book(int.__ge__)
+        kept: Book[int] = Book(int.__ge__)
+        # Somebody else says how many and how wide they are: nothing here looks at all for each.
         for publisher, first, last, step_us in self._removals.pieces():
-            if step_us < oldest_us:
-                old.add(publisher, first, last)
-                self._removals.take(publisher, [(first, last)])
-                self._then[0].take(publisher, [(first, last)])
-        if old:
-            self._came = deque(
-                each._replace(first=first, last=last)
-                for each in self._came
-                for first, last in (
-                    [(each.first, each.last)]
-                    if isinstance(each.value, Register)
-                    else early_ranges(old, each.publisher, each.first, each.last)
-                )
+            (old if step_us < oldest_us else kept).add(publisher, first, last, step_us)
+        if not old:
+            return
+        then: Book[int] = Book(int.__ge__)
+        for publisher, first, last, step_us in self._then[0].pieces():
+            for a, b in old.missing(publisher, first, last):
+                then.add(publisher, a, b, step_us)
+        self._removals, self._then = kept, (then, self._then[1])
+        self._came = deque(
+            each._replace(first=first, last=last)
+            for each in self._came
+            for first, last in (
+                [(each.first, each.last)]
+                if isinstance(each.value, Register)
+                else old.missing(each.publisher, each.first, each.last)
             )
+        )
 
     def floor_reached(self, floor_txid: int, passed: Iterable[tuple[int, list[Range]]]) -> None:
         """The queue is made again from here on.

@@ -37,6 +37,8 @@ def test_stretches_are_a_dict_of_sequences_kept_as_ranges() -> None:
             assert {n: v for a, b, v in pieces for n in range(a, b + 1)} == model
             assert all(one[1] < two[0] for one, two in itertools.pairwise(pieces))
             assert stretches.count == len(model)
+            missing = [n for a, b in stretches.missing(first, last) for n in range(a, b + 1)]
+            assert missing == [n for n in range(first, last + 1) if n not in model]
 
 
 def test_a_hundred_thousand_acknowledgments_in_order_are_one_piece() -> None:
@@ -46,6 +48,19 @@ def test_a_hundred_thousand_acknowledgments_in_order_are_one_piece() -> None:
     assert early.removals_waiting == 2_000
     early.floor_reached(2_000, [])
     assert early.to_wire()["removals"] == [(P, 1, 2_000, STEP_US)]
+
+
+def test_removals_that_are_wide_and_many_are_forgotten_as_fast_as_others() -> None:
+    early = EarlyEntries(KEPT_US)
+    wide = [(at << 40, (at << 40) + (1 << 35)) for at in range(1, 4_097)]
+    early.removed(P, wide, 10, STEP_US)
+    early.floor_reached(10, [])
+    early.removed(P, [(1, 5)], 11, 10 * STEP_US)
+    early.moved(P, [(7, 7)], FIRST, 12)
+    early.arrived(8, [(1, 1)], KEPT_US + 4 * STEP_US)
+    assert early.removals_waiting == 5 and not early.to_wire()["removals"]
+    early.floor_reached(12, [])
+    assert early.to_wire() == {"removals": [(P, 1, 5, 10 * STEP_US)], "moves": [(P, 7, 7, *FIRST)]}
 
 
 def test_a_message_meets_what_came_before_it_once() -> None:
