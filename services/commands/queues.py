@@ -51,7 +51,8 @@ def status(
             return
         width = max(map(len, found), default=0)
         for name, value in found.items():
-            shown = f"{value:,}" if type(value) is int else value
+            is_count = type(value) is int and name != "pid"
+            shown = f"{value:,}" if is_count else value
             typer.echo(f"{name.replace('_', ' '):<{width}}  {shown}")
 
     _with_client(fabric, group, server, show)

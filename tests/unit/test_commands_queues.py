@@ -16,7 +16,7 @@ from unit.test_client_sync import ServerThread
 
 from raylay.services.cli import app
 
-STATUS = {"queue_depth": 12_345, "owned": 3, "topic": "work"}
+STATUS = {"queue_depth": 12_345, "owned": 3, "topic": "work", "pid": 15476}
 
 
 class Answering(FakeServer):
@@ -54,7 +54,7 @@ def test_the_status_of_a_queue(there: ServerThread) -> None:
     shown = raylay("queue", "status", "work")
     assert (shown.exit_code, shown.stdout) == (
         0,
-        "queue depth  12,345\nowned        3\ntopic        work\n",
+        "queue depth  12,345\nowned        3\ntopic        work\npid          15476\n",
     )
     assert json.loads(raylay("queue", "status", "work", "--json").stdout) == STATUS
 
