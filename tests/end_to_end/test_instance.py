@@ -138,9 +138,10 @@ class Server:
         self.log = ""
         self._logged = threading.Condition()
         config.save(directory)
-        self.begin_start()
         if awaited:
-            self.await_start()
+            self.start()
+        else:
+            self.begin_start()
 
     def start(self) -> None:
         self.begin_start()
