@@ -88,7 +88,7 @@ class SimStore:
     """A publish store that tells the history what left it. Only what was flushed outlives a crash
     of its client: what it took in since, what left it and the words that it was given."""
 
-    def __init__(self, forgotten: Callable[[list[int]], None]) -> None:
+    def __init__(self, forgotten: Callable[[list[int], bool], None]) -> None:
         self._records: dict[int, bytes] = {}
         self._forgotten = forgotten
         self.highest = 0
@@ -129,17 +129,17 @@ class SimStore:
             if sequence > upto:
                 break
             gone.append(sequence)
-        self._forget(gone)
+        self._forget(gone, acked=True)
 
     def drop(self, ranges: list[Range]) -> None:
         """Forgets the inclusive ranges."""
         self._forget([s for a, b in ranges for s in range(a, b + 1) if s in self._records])
 
-    def _forget(self, sequences: list[int]) -> None:
+    def _forget(self, sequences: list[int], *, acked: bool = False) -> None:
         for sequence in sequences:
             del self._records[sequence]
         if sequences:
-            self._forgotten(sequences)
+            self._forgotten(sequences, acked)
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
         """(sequence, record) in ascending order, from a sequence on."""
@@ -425,10 +425,12 @@ class SimClient:
                 )
             )
 
-    def _forgotten(self, sequences: list[int]) -> None:
+    def _forgotten(self, sequences: list[int], acked: bool) -> None:
         world = self.world
         world.log(Heard(world.now_us, self.name, self.machine.publisher, tuple(sequences)))
-        queries.behind_ack(world, self.machine.instance, self.machine.publisher, sequences)
+        # What was refused left the store as well.
+        if acked:
+            queries.behind_ack(world, self.machine.instance, self.machine.publisher, sequences)
 
     def move(self) -> None:
         """The network between the client and its instance breaks; the instance lives on."""
