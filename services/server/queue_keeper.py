@@ -301,7 +301,8 @@ class QueueKeeper:
         None: their owner was not told yet."""
         self._folds = folds
         self._commits = commits
-        self._before_txid = 0
+        self._before_txid: int | None = None
+        """What others need nothing of is below; None: nobody has said."""
         self._is_authoring = False
         self._starting: asyncio.Task[None] | None = None
         self._unheralded: set[str] = set()
@@ -580,9 +581,10 @@ class QueueKeeper:
 
     def release(self) -> None:
         """See `removable`."""
-        floors = [each.floor_txid + 1 for each in self.controls.values()]
-        if self._before_txid:
-            self.here.journal.removable(min(self._before_txid, *floors, self._before_txid))
+        if self._before_txid is not None:
+            # It may move back, to nothing at all: a server of a link may have come back with less.
+            floors = [each.floor_txid + 1 for each in self.controls.values()]
+            self.here.journal.removable(min([self._before_txid, *floors]))
 
     # -- telling -------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:

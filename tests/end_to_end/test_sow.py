@@ -116,22 +116,30 @@ def test_a_subscription_begins_at_the_moment_of_its_query(server: Server) -> Non
     async def work(publisher: Client, reader: Client) -> None:
         await publish(publisher, "busy", *({"id": n, "v": 0} for n in range(500)))
 
+        last = 1_000_000
+        begun = asyncio.Event()
+
         async def load() -> None:
-            for value in range(1, 11):
+            value = 0
+            while value < last:
+                value = last if begun.is_set() else value + 1
                 await publish(publisher, "busy", *({"id": n, "v": value} for n in range(0, 500, 5)))
 
         loading = asyncio.create_task(load())
         followers = []
         for _ in range(5):
-            followers.append(await reader.sow_and_subscribe("busy", oof=True, filter="/v < 10"))
-            await asyncio.sleep(0)
+            wanted = f"/v < {last}"
+            followers.append(await reader.sow_and_subscribe("busy", oof=True, filter=wanted))
+        for each in followers:
+            await each.group_end.wait()
+        begun.set()
         await loading
         for each in followers:
             held: dict[bytes, int] = {}
             async for message in each:
                 tree = orjson.loads(message.body)
                 if message.kind == "oof":
-                    assert message.reason == "match" and tree["v"] == 10
+                    assert message.reason == "match" and tree["v"] == last
                     del held[message.key]
                 else:
                     assert tree["v"] > held.get(message.key, -1), "newer than what it had"

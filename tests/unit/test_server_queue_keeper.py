@@ -212,7 +212,9 @@ def test_without_queues_there_is_nothing() -> None:
     keeper.became_ready()
     keeper.named({1: "b"})
     keeper.removable(5)
-    assert bench.floors == [5] and keeper.status() == {} and not keeper._folds.served
+    # Where a server of a link comes back with less, nothing may be removed.
+    keeper.removable(0)
+    assert bench.floors == [5, 0] and keeper.status() == {} and not keeper._folds.served
     assert not keeper.asked(Asked(1, 2, 3, "b", "json/work", 1, []))
 
 
@@ -325,6 +327,8 @@ def test_the_journal_stays_as_far_as_any_queue_needs_it() -> None:
     assert bench.floors[2:] == [51, 61]
     bench.keeper.controls["json/more"].frame_received({"c": "floor", "tx": 300}, b"")
     assert bench.floors[-1] == 100
+    bench.keeper.removable(0)
+    assert bench.floors[-1] == 0
 
 
 def test_topics_of_queues_are_journaled() -> None:
