@@ -836,8 +836,9 @@ class UnreadIsTheSame(InstanceMachine):
     def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None = None) -> Questions:
         return Questions()
 
-    def client_published(self, session, runs, now_us, answers):  # type: ignore[no-untyped-def]
-        return super().client_published(session, runs, now_us, AllSaid())
+    def client_published(self, *published):  # type: ignore[no-untyped-def]
+        session, runs, now_us, _, *resent = published
+        return super().client_published(session, runs, now_us, AllSaid(), *resent)
 
     def upstream_batch(self, *arguments) -> list[Effect]:  # type: ignore[no-untyped-def]
         return super().upstream_batch(*arguments[:-1], AllSaid())
@@ -846,8 +847,8 @@ class UnreadIsTheSame(InstanceMachine):
 class RefusesWithoutAWord(InstanceMachine):
     """What nobody would keep is left out, and the next ack covers it."""
 
-    def client_published(self, session, runs, now_us, answers):  # type: ignore[no-untyped-def]
-        effects, transient = super().client_published(session, runs, now_us, answers)
+    def client_published(self, *published):  # type: ignore[no-untyped-def]
+        effects, transient = super().client_published(*published)
         return [each for each in effects if not isinstance(each, RefuseClient)], transient
 
 

@@ -202,8 +202,8 @@ def late(seed: int, draw: Callable[[random.Random], Topology]) -> tuple[set[tupl
     plan.topology = topology
     plan.clients = plans._clients(rng, topology)
     plan.publishes = plans._workload(rng, plan.clients, plan.end_ms)
-    # Of the clients that were drawn before.
-    plan.commands, plan.parts, plan.twins = [], {}, {}
+    # Of the clients, and the instances, that were drawn before.
+    plan.commands, plan.parts, plan.twins, plan.queues = [], {}, {}, None
     # A lost disk and a removed segment change what a link brings: that is no matter of topology.
     plan.script = [
         step
