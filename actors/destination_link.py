@@ -1,21 +1,14 @@
-"""The DestinationLink actor: a thin shell.
-
-The link runs on a thread of its own and ends the process when its instance's Unix socket closes.
-Its instance starts it again; Ray must not."""
+"""The DestinationLink actor: an instance from before an upgrade starts it by this path, too."""
 
 from __future__ import annotations
 
-import os
-
-import ray
-
-from raylay.actors.titles import carry_name
-from raylay.services.programs.link.thread import LinkThread
+from raylay.actors.program import Program
+from raylay.services.programs.link.run_link import serve
 from raylay.services.server.config import LinkConfig
 
 
-class DestinationLink:
-    """One destination's link. Lifecycle: child of its Instance actor, max_restarts=0.
+class DestinationLink(Program):
+    """One destination's link.
 
     Args:
         config: a LinkConfig as JSON.
@@ -23,11 +16,5 @@ class DestinationLink:
 
     def __init__(self, config: str) -> None:
         made = LinkConfig.from_json(config)
-        self._thread = LinkThread(made)
-        self._thread.start()
-        carry_name(self, DestinationLink, f"{made.instance}→{made.destination.name}")
-
-    @ray.method(num_returns=1)
-    def pid(self) -> int:
-        """Of the process."""
-        return os.getpid()
+        title = f"{made.instance}→{made.destination.name}"
+        super().__init__(DestinationLink, title, "link", made, serve)

@@ -9,22 +9,9 @@ from typing import Any
 
 import ray
 
-from raylay.actors.launch_link import LinkActor
-from raylay.actors.launch_queue_owner import QueueOwnerActor
+from raylay.actors.launch_program import start_link, start_queue_owner
 from raylay.actors.titles import carry_name
-from raylay.services.server.children.supervisor import ChildHandle
-from raylay.services.server.config import LinkConfig, QueueOwnerConfig
 from raylay.services.server.runner import InstanceThread
-
-
-def start_link(config: LinkConfig) -> ChildHandle:
-    """The LinkFactory of actors."""
-    return LinkActor(config)
-
-
-def start_queue_owner(config: QueueOwnerConfig) -> ChildHandle:
-    """The QueueFactory of actors."""
-    return QueueOwnerActor(config)
 
 
 def node_address() -> str:

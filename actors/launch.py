@@ -1,4 +1,4 @@
-"""Where, with launch_link.py, Ray actors are made: names, namespace, restarts, placement.
+"""Where, with launch_program.py, Ray actors are made: names, namespace, restarts, placement.
 
 The actors' classes stay plain (they are called directly in tests); here they get their options.
 """
@@ -12,16 +12,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylay.actors.errands import Errands
 from raylay.actors.instance import Instance
-from raylay.actors.launch_link import CONTROL_CALLS_AT_ONCE, LinkActor
+from raylay.actors.launch_program import CONTROL_CALLS_AT_ONCE, start_link
 
 RESTARTS_ENDLESS = -1
 __all__ = [
     "launch_instance",
     "launch_errands",
     "task",
-    # An instance that runs since before an upgrade looks for it here.
     "LinkActor",
 ]
+LinkActor = start_link
+"""By this name an instance that runs since before an upgrade looks for what starts a link."""
 
 
 def launch_instance(

@@ -461,7 +461,7 @@ def remote_uses(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
-ACTOR_LAUNCHERS = tuple(f"actors/launch{what}.py" for what in ("", "_link", "_queue_owner"))
+ACTOR_LAUNCHERS = tuple(f"actors/launch{what}.py" for what in ("", "_program"))
 
 
 def test_actor_classes_are_made_in_the_launcher_only() -> None:

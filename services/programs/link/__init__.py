@@ -1,6 +1,5 @@
 """One destination's link, in a process of its own.
 
 link_server.LinkServer(LinkConfig).run()    until its instance is gone
-thread.LinkThread(LinkConfig)               the same on a thread: what the actor holds
 run_link                                    the same as a process, without Ray
 """

@@ -1,6 +1,5 @@
 """One queue's owner, in a process of its own.
 
 owner_server.OwnerServer(QueueOwnerConfig).run()    until its instance is gone
-thread.OwnerThread(QueueOwnerConfig)                the same on a thread: what the actor holds
 run_queue_owner                                     the same as a process, without Ray
 """

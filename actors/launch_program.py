@@ -1,4 +1,4 @@
-"""How an instance's actor starts the actors of its links."""
+"""How an instance's actor starts the actors of the programs beside it: links, owners of queues."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylay.actors.destination_link import DestinationLink
-from raylay.services.server.config import LinkConfig
+from raylay.actors.queue_owner import QueueOwner
+from raylay.services.server.config import LinkConfig, QueueOwnerConfig
 
 CONTROL_CALLS_AT_ONCE = 8
 """Control calls that one actor serves at the same time: a slow one must not hold up `status`."""
 
 
-class LinkActor:
-    """A link as an actor on its instance's node, started from within the instance's actor.
+class ProgramActor:
+    """A program as an actor on its instance's node, started from within the instance's actor.
 
     Not detached: Ray ends it with its owner. Not restarted by Ray: its instance starts it again,
     because only the instance knows whether the dead one's socket is closed.
 
     Args:
-        config: what the link is started with.
+        plain: the actor's class.
+        config: what the program is started with, as JSON.
     """
 
-    def __init__(self, config: LinkConfig) -> None:
+    def __init__(self, plain: type, config: str) -> None:
         here = ray.get_runtime_context().get_node_id()
         options: dict[str, Any] = {
             "num_cpus": 0,
@@ -32,8 +34,18 @@ class LinkActor:
             "max_concurrency": CONTROL_CALLS_AT_ONCE,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
         }
-        self._handle: Any = ray.remote(**options)(DestinationLink).remote(config.to_json())
+        self._handle: Any = ray.remote(**options)(plain).remote(config)
 
     def kill(self) -> None:
         """Ends it at once if it still runs."""
         ray.kill(self._handle, no_restart=True)
+
+
+def start_link(config: LinkConfig) -> ProgramActor:
+    """The LinkFactory of actors."""
+    return ProgramActor(DestinationLink, config.to_json())
+
+
+def start_queue_owner(config: QueueOwnerConfig) -> ProgramActor:
+    """The QueueFactory of actors."""
+    return ProgramActor(QueueOwner, config.to_json())

@@ -1,0 +1,44 @@
+"""What the actors of programs beside an instance's have in common: a thin shell.
+
+The program runs on a thread of its own and ends the process when its instance's Unix socket closes.
+Its instance starts it again; Ray must not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import ray
+
+from raylay.actors.titles import carry_name
+from raylay.services.programs.running import Config, ProgramThread
+
+
+class Program:
+    """One program. Lifecycle: child of its Instance actor, max_restarts=0.
+
+    Args:
+        plain: the actor's class as it is written.
+        title: of the process, for people.
+        kind: of the program, for logs.
+        config: what it is given.
+        serve: runs it until its instance is gone.
+    """
+
+    def __init__(
+        self,
+        plain: type,
+        title: str,
+        kind: str,
+        config: Config,
+        serve: Callable[[Config], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._thread = ProgramThread(kind, config, serve)
+        self._thread.start()
+        carry_name(self, plain, title)
+
+    @ray.method(num_returns=1)
+    def pid(self) -> int:
+        """Of the process."""
+        return os.getpid()
