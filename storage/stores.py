@@ -20,7 +20,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import lmdb
 from xxhash import xxh3_128_digest as subscription_key
@@ -102,26 +102,19 @@ class PublishStore(Protocol):
         """Flushes and gives everything back."""
 
 
-class MemoryPublishStore:
-    """A PublishStore in memory: it outlives connections, not the process.
+Entry = TypeVar("Entry")
 
-    Invariant: `bytes` is the sum of the lengths of the records in it.
-    Owner: one client, on its event loop.
-    """
 
-    __slots__ = ("_entries", "bytes", "bytes_max", "highest", "messages_max", "words")
+class _Counted(Generic[Entry]):
+    """What a store's entries say of it: a sequence first in each, ascending."""
 
-    def __init__(
-        self,
-        messages_max: int = MESSAGES_MAX_DEFAULT,
-        bytes_max: int = BYTES_MAX_DEFAULT,
-    ) -> None:
+    __slots__ = ("_entries", "bytes", "bytes_max", "messages_max")
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
         self.messages_max = messages_max
         self.bytes_max = bytes_max
         self.bytes = 0
-        self.highest = 0
-        self.words = b""
-        self._entries: deque[tuple[int, bytes]] = deque()
+        self._entries: deque[tuple[int, Entry]] = deque()
 
     @property
     def messages(self) -> int:
@@ -137,6 +130,25 @@ class MemoryPublishStore:
     def full(self) -> bool:
         """Whether a `put` would be refused."""
         return self.bytes >= self.bytes_max or len(self._entries) >= self.messages_max
+
+
+class MemoryPublishStore(_Counted[bytes]):
+    """A PublishStore in memory: it outlives connections, not the process.
+
+    Invariant: `bytes` is the sum of the lengths of the records in it.
+    Owner: one client, on its event loop.
+    """
+
+    __slots__ = ("highest", "words")
+
+    def __init__(
+        self,
+        messages_max: int = MESSAGES_MAX_DEFAULT,
+        bytes_max: int = BYTES_MAX_DEFAULT,
+    ) -> None:
+        super().__init__(messages_max, bytes_max)
+        self.highest = 0
+        self.words = b""
 
     def put(self, sequence: int, record: bytes) -> None:
         """See PublishStore."""
@@ -179,7 +191,7 @@ class MemoryPublishStore:
         """Nothing to give back."""
 
 
-class LmdbPublishStore:
+class LmdbPublishStore(_Counted[int]):
     """A PublishStore on disk: it outlives the process.
 
     Invariants: what a returned `flush` covered is found again until it was acknowledged or dropped;
@@ -196,16 +208,12 @@ class LmdbPublishStore:
         messages_max: int = MESSAGES_MAX_DEFAULT,
         bytes_max: int = BYTES_MAX_DEFAULT,
     ) -> None:
+        super().__init__(messages_max, bytes_max)  # of each in it, flushed or not, the length
         self._path = Path(path)
-        self.messages_max = messages_max
-        self.bytes_max = bytes_max
-        self.bytes = 0
         self.highest = 0
         self._acknowledged = 0
         self._words = b""
         self._gone = SequenceSet()
-        # (sequence, length) of everything in it, flushed or not.
-        self._entries: deque[tuple[int, int]] = deque()
         self._pending: deque[tuple[int, bytes]] = deque()
         # (first, last sequence) of each batch on disk.
         self._batches: deque[tuple[int, int]] = deque()
@@ -248,21 +256,6 @@ class LmdbPublishStore:
             raise explained(error, self._path) from error
         except (struct.error, RemoteProtocolError) as error:
             raise CorruptRecord(f"{self._path} is damaged: {error}", str(self._path)) from None
-
-    @property
-    def messages(self) -> int:
-        """Records in it."""
-        return len(self._entries)
-
-    @property
-    def lowest(self) -> int:
-        """The lowest sequence in it; 0 when it is empty."""
-        return self._entries[0][0] if self._entries else 0
-
-    @property
-    def full(self) -> bool:
-        """Whether a `put` would be refused."""
-        return self.bytes >= self.bytes_max or len(self._entries) >= self.messages_max
 
     def put(self, sequence: int, record: bytes) -> None:
         """See PublishStore."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.messages.types.definitions import TypeDefinition
-from raylay.services.plugins.message_types import plugins
+from raylay.services.plugins.message_types import installed_types
 
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 
@@ -23,11 +23,8 @@ def check_types(definitions: Iterable[TypeDefinition]) -> None:
     definitions = list(definitions)
     if not definitions:
         return
-    # Not above: whoever reads a configuration would load every parser.
-    from raylay.services.messages.types.registry import MessageTypes
-
     try:
-        MessageTypes(definitions, plugins(each.kind for each in definitions))
+        installed_types(definitions)
     except ConfigurationError:
         raise
     except RaylayError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 from raylay.services.configuration.model import (
     DestinationSettings,
@@ -19,9 +21,10 @@ from raylay.services.messages.topics import (
     compile_regex,
     is_regex,
 )
+from raylay.services.plugins.definition_problem import DefinitionProblem
 from raylay.services.plugins.filters import filter_problem
-from raylay.services.plugins.queue_checks import QueueProblem, queue_problems
-from raylay.services.plugins.sow_checks import SowProblem, sow_problems
+from raylay.services.plugins.queue_checks import queue_problems
+from raylay.services.plugins.sow_checks import sow_problems
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.sow.definition import SowTopicDefinition
@@ -118,86 +121,101 @@ def _topics(settings: FabricSettings) -> Iterator[Problem]:
                 )
 
 
-def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
-    """Of the topics with state that an instance has: its own, or the fabric's."""
-    own = instance.sow_topics is not None
-    topics = settings.sow_of(instance)
-    types = settings.types_of(instance)
-    log = settings.journaled_of(instance)
-    seen: set[tuple[str, str]] = set()
-    for number, topic in enumerate(topics):
-        subject = (*((instance.name,) if own else ()), "sow_topics", str(number))
-        where = f"SOW topic {topic.name}{f' of {instance.name}' if own else ''}"
-        if (topic.name, topic.message_type) in seen:
+Defined = TypeVar("Defined", bound=SowTopicDefinition | QueueDefinition)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed(Generic[Defined]):
+    """A definition, and how it is called in a problem.
+
+    Attributes:
+        twice: another one before it has its name and type.
+        own: it is the instance's, not the fabric's.
+    """
+
+    definition: Defined
+    subject: tuple[str, ...]
+    where: str
+    twice: bool
+    own: bool
+
+    def told(self, check: Callable[[Defined], list[DefinitionProblem]]) -> Iterator[Problem]:
+        """What is wrong with it for itself."""
+        if self.twice:
+            kind = self.definition.message_type
             yield Problem(
-                subject,
-                f"{where} of type {topic.message_type} is defined twice: take one of them out",
+                self.subject, f"{self.where} of type {kind} is defined twice: take one of them out"
             )
-        seen.add((topic.name, topic.message_type))
         try:
-            found = sow_problems(topic, types)
+            found = check(self.definition)
         except ConfigurationError as error:
-            found = [SowProblem((), str(error))]
+            found = [DefinitionProblem((), str(error))]
         for problem in found:
             shown = " ".join(
                 str(part + 1) if isinstance(part, int) else part for part in problem.place
             )
             yield Problem(
-                (*subject, *map(str, problem.place)),
-                f"{where}{f', {shown}' if shown else ''}: {problem.text}",
+                (*self.subject, *map(str, problem.place)),
+                f"{self.where}{f', {shown}' if shown else ''}: {problem.text}",
             )
+
+    def not_journaled(self, instance: InstanceSettings, takes: str, why: str) -> Problem:
+        """None of the instance's journaled topics takes what it is made of."""
+        of = "" if instance.topics is None else f" of {instance.name}"
+        kind = self.subject[-2]
+        more = f", or give {instance.name} {kind} of its own" if of and not self.own else ""
+        return Problem(
+            self.subject,
+            f"{self.where}: no journaled topic{of} takes {takes} of type "
+            f"{self.definition.message_type}, and {why}: add it to topics{more}",
+        )
+
+
+def _placed(
+    definitions: Iterable[Defined], kind: str, what: str, instance: InstanceSettings
+) -> Iterator[_Placed[Defined]]:
+    """Definitions that an instance has, its own or the fabric's; `kind` is their key in a file."""
+    own = getattr(instance, kind) is not None
+    seen: set[tuple[str, str]] = set()
+    for number, each in enumerate(definitions):
+        subject = (*((instance.name,) if own else ()), kind, str(number))
+        where = f"{what} {each.name}{f' of {instance.name}' if own else ''}"
+        name = (each.name, each.message_type)
+        yield _Placed(each, subject, where, name in seen, own)
+        seen.add(name)
+
+
+def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
+    """Of the topics with state that an instance has."""
+    types = settings.types_of(instance)
+    log = settings.journaled_of(instance)
+    for placed in _placed(settings.sow_of(instance), "sow_topics", "SOW topic", instance):
+        topic = placed.definition
+        yield from placed.told(partial(sow_problems, types=types))
         if not is_journaled(topic, log):
-            of = "" if instance.topics is None else f" of {instance.name}"
-            more = f", or give {instance.name} sow_topics of its own" if of and not own else ""
-            yield Problem(
-                subject,
-                f"{where}: no journaled topic{of} takes {topic.pattern or topic.name} of type "
-                f"{topic.message_type}, and state is made from the journal: add it to topics{more}",
-            )
+            takes = topic.pattern or topic.name
+            yield placed.not_journaled(instance, takes, "state is made from the journal")
 
 
 def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
-    """Of the queues that an instance has: its own, or the fabric's."""
-    own = instance.queues is not None
-    queues = settings.queues_of(instance)
+    """Of the queues that an instance has."""
     types = settings.types_of(instance)
     log = TopicMatcher(
         tuple(topic.rule() for topic in settings.topics_of(instance) if topic.journaled)
     )
     with_state = {(each.name, each.message_type) for each in settings.sow_of(instance)}
-    seen: set[tuple[str, str]] = set()
-    for number, queue in enumerate(queues):
-        subject = (*((instance.name,) if own else ()), "queues", str(number))
-        where = f"queue {queue.name}{f' of {instance.name}' if own else ''}"
-        of = (queue.name, queue.message_type)
-        if of in seen:
-            yield Problem(
-                subject, f"{where} of type {of[1]} is defined twice: take one of them out"
-            )
-        if of in with_state:
+    for placed in _placed(settings.queues_of(instance), "queues", "queue", instance):
+        queue, subject, where = placed.definition, placed.subject, placed.where
+        if (queue.name, queue.message_type) in with_state:
             yield Problem(
                 subject,
                 f"{where}: there is a SOW topic of this name: give the queue another one, and the "
                 "SOW topic as its underlying topic",
             )
-        seen.add(of)
-        try:
-            found = queue_problems(queue, types)
-        except ConfigurationError as error:
-            found = [QueueProblem("", str(error))]
-        for problem in found:
-            at = f", {problem.place}" if problem.place else ""
-            place = (problem.place,) if problem.place else ()
-            yield Problem((*subject, *place), f"{where}{at}: {problem.text}")
+        yield from placed.told(partial(queue_problems, types=types))
         if not holds_journaled(queue, log):
-            of_which = "" if instance.topics is None else f" of {instance.name}"
-            more = f", or give {instance.name} queues of its own" if of_which and not own else ""
-            yield Problem(
-                subject,
-                f"{where}: no journaled topic{of_which} takes {queue.topic} of type "
-                f"{queue.message_type}, and what is in no journal is in no queue: add it to "
-                f"topics{more}",
-            )
+            why = "what is in no journal is in no queue"
+            yield placed.not_journaled(instance, queue.topic, why)
         yield from _replicated_local(instance, queue, subject, where)
 
 

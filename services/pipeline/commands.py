@@ -49,6 +49,9 @@ InstanceOption = Annotated[
 ]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark's master URL.")]
 MASTER_DEFAULT = "local[*]"
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", help="Write the report to this file: FILE.html.")
+]
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show all that Spark says of an error, Java stacks too.")
 ]
@@ -176,9 +179,7 @@ def audit_command(
         float,
         typer.Option("--max-owed", min=0.0, help="Seconds that a link may owe one; exit code 1."),
     ] = 60.0,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Write the report to this file: FILE.html.")
-    ] = None,
+    report: ReportOption = None,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
     debug: DebugOption = False,
@@ -334,9 +335,7 @@ def latency_command(
     max_ack_p99: Annotated[
         str, typer.Option("--max-ack-p99", help="No region's acknowledgments may be slower.")
     ] = "",
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Write the report to this file: FILE.html.")
-    ] = None,
+    report: ReportOption = None,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
     debug: DebugOption = False,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from raylay.services.errors import ConfigurationError, MessageTypeError, RemoteProtocolError
 from raylay.services.messages.topics import TopicRule
 from raylay.services.messages.types.definitions import TypeDefinition
-from raylay.services.plugins.message_types import plugins
+from raylay.services.plugins.message_types import installed_types
 from raylay.services.replication.content import FilterLanguage
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def filter_language(
     from raylay.services.replication.content_language import Expressions
 
     try:
-        return Expressions(_types(definitions), functions())
+        return Expressions(installed_types(definitions), functions())
     except MessageTypeError as error:
         raise ConfigurationError(str(error)) from None
 
@@ -129,7 +129,7 @@ def _language(
     from raylay.services.plugins.functions import functions
 
     try:
-        return _types(definitions), functions()
+        return installed_types(definitions), functions()
     except (ConfigurationError, MessageTypeError) as error:
         raise RemoteProtocolError(f"{instance} cannot filter: {error}", "bad_filter") from None
 
@@ -157,14 +157,7 @@ def _of_type(message_type: str, definitions: Iterable[TypeDefinition]) -> str:
     if message_type == "*":
         return ""
     try:
-        _types(definitions)[message_type].require(Ability.FIELDS)
+        installed_types(definitions)[message_type].require(Ability.FIELDS)
     except MessageTypeError as error:
         return f"Filter: {error}"
     return ""
-
-
-def _types(definitions: Iterable[TypeDefinition]) -> MessageTypes:
-    from raylay.services.messages.types.registry import MessageTypes
-
-    definitions = list(definitions)
-    return MessageTypes(definitions, plugins(each.kind for each in definitions))

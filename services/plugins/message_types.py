@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.messages.types.definitions import ENTRY_POINTS, KIND_NAMES
+from raylay.services.messages.types.definitions import (
+    ENTRY_POINTS,
+    KIND_NAMES,
+    TypeDefinition,
+)
+
+if TYPE_CHECKING:
+    from raylay.services.messages.types.registry import MessageTypes
 
 
 def plugins(kinds: Iterable[str]) -> dict[str, Any]:
@@ -27,3 +34,17 @@ def plugins(kinds: Iterable[str]) -> dict[str, Any]:
                     f"the entry point {entry.name} ({entry.value}) cannot be loaded: {error}"
                 ) from None
     return found
+
+
+def installed_types(definitions: Iterable[TypeDefinition]) -> MessageTypes:
+    """The message types that a configuration defines, beside those that are built in.
+
+    Raises:
+        ConfigurationError: as `plugins`.
+        MessageTypeError: a definition cannot be used.
+    """
+    # Not above: whoever reads a configuration would load every parser.
+    from raylay.services.messages.types.registry import MessageTypes
+
+    definitions = list(definitions)
+    return MessageTypes(definitions, plugins(each.kind for each in definitions))

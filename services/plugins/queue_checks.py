@@ -6,30 +6,18 @@ Who has none loads neither the language nor the parsers of message types.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
 from raylay.services.messages.topics import compile_regex, is_regex
 from raylay.services.messages.types.definitions import TypeDefinition
-from raylay.services.plugins.message_types import plugins
+from raylay.services.plugins.definition_problem import DefinitionProblem
+from raylay.services.plugins.message_types import installed_types
 from raylay.services.queues.definition import QueueDefinition
-
-
-class QueueProblem(NamedTuple):
-    """Why a queue cannot run.
-
-    Attributes:
-        place: the value of the definition; empty: all of it.
-        text: what is wrong and what to do, without the place.
-    """
-
-    place: str
-    text: str
 
 
 def queue_problems(
     definition: QueueDefinition, types: Iterable[TypeDefinition] = ()
-) -> list[QueueProblem]:
+) -> list[DefinitionProblem]:
     """What is wrong with a queue beyond what its values say of each other; empty: nothing.
 
     Args:
@@ -49,22 +37,22 @@ def queue_problems(
     return found
 
 
-def _topics(definition: QueueDefinition) -> Iterable[QueueProblem]:
+def _topics(definition: QueueDefinition) -> Iterable[DefinitionProblem]:
     topic, target = definition.topic, definition.target
     if is_regex(topic):
         try:
             takes = compile_regex(topic, "underlying")
         except ConfigurationError as error:
-            yield QueueProblem("underlying", str(error))
+            yield DefinitionProblem(("underlying",), str(error))
             return
         fits = bool(takes.search(target))
     else:
         fits = topic == target
     if is_regex(target):
-        yield QueueProblem("publish_target", f"{target} is an expression: name one topic")
+        yield DefinitionProblem(("publish_target",), f"{target} is an expression: name one topic")
     elif not fits:
-        yield QueueProblem(
-            "publish_target",
+        yield DefinitionProblem(
+            ("publish_target",),
             f"{target} is not of the underlying topic {topic}: what is published to the queue "
             "would not be in it",
         )
@@ -72,22 +60,21 @@ def _topics(definition: QueueDefinition) -> Iterable[QueueProblem]:
 
 def _expressions(
     message_type: str, texts: list[tuple[str, str]], types: list[TypeDefinition]
-) -> Iterable[QueueProblem]:
+) -> Iterable[DefinitionProblem]:
     from raylay.services.expressions.expression import REPLICATION, expression
     from raylay.services.messages.types.abilities import Ability
-    from raylay.services.messages.types.registry import MessageTypes
     from raylay.services.plugins.functions import functions
 
     try:
-        kind = MessageTypes(types, plugins(each.kind for each in types))[message_type]
+        kind = installed_types(types)[message_type]
     except MessageTypeError as error:
-        yield QueueProblem("message_type", str(error))
+        yield DefinitionProblem(("message_type",), str(error))
         return
     for name, text in texts:
         try:
             kind.require(Ability.FIELDS)
             expression(text, REPLICATION, functions())
         except ExpressionError as error:
-            yield QueueProblem(name, f"{text[:200]!r}, {error}")
+            yield DefinitionProblem((name,), f"{text[:200]!r}, {error}")
         except MessageTypeError as error:
-            yield QueueProblem(name, str(error))
+            yield DefinitionProblem((name,), str(error))

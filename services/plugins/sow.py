@@ -8,9 +8,8 @@ from raylay.services.errors import ConfigurationError, ExpressionError, MessageT
 from raylay.services.expressions.functions.registry import Surroundings
 from raylay.services.messages.topic_pattern import PatternError
 from raylay.services.messages.types.definitions import TypeDefinition
-from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.plugins.key_generators import key_generator
-from raylay.services.plugins.message_types import plugins
+from raylay.services.plugins.message_types import installed_types
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowState
@@ -48,9 +47,8 @@ def sow_book(
     memory = MemorySowStore() if transient is None else transient
     if not definitions:
         return SowBook()
-    types = list(types)
     try:
-        kinds = MessageTypes(types, plugins(each.kind for each in types))
+        kinds = installed_types(types)
     except MessageTypeError as error:
         raise ConfigurationError(str(error)) from None
     topics = []

@@ -3,37 +3,27 @@ scripts, and the answers that it shows."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import transcripts
 from end_to_end.test_instance import Server
-from markdown_it import MarkdownIt
-from typer.testing import CliRunner
+from typed_pages import Typist, blocks
 
-from raylay.services.cli import app
-from raylay.services.commands.failing import line_of
 from raylay.services.configuration.files import load_fabric
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import InstanceConfig
 
-TEXT = (Path(__file__).parents[2] / "docs" / "sow.md").read_text(encoding="utf-8")
-FENCES = [each for each in MarkdownIt("commonmark").parse(TEXT) if each.type == "fence"]
+PAGE = "sow.md"
 STARTS = ("raylay up ", "raylay down")
 """The fabric of the page is one instance here."""
-SERVER = "host-a:9007"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("sow_page")
-    (shown,) = (each.content for each in FENCES if each.info == "yaml")
+    (shown,) = blocks(PAGE, "yaml")
     (place / "desk.yaml").write_text(shown, encoding="utf-8")
     settings = load_fabric([place / "desk.yaml"])
     topics = tuple(TopicRule(name) for name in ("orders", "quotes", "sessions"))
@@ -44,35 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     made.kill()
 
 
-def typed(command: str) -> str:
-    """What a terminal shows of it, the error with it."""
-    found = CliRunner().invoke(app, shlex.split(command.removeprefix("raylay ")))
-    line = line_of(found.exception) if isinstance(found.exception, Exception) else None
-    return found.stdout + (f"{line}\n" if line else "")
-
-
 def test_the_page(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In order: each answer is of what was done before it."""
-    monkeypatch.setenv("RAYLAY_SERVER", server.address)
-    monkeypatch.setenv("RAYLAY_RUNTIME_DIR", str(tmp_path))
-    names: dict[str, Any] = {}
-    printed = ""
-    compared = 0
-    for fence in FENCES:
-        if fence.info == "console":
-            for step in transcripts.read(f"```console\n{fence.content}```\n").steps:
-                if step.command.startswith(STARTS):
-                    continue
-                came = typed(step.command)
-                assert transcripts.matches(step.answer, came), (step.command, came)
-                compared += 1
-        elif fence.info == "python":
-            assert SERVER in fence.content
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                exec(fence.content.replace(SERVER, server.address), names)
-            printed = out.getvalue()
-        elif fence.info == "text":
-            assert transcripts.matches(fence.content, printed), printed
-            compared += 1
-    assert compared == 16
+    typist = Typist(PAGE, server.address, tmp_path, monkeypatch, left_out=STARTS)
+    typist.type()
+    assert typist.compared == 16

@@ -84,7 +84,7 @@ def queue_texts(queue: Queue, config: AmpsConfig) -> Iterator[tuple[tuple[str, .
             yield _place(str(path[0]) if path else ""), f"queue {queue.name}: {text}"
         return
     for problem in queue_problems(definition, definitions(config)):
-        yield _place(problem.place), f"queue {queue.name}: {problem.text}"
+        yield _place(str(*problem.place)), f"queue {queue.name}: {problem.text}"
 
 
 def _place(name: str) -> tuple[str, ...]:

@@ -12,11 +12,10 @@ from raylay.services.errors import ConfigurationError, ExpressionError, MessageT
 from raylay.services.expressions.expression import READ, Expression, expression, refusal
 from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.messages.records import MESSAGES
-from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.journals import Place
 from raylay.services.pipeline.tables.columns import Rows
 from raylay.services.plugins.functions import functions
-from raylay.services.plugins.message_types import plugins
+from raylay.services.plugins.message_types import installed_types
 from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
 
 _AROUND = ("topic", "bookmark", "correlation_id", "receive_time")
@@ -55,7 +54,7 @@ class ContentFilter:
         definitions = (
             InstanceConfig.load(home).type_definitions if (home / INSTANCE_FILE).is_file() else ()
         )
-        self._types = MessageTypes(definitions, plugins(each.kind for each in definitions))
+        self._types = installed_types(definitions)
 
     def passing(self, rows: Rows) -> Any:
         """Which rows pass, as booleans."""

@@ -1,0 +1,18 @@
+"""What is wrong with a definition of a configuration, beyond what its values say of each other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class DefinitionProblem(NamedTuple):
+    """Why what is defined cannot run.
+
+    Attributes:
+        place: the value of the definition, and the number in it from 0 where it is a list; empty:
+            all of it.
+        text: what is wrong and what to do, without the place.
+    """
+
+    place: tuple[str | int, ...]
+    text: str
