@@ -111,6 +111,7 @@ ROOMS: dict[str, frozenset[str]] = {
     for room, others in {
         "messages": "",
         "expressions": "messages",
+        "capacity": "",
         "plugins": "expressions messages queues replication sow storage subscriptions",
         "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.
@@ -209,6 +210,7 @@ CYCLES: tuple[frozenset[str], ...] = ()
 # Pure modules that need no test file of their own, and why.
 WITHOUT_TEST_FILE = {
     "services/errors.py": "declarations only",
+    "services/capacity/__init__.py": "says what the room is",
     "services/client/events.py": "declarations only",
     "services/core/__init__.py": "says what the room is",
     "services/core/batch.py": "declarations only",

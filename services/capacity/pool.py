@@ -1,0 +1,282 @@
+"""A capacity pool: what its clients hold, and who is taken offline or disconnected (behaviour.md,
+chapter 7).
+
+A client that does not read as fast as it is sent holds memory. Over the pool's memory limit the
+client that holds most goes offline: what it does not take waits on disk. Over the disk limit the
+one that holds most there is disconnected. A client alone is disconnected when it holds more than
+its share, or what waits for it is too old.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+HARD_FACTOR = 2
+"""What is on its way to the disk still lies in memory: all together so many times the limit at
+most, then the disk is too slow, and the largest of those that are offline is disconnected."""
+MARKS_MAX = 128
+"""Instants that are kept of one client, for the age of what waits for it."""
+MARK_MS = 50
+"""Between two of them, at least; it doubles each time there are too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the clients of a pool may hold.
+
+    Attributes:
+        memory_bytes_max: of all together, then the largest goes offline.
+        disk_bytes_max: of all together, then the largest is disconnected; 0: nobody goes offline,
+            and over the memory limit the largest is disconnected.
+        client_share: what one client may hold of memory_bytes_max before it is offline, and of
+            disk_bytes_max then, from 0 to 1; 1: as much as all together.
+        message_age_ms_max: how long a message may wait for a client; None: for ever.
+    """
+
+    memory_bytes_max: int
+    disk_bytes_max: int
+    client_share: float = 0.5
+    message_age_ms_max: int | None = None
+
+
+class Holding(NamedTuple):
+    """What one client holds.
+
+    Attributes:
+        memory_bytes: what it has not taken and lies in memory, on its way to the disk or not.
+        disk_bytes: what it has not taken and was given to its pool's buffer.
+        unsent_bytes: what it has not taken, wherever it lies, counted once.
+        sent_bytes: all that it ever was sent, taken or not.
+    """
+
+    memory_bytes: int
+    disk_bytes: int = 0
+    unsent_bytes: int = 0
+    sent_bytes: int = 0
+
+
+class GoOffline(NamedTuple):
+    """What this client does not take is to go to the disk from now on."""
+
+    client: int
+    memory_bytes: int
+    """Of this client, when it was decided."""
+
+
+class Disconnect(NamedTuple):
+    """This client is to be disconnected."""
+
+    client: int
+    limit: str
+    """Which one was passed: `memory`, `disk`, `share` or `age`."""
+    why: str
+    """For people, with the numbers."""
+
+
+Decision = GoOffline | Disconnect
+
+
+class _Held:
+    """What is known of one client."""
+
+    __slots__ = ("holding", "is_offline", "mark_ms", "marks")
+
+    def __init__(self, holding: Holding) -> None:
+        self.holding = holding
+        self.is_offline = False
+        self.marks: deque[tuple[int, int]] = deque()
+        """Instants, in ms, and what it had been sent by then: those behind what it has taken."""
+        self.mark_ms = MARK_MS
+
+
+class Pool:
+    """See the file's docstring.
+
+    Invariants: the sums are those of the clients; behind `decide` no limit is passed.
+    A call of `holds` costs the same however many clients there are. Owner: the instance's event
+    loop. Lifecycle: one life of the instance.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._clients: dict[int, _Held] = {}
+        self.direct_bytes = 0
+        """In memory, of those that are not offline."""
+        self.offline_memory_bytes = 0
+        """In memory, of those that are offline: on its way to the disk, or back."""
+        self.disk_bytes = 0
+        share = limits.client_share
+        self._share_memory = int(limits.memory_bytes_max * share) if share < 1 else None
+        self._share_disk = int(limits.disk_bytes_max * share) if share < 1 else None
+
+    @property
+    def memory_bytes(self) -> int:
+        """In memory, of all clients."""
+        return self.direct_bytes + self.offline_memory_bytes
+
+    @property
+    def clients(self) -> list[int]:
+        """Those that hold something, or are offline."""
+        return list(self._clients)
+
+    @property
+    def offline(self) -> list[int]:
+        """Those that are offline."""
+        return [client for client, held in self._clients.items() if held.is_offline]
+
+    # -- what they hold ------------------------------------------------------------------------
+    def holds(self, client: int, holding: Holding) -> bool:
+        """A client holds so much now. Whether a limit is passed: then `decide` is to be asked."""
+        held = self._clients.get(client)
+        if held is None:
+            if not holding.unsent_bytes:
+                return False
+            held = self._clients[client] = _Held(Holding(0))
+        self._count(held, -1)
+        if not holding.unsent_bytes and not held.is_offline:
+            del self._clients[client]
+            return False
+        held.holding = holding
+        self._count(held, 1)
+        limits = self.limits
+        return (
+            self.direct_bytes > limits.memory_bytes_max
+            or self.disk_bytes > limits.disk_bytes_max
+            or self.memory_bytes > HARD_FACTOR * limits.memory_bytes_max
+            or self._over_share(held)
+        )
+
+    def _count(self, held: _Held, sign: int) -> None:
+        holding = held.holding
+        if held.is_offline:
+            self.offline_memory_bytes += sign * holding.memory_bytes
+        else:
+            self.direct_bytes += sign * holding.memory_bytes
+        self.disk_bytes += sign * holding.disk_bytes
+
+    def back_online(self, client: int) -> None:
+        """A client has taken all that lay on disk for it."""
+        held = self._clients.get(client)
+        if held is not None:
+            self._count(held, -1)
+            held.is_offline = False
+            self._count(held, 1)
+
+    def left(self, client: int) -> None:
+        """A client is gone, and all that it held."""
+        held = self._clients.pop(client, None)
+        if held is not None:
+            self._count(held, -1)
+
+    # -- who goes ------------------------------------------------------------------------------
+    def _over_share(self, held: _Held) -> bool:
+        most, holds, _ = self._of_share(held)
+        return most is not None and holds > most
+
+    def _of_share(self, held: _Held) -> tuple[int | None, int, str]:
+        """What one client may hold, what it holds, and where."""
+        if held.is_offline:
+            return self._share_disk, held.holding.disk_bytes, "on disk"
+        return self._share_memory, held.holding.memory_bytes, "in memory"
+
+    def decide(self) -> list[Decision]:
+        """What is to be done now; it counts as done. Whom to disconnect is held to be gone."""
+        limits = self.limits
+        decided: list[Decision] = []
+        for client, held in list(self._clients.items()):
+            if self._over_share(held):
+                most, holds, where = self._of_share(held)
+                why = f"{holds} bytes wait for it {where}: one client may hold {most}"
+                decided.append(self._gone(client, "share", why))
+        while self.direct_bytes > limits.memory_bytes_max:
+            client = self._largest_in_memory(is_offline=False)
+            held = self._clients[client]
+            if limits.disk_bytes_max:
+                decided.append(GoOffline(client, held.holding.memory_bytes))
+                self._count(held, -1)
+                held.is_offline = True
+                self._count(held, 1)
+                continue
+            why = (
+                f"{self.direct_bytes} bytes wait in memory for clients, of them "
+                f"{held.holding.memory_bytes} for this one, the largest: at most "
+                f"{limits.memory_bytes_max} may"
+            )
+            decided.append(self._gone(client, "memory", why))
+        hard_bytes = HARD_FACTOR * limits.memory_bytes_max
+        while self.memory_bytes > hard_bytes:
+            client = self._largest_in_memory(is_offline=True)
+            why = (
+                f"{self.offline_memory_bytes} bytes are on their way to the disk for clients that "
+                f"are offline, of them {self._clients[client].holding.memory_bytes} for this one, "
+                f"the largest: with those of other clients at most {hard_bytes} may be in memory"
+            )
+            decided.append(self._gone(client, "memory", why))
+        while self.disk_bytes > limits.disk_bytes_max:
+            client = max(
+                self._clients, key=lambda each: (self._clients[each].holding.disk_bytes, -each)
+            )
+            why = (
+                f"{self.disk_bytes} bytes wait on disk for clients, of them "
+                f"{self._clients[client].holding.disk_bytes} for this one, the largest: at most "
+                f"{limits.disk_bytes_max} may"
+            )
+            decided.append(self._gone(client, "disk", why))
+        return decided
+
+    def _largest_in_memory(self, *, is_offline: bool) -> int:
+        clients = self._clients
+        return max(
+            (each for each, held in clients.items() if held.is_offline == is_offline),
+            key=lambda each: (clients[each].holding.memory_bytes, -each),
+        )
+
+    def _gone(self, client: int, limit: str, why: str) -> Disconnect:
+        self.left(client)
+        return Disconnect(client, limit, why)
+
+    # -- ages ----------------------------------------------------------------------------------
+    def look(self, now_ms: int) -> list[Decision]:
+        """Called now and then, behind `holds` for all `clients`: who is to be disconnected because
+        what waits for it is too old.
+
+        Args:
+            now_ms: of a clock that never goes back.
+        """
+        most_ms = self.limits.message_age_ms_max
+        decided: list[Decision] = []
+        for client, held in list(self._clients.items()):
+            age_ms = _marked(held, now_ms)
+            if most_ms is not None and age_ms > most_ms:
+                why = f"a message waits for it since {age_ms} ms: at most {most_ms} ms may one"
+                decided.append(self._gone(client, "age", why))
+        return decided
+
+    def age_ms(self, client: int, now_ms: int) -> int:
+        """For how long the oldest of what waits for a client waits, as far as `look` has seen: so
+        long at least, and between two looks more."""
+        held = self._clients.get(client)
+        return 0 if held is None or not held.marks else max(0, now_ms - held.marks[0][0])
+
+
+def _marked(held: _Held, now_ms: int) -> int:
+    """Marks this instant; for how long the oldest waits."""
+    marks, holding = held.marks, held.holding
+    taken_bytes = holding.sent_bytes - holding.unsent_bytes
+    while marks and marks[0][1] <= taken_bytes:
+        marks.popleft()
+    while marks and marks[-1][1] > holding.sent_bytes:
+        # What was kept for it was forgotten, as where it unsubscribed.
+        marks.pop()
+    if not holding.unsent_bytes:
+        marks.clear()
+        held.mark_ms = MARK_MS
+        return 0
+    if not marks or (now_ms - marks[-1][0] >= held.mark_ms and marks[-1][1] < holding.sent_bytes):
+        marks.append((now_ms, holding.sent_bytes))
+        if len(marks) > MARKS_MAX:
+            held.marks = marks = deque(list(marks)[::2])
+            held.mark_ms *= 2
+    return now_ms - marks[0][0]
