@@ -80,6 +80,11 @@ class Instance:
         return self._thread.proxied(queue, on)
 
     @ray.method(num_returns=1)
+    def switch_transport(self, name: str, on: bool) -> str:
+        """Enables or disables a transport for clients. What was done."""
+        return self._thread.switch_transport(name, on)
+
+    @ray.method(num_returns=1)
     def maintenance(
         self, action: str, before_txid: int | None = None, force: bool = False
     ) -> list[dict[str, Any]]:

@@ -103,6 +103,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.queues:queue_app",
         "Look at queues, and say what is to become of their messages.",
     ),
+    "transport": (
+        f"{_COMMANDS}.transports:transport_app",
+        "Look at where an instance lets clients in, and open or shut it.",
+    ),
     "filter": (
         f"{_COMMANDS}.filtering:filter_command",
         "Print the messages that pass a filter. Exit code 2 with the column where it is no filter, "

@@ -30,6 +30,7 @@ from raylay.services.configuration.fields import (
 from raylay.services.configuration.message_types import check_types
 from raylay.services.configuration.queues import QueueSettings, terms_of
 from raylay.services.configuration.sow_topics import SowTopicSettings
+from raylay.services.configuration.transports import FirstTransportSettings, TransportSettings
 from raylay.services.configuration.units import (
     parse_milliseconds,
 )
@@ -270,17 +271,6 @@ class LogSettings(Section):
     format: Literal["text", "json"] = "text"
 
 
-class TransportSettings(Section):
-    """One more transport for clients."""
-
-    name: Annotated[str, Field(min_length=1)]
-    port: Port = 0
-    host: str = ""
-    """Empty: the instance's."""
-    message_types: tuple[MessageType, ...] = ()
-    """That it is for: other messages are refused there. None: any."""
-
-
 class BootstrapSettings(Section):
     """Where an instance copies its log from before it serves, when its data directory is empty."""
 
@@ -300,6 +290,8 @@ class InstanceSettings(Section):
     replication_port: Port = 0
     message_types: tuple[MessageType, ...] = ()
     """That `client_port` is for: other messages are refused there. None: any."""
+    client_transport: FirstTransportSettings | None = None
+    """More about that of `client_port`."""
     transports: tuple[TransportSettings, ...] = ()
     """More for clients."""
     metrics_port: Port | None = None

@@ -45,10 +45,10 @@ from raylay.services.configuration.model import (
     MetricsSettings,
     TopicSettings,
     TracingSettings,
-    TransportSettings,
 )
 from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.sow_topics import SowTopicSettings
+from raylay.services.configuration.transports import FirstTransportSettings, TransportSettings
 from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
 
@@ -73,6 +73,7 @@ class _InstanceEntry(Section):
     topics: tuple[TopicSettings, ...] | None = None
     replication_host: str | None = None
     message_types: tuple[MessageType, ...] | None = None
+    client_transport: FirstTransportSettings | None = None
     transports: tuple[TransportSettings, ...] | None = None
     logs: LogSettings | None = None
     bootstrap: BootstrapSettings | None = None

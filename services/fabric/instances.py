@@ -474,6 +474,22 @@ class Instances(Held):
         what = f"proxied transfer of {queue} at {name}"
         return str(self._ask(name, "proxied", what, queue, on))
 
+    def switch_transport(self, name: str, transport: str, *, on: bool) -> str:
+        """Enables or disables a transport for clients of an instance, until that is restarted: then
+        it is as its configuration says. Whoever is connected by one that is disabled is told
+        `transport_disabled`, and a client fails over.
+
+        Returns:
+            A sentence for people.
+
+        Raises:
+            FabricError: there is no such transport, its address cannot be listened on, or the
+                instance cannot be asked: nothing was changed.
+        """
+        self.declared.instance(name)
+        what = f"transport {transport} of {name}"
+        return str(self._ask(name, "switch_transport", what, transport, on))
+
     def _control(self, name: str, destination: str, verb: str, *options: bool) -> None:
         instance = self.declared.instance(name)
         if destination not in {known.name for known in instance.destinations}:

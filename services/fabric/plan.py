@@ -29,13 +29,13 @@ from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.record import LeftOver, Move
 from raylay.services.fabric.registry import FABRIC_FILE as FABRIC_FILE
+from raylay.services.fabric.transports import first_transport, more_transports
 from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.timetable import JournalAction
 from raylay.services.server.config import (
     BootstrapConfig,
-    ClientTransportConfig,
     DestinationConfig,
     InstanceConfig,
 )
@@ -425,10 +425,8 @@ def instance_config(
         client_port=ports.client,
         client_advertised=client_address(record, instance),
         client_message_types=instance.message_types,
-        client_transports=tuple(
-            ClientTransportConfig(each.name, each.port, each.host, each.message_types)
-            for each in instance.transports
-        ),
+        client_terms=first_transport(instance),
+        client_transports=more_transports(instance),
         replication_host=instance.replication_host or instance.host,
         replication_port=ports.replication,
         replication_advertised=replication_address(record, instance),

@@ -44,6 +44,7 @@ from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.effects import RefuseClient
 from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.server.client_subscriptions import ClientSubscriptions
+from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.clients import Clients
 from raylay.services.server.publisher_acks import FLUSHES_MAX, PublisherAcks
 from raylay.services.subscriptions.behind import BehindQuery
@@ -63,12 +64,10 @@ class ClientConnection(FramedConnection):
     """One client. Owner: the instance's event loop. Lifecycle: one connection."""
 
     def __init__(
-        self,
-        clients: Clients,
-        message_types: frozenset[bytes] = frozenset(),
-        codec: Callable[[], Codec] = NativeCodec,
+        self, clients: Clients, came_by: ClientTransport, codec: Callable[[], Codec] = NativeCodec
     ) -> None:
-        self.message_types = message_types
+        self.came_by = came_by
+        self.message_types = came_by.message_types
         """That its transport is for; none: any."""
         self.codec = codec()
         here = clients.here
@@ -108,6 +107,8 @@ class ClientConnection(FramedConnection):
         """Begins the time in which a logon must come."""
         self._clients.connected.add(self)
         self._clients.doorway.came(self)
+        if self.is_open:
+            self.came_by.came(self)
         if not self.is_open:
             return
         self._logon_timer = self.loop.call_later(LOGON_TIMEOUT_S, self._logon_late)
@@ -184,6 +185,7 @@ class ClientConnection(FramedConnection):
         self.codec.closed()
         self.arrivals.clear()
         self._clients.doorway.left(self)
+        self.came_by.left(self)
         for timer in (self._logon_timer, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
@@ -302,6 +304,7 @@ class ClientConnection(FramedConnection):
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         clients.doorway.admitted(self)
+        self.came_by.admitted(self)
         clients.admitted(self)
         identity = here.identity
         self.send(

@@ -120,9 +120,12 @@ class DestinationConfig:
         )
 
 
+FIRST_TRANSPORT = "client"
+
+
 @dataclass(slots=True)
 class ClientTransportConfig:
-    """One more transport for clients.
+    """One transport for clients.
 
     Attributes:
         name: unique among the instance's.
@@ -130,6 +133,8 @@ class ClientTransportConfig:
         host: empty: that of the first transport.
         message_types: that it is for; none: any.
         advertised: `host:port` that clients reach it by; None: host and port.
+        connections_max: at once; None: as many as the instance.
+        is_enabled: whether it listens when the instance starts.
     """
 
     name: str
@@ -137,6 +142,16 @@ class ClientTransportConfig:
     host: str = ""
     message_types: tuple[str, ...] = ()
     advertised: str | None = None
+    connections_max: int | None = None
+    is_enabled: bool = True
+
+    def check(self, where: str) -> None:
+        """Raises ConfigurationError where a value is none that it can have."""
+        if self.connections_max is not None and self.connections_max < 1:
+            raise ConfigurationError(
+                f"{where}: transport {self.name!r} admits {self.connections_max} connections: give "
+                "at least 1, or disable it"
+            )
 
 
 @dataclass(slots=True)
@@ -191,6 +206,8 @@ class InstanceConfig:
         drills: whether drills may break it (docs/drills.md).
         journal_actions: what is done to old segments on a schedule, in this order.
         client_message_types: that the transport of `client_port` is for; none: any.
+        client_terms: what else is to be said of that transport, its name too: its other values are
+            not read. None: nothing.
         client_transports: more transports for clients.
         fabric_key: that proves to other instances that this one is of their fabric
             (protocol/proof.py); empty: it cannot, and believes nobody that connects to it.
@@ -233,6 +250,7 @@ class InstanceConfig:
     journal_actions: tuple[JournalAction, ...] = ()
     client_message_types: tuple[str, ...] = ()
     client_transports: tuple[ClientTransportConfig, ...] = ()
+    client_terms: ClientTransportConfig | None = None
     fabric_key: str = ""
     front_log: bool = True
     lent_links: bool = True
@@ -253,13 +271,15 @@ class InstanceConfig:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
-        transports = [transport.name for transport in self.client_transports]
+        transports = [transport.name for transport in self.for_clients()]
         for name in transports:
             if not name or transports.count(name) > 1:
                 raise ConfigurationError(
                     f"{self.name}: client transports are called {', '.join(map(repr, transports))}:"
                     " give each a name of its own"
                 )
+        for transport in self.for_clients():
+            transport.check(self.name)
         self.policy.check()
         for action in self.journal_actions:
             action.check(f"{self.name}: journal action")
@@ -299,6 +319,20 @@ class InstanceConfig:
             for address in (*destination.addresses, *destination.client_addresses):
                 split_address(address)
 
+    def for_clients(self) -> tuple[ClientTransportConfig, ...]:
+        """All its transports for clients."""
+        first = replace(
+            self.client_terms or ClientTransportConfig(FIRST_TRANSPORT),
+            port=self.client_port,
+            host=self.client_host,
+            message_types=self.client_message_types,
+            advertised=self.client_advertised,
+        )
+        return (
+            first,
+            *(replace(each, host=each.host or self.client_host) for each in self.client_transports),
+        )
+
     def to_json(self) -> str:
         """As the text of `instance.json`."""
         values = asdict(self)
@@ -313,6 +347,11 @@ class InstanceConfig:
             del values["sow"]
         if not self.queue_definitions:
             del values["queue_definitions"]
+        if self.client_terms is None:
+            del values["client_terms"]
+        for each in values["client_transports"]:
+            for name in [name for name in _NEW_OF_TRANSPORT if each[name] == _PLAIN[name]]:
+                del each[name]
         return json.dumps(values, indent=2)
 
     @classmethod
@@ -438,7 +477,11 @@ class QueueOwnerConfig:
         return _made(cls, json.loads(text), "configuration of a queue's owner")
 
 
+_PLAIN = asdict(ClientTransportConfig(FIRST_TRANSPORT))
+_NEW_OF_TRANSPORT = ("connections_max", "is_enabled")
+"""What the release before does not know of a transport."""
 _NESTED: dict[str, type] = {
+    "client_terms": ClientTransportConfig,
     "bootstrap": BootstrapConfig,
     "policy": DowngradePolicy,
     "tracing": TracingOptions,

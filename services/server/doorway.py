@@ -10,6 +10,9 @@ import itertools
 import resource
 from typing import Protocol
 
+FILES = "three quarters of the files that the process may have"
+RAISE_FILES = "try again, or raise the limit (`ulimit -n`)"
+
 
 class Visitor(Protocol):
     """A connection."""
@@ -29,10 +32,15 @@ class Doorway:
 
     Invariant: of all connections those that have not logged on are known in the order in which they
     came.
+
+    Args:
+        most: connections at once.
+        why, advice: parts of the sentence for who is turned away.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, why: str = FILES, advice: str = RAISE_FILES) -> None:
         self.most = most
+        self._why, self._advice = why, advice
         self._waiting: dict[Visitor, None] = {}
         self._count = 0
         self._numbers = itertools.count(1)
@@ -50,9 +58,8 @@ class Doorway:
         self._waiting[visitor] = None
         if self._count > self.most:
             next(iter(self._waiting)).turn_away(
-                f"{self.most} connections are open here, three quarters of the files that the "
-                "process may have, and this one had not logged on: try again, or raise the limit "
-                "(`ulimit -n`)"
+                f"{self.most} connections are open here, {self._why}, and this one had not logged "
+                f"on: {self._advice}"
             )
 
     def admitted(self, visitor: Visitor) -> None:

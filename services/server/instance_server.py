@@ -492,6 +492,15 @@ class InstanceServer:
         """
         return await self._queues.proxied(queue, on=on)
 
+    async def switch_transport(self, name: str, *, on: bool) -> str:
+        """Enables or disables a transport for clients, until the next start. What was done.
+
+        Raises:
+            ConfigurationError: there is no such transport, or its address cannot be listened on:
+                nothing was changed.
+        """
+        return await self._listening.switch(name, on=on)
+
     def _known(self, destination: str) -> None:
         if destination not in self.here.machine.destinations:
             raise ConfigurationError(

@@ -10,14 +10,17 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.protocol.control import LENT_SUFFIX
 from raylay.services.server.client_connection import ClientConnection
+from raylay.services.server.client_transport import ClientTransport, Listener
 from raylay.services.server.clients import Clients
+from raylay.services.server.config import FIRST_TRANSPORT, ClientTransportConfig
 from raylay.services.server.link_connection import LinkConnection
 from raylay.services.server.link_control import Links
-from raylay.services.server.node_address import listen_advice
+from raylay.services.server.node_address import listen_advice, shown
 from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
@@ -44,8 +47,9 @@ class Listening:
         self._links = links
         self._upstreams = upstreams
         self._servers: list[asyncio.AbstractServer] = []
-        self.more_client_addresses: dict[str, str] = {}
-        """Of the other transports for clients, by name."""
+        self.transports: dict[str, ClientTransport] = {}
+        """For clients, by name; the first is that of the instance's own port."""
+        self._configs: dict[str, ClientTransportConfig] = {}
         self.unix_path = ""
         """Where the processes of its links connect to it."""
 
@@ -57,27 +61,24 @@ class Listening:
         """
         here = self._here
         config = here.config
-        client = await self._bind(
-            self._for_clients(config.client_message_types),
-            config.client_host,
-            config.client_port,
-            "client",
-        )
-        for transport in config.client_transports:
-            bound = await self._bind(
-                self._for_clients(transport.message_types),
-                transport.host or config.client_host,
-                transport.port,
-                f"client/{transport.name}",
+        for each in config.for_clients():
+            transport = ClientTransport(
+                each.name, each.message_types, connections_max=each.connections_max
             )
-            self.more_client_addresses[transport.name] = transport.advertised or bound
-        replication = await self._bind(
+            self.transports[each.name] = transport
+            self._configs[each.name] = each
+            port = each.port or here.state.get_number(_port_key(self._kept_as(transport)))
+            transport.address = each.advertised or f"{shown(each.host)}:{port}"
+            if each.is_enabled:
+                await transport.enable(self._listen)
+        server, replication = await self._bind(
             lambda: UpstreamConnection(self._upstreams),
             config.replication_host,
             config.replication_port,
             "replication",
         )
-        here.client_address = config.client_advertised or client
+        self._servers.append(server)
+        here.client_address = self._first.address
         here.replication_address = config.replication_advertised or replication
         self.unix_path = self._unix_socket_path()
         self.remove()
@@ -91,6 +92,8 @@ class Listening:
 
     def close(self) -> None:
         """Lets nobody in any more."""
+        for transport in self.transports.values():
+            transport.close()
         for server in self._servers:
             server.close()
         self._links.descriptors.close()
@@ -101,15 +104,73 @@ class Listening:
             if os.path.exists(path):
                 os.unlink(path)
 
-    def _for_clients(self, message_types: tuple[str, ...]) -> Callable[[], ClientConnection]:
-        types = frozenset(kind.encode() for kind in message_types)
-        return lambda: ClientConnection(self._clients, types)
+    @property
+    def _first(self) -> ClientTransport:
+        return next(iter(self.transports.values()))
+
+    @property
+    def more_client_addresses(self) -> dict[str, str]:
+        """Of the other transports for clients, by name."""
+        return {name: each.address for name, each in list(self.transports.items())[1:]}
+
+    def status(self) -> list[dict[str, Any]]:
+        """Of each transport for clients."""
+        return [transport.status() for transport in self.transports.values()]
+
+    async def switch(self, name: str, *, on: bool) -> str:
+        """Enables or disables a transport for clients, until the next start. What was done.
+
+        Raises:
+            ConfigurationError: there is no such transport, or it cannot be listened there: nothing
+                was changed.
+        """
+        here = self._here
+        transport = self.transports.get(name)
+        if transport is None:
+            raise ConfigurationError(
+                f"{here.config.name} has no transport {name!r}: it has {', '.join(self.transports)}"
+            )
+        count = len(transport.connections)
+        if on:
+            changed = await transport.enable(self._listen)
+        else:
+            changed = await transport.disable(
+                f"transport {name} of {here.config.name} was disabled: another transport or "
+                "instance may serve this client"
+            )
+        if changed:
+            event = "transport_enabled" if on else "transport_disabled"
+            here.report(event, transport=name, address=transport.address)
+        if transport is self._first:
+            here.client_address = transport.address
+        where = f"transport {name} of {here.config.name}"
+        if not changed:
+            return f"{where} is {'enabled' if on else 'disabled'} already"
+        if on:
+            return f"{where} is enabled: it listens on {transport.address}"
+        return f"{where} is disabled until it is enabled or the instance restarts: {count:,} " + (
+            "connection was ended" if count == 1 else "connections were ended"
+        )
+
+    async def _listen(self, transport: ClientTransport) -> tuple[Listener, str]:
+        config = self._configs[transport.name]
+        server, bound = await self._bind(
+            lambda: ClientConnection(self._clients, transport),
+            config.host,
+            config.port,
+            self._kept_as(transport),
+        )
+        return server, config.advertised or bound
+
+    def _kept_as(self, transport: ClientTransport) -> str:
+        first = transport is self._first
+        return FIRST_TRANSPORT if first else f"{FIRST_TRANSPORT}/{transport.name}"
 
     async def _bind(
         self, make: Callable[[], asyncio.Protocol], host: str, port: int, transport: str
-    ) -> str:
+    ) -> tuple[asyncio.AbstractServer, str]:
         here = self._here
-        key = f"port/{transport}"
+        key = _port_key(transport)
         kept = here.state.get_number(key) if not port else 0
         for attempt in dict.fromkeys((port or kept, port)):
             try:
@@ -121,12 +182,10 @@ class Listening:
                     f"{here.config.name}: the {transport} transport cannot listen on "
                     f"{host}:{attempt}: {error.strerror or error}; {listen_advice(error)}"
                 ) from None
-            self._servers.append(server)
             bound = server.sockets[0].getsockname()[1]
             if not port and bound != kept:
                 here.state.put_number(key, bound)
-            shown = f"[{host}]" if ":" in host else host
-            return f"{shown}:{bound}"
+            return server, f"{shown(host)}:{bound}"
         raise AssertionError("no port was tried")
 
     def _unix_socket_path(self) -> str:
@@ -135,3 +194,7 @@ class Listening:
             return path
         name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         return str(Path(tempfile.gettempdir()) / f"raylay-{name}.sock")
+
+
+def _port_key(transport: str) -> str:
+    return f"port/{transport}"

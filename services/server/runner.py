@@ -197,6 +197,10 @@ class InstanceThread:
         """By hand: lets a queue take over what is of instances that are not reachable."""
         return self._call(lambda server: server.proxied(queue, on=on))
 
+    def switch_transport(self, name: str, on: bool) -> str:
+        """By hand: enables or disables a transport for clients."""
+        return self._call(lambda server: server.switch_transport(name, on=on))
+
     def maintenance(
         self, action: str, before_txid: int | None = None, force: bool = False
     ) -> list[dict[str, Any]]:

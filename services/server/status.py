@@ -97,6 +97,7 @@ class Status:
             "uptime_s": round(time.time() - self._started_s, 1),
             "client_address": self._here.client_address,
             "client_transports": self._listening.more_client_addresses,
+            "transports": self._listening.status(),
             "replication_address": self._here.replication_address,
             "last_event": self._here.events_log.last_number,
         }

@@ -163,6 +163,9 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
      10004, 10006),
     ("Transports/Transport/InetAddr", "127.0.0.1:10004", "[::1]:10004", "replication_host",
      "127.0.0.1", "::1"),
+    ("Transports/Transport/InitialState", "<Name>clients</Name>",
+     "<Name>clients</Name><InitialState>disabled</InitialState>", "client_terms.is_enabled",
+     True, False),
     ("TransactionLog/JournalArchiveDirectory", JOURNAL,
      JOURNAL + "<JournalArchiveDirectory>archive</JournalArchiveDirectory>",
      "archive_directory", None, "/data/A-1/journal/../archive"),
@@ -453,6 +456,8 @@ NOT_YET = [
      "</Authentication>", 3, "Authentication with amps-default-no-authentication-module"),
     (f"{TOPIC}</Topic>\n  <", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n  <", 18,
      "Filter does not run yet"),
+    ("amps-replication</Type>", "amps-replication</Type><InitialState>disabled</InitialState>", 10,
+     "InitialState disabled of replication transport"),
     ("</Transports>", "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9</InetAddr>"
      "<Protocol>websocket</Protocol></Transport></Transports>", 15, "Protocol websocket"),
     ("<Name>clients</Name>", "<Name>clients</Name><Protocol>fix</Protocol>", 6, "Protocol fix"),
@@ -579,6 +584,11 @@ def test_transports_for_clients_and_their_message_types() -> None:
     )
     assert InstanceConfig.from_json(config.to_json()) == config
     assert started(FILE).client_message_types == () == started(FILE).client_transports
+    assert started(FILE).client_terms == ClientTransportConfig("clients")
+    state = "</Name><InitialState>disabled</InitialState>"
+    off = changed.replace("clients</Name>", f"clients{state}").replace("tcp</Name>", f"tcp{state}")
+    assert findings(document(off)) == []
+    assert [each.is_enabled for each in started(off).for_clients()] == [False, False]
 
 
 def test_connections_are_shared_as_documented() -> None:

@@ -15,8 +15,10 @@ from raylay.services.protocol.codec import NativeCodec
 from raylay.services.protocol.commands import Command, Flush, Logon, Ping, Publish, Subscribe
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.server.client_connection import ClientConnection
+from raylay.services.server.client_transport import ClientTransport
 from raylay.services.subscriptions.delivery import Delivery
 
+DOOR = ClientTransport("door")
 ACKS = frozenset(("processed", "persisted"))
 
 
@@ -90,7 +92,7 @@ async def said(door: Door, wanted: str, times: int = 1) -> list[str]:
 
 def test_a_session_of_another_protocol_is_served_like_any_other(tmp_path: Path) -> None:
     async def visit(house: House, good: Door, peer: Door) -> None:
-        line = house.enter(ClientConnection(house.server.clients, codec=LineCodec))
+        line = house.enter(ClientConnection(house.server.clients, DOOR, LineCodec))
         line.send(b"LOGON lines\nSUBSCRIBE mine orders\nPING\nPUBL")
         assert await said(line, "PROCESSED p") == [
             "WELCOME 1 solo", "PROCESSED s well", "PROCESSED p well"

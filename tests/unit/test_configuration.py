@@ -79,6 +79,7 @@ instances:
     logs: {level: debug}
     bootstrap: {sources: [A-1], topics: [own]}
     message_types: [json]
+    client_transport: {name: main, connections_max: 100, enabled: false}
     transports: [{name: typed, port: 9004, host: 127.0.0.4, message_types: [fix]}]
 links:
   - from: A-1
@@ -129,6 +130,10 @@ def test_every_key_of_a_file_comes_through() -> None:
     assert (link.reconnect_timeout_ms, link.ack_conflation_ms) == ((500,), 20)
     assert (link.sync, link.dial, link.compression_type) == (True, False, "zlib")
     assert link.wide_ip is True and (link.waits, link.waits_for) == (True, ("C",))
+    first = settings.instance("C").client_transport
+    assert first is not None
+    assert first.name == "main"
+    assert first.terms() == {"connections_max": 100, "is_enabled": False}
     (typed,) = settings.instance("C").transports
     assert (typed.port, typed.message_types) == (9004, ("fix",))
     assert settings.instance("C").message_types == ("json",)

@@ -61,6 +61,7 @@ from raylay.services.replication.placement import Placement, to_wire
 from raylay.services.replication.validation import DestinationTerms
 from raylay.services.server import upstream_connection
 from raylay.services.server.client_connection import ClientConnection
+from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.config import (
     DestinationConfig,
     InstanceConfig,
@@ -194,7 +195,7 @@ class House:
 
     async def client(self, name: str) -> Door:
         """One that has logged on, has one subscription of each kind, and has published."""
-        door = self.enter(ClientConnection(self.server.clients))
+        door = self.enter(ClientConnection(self.server.clients, ClientTransport("door")))
         door.send(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "1"}))
         header = await door.until(lambda header: header.get("cid") == "1")
         assert header["status"] == "success", header
@@ -459,7 +460,7 @@ def test_every_frame_at_the_door_of_clients(tmp_path: Path, state: str) -> None:
         door: Door | None = None
         for number, (header, body, is_whole) in enumerate(cases):
             if state == NEW:
-                door = house.enter(ClientConnection(house.server.clients))
+                door = house.enter(ClientConnection(house.server.clients, ClientTransport("door")))
             elif door is None:
                 door = await house.busy_client("bad")
             if state == GONE:

@@ -21,6 +21,7 @@ from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.replication.journal_answers import Answers
 from raylay.services.server import querying
 from raylay.services.server.client_connection import ClientConnection
+from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.sow.definition import SowTopicDefinition
@@ -78,7 +79,7 @@ class House:
         self.stamp_us = 1
 
     async def client(self, name: str) -> Door:
-        connection = ClientConnection(self.server.clients)
+        connection = ClientConnection(self.server.clients, ClientTransport("door"))
         transport = SlowTransport(connection)
         connection.connection_made(transport)
         door = Door(connection, transport)

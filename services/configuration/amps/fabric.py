@@ -191,6 +191,7 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     if clients and clients[0].inet_address is not None:
         options["host"], options["client_port"] = split_listen_address(clients[0].inet_address)
         options["message_types"] = clients[0].message_types
+        options["client_transport"] = {"name": clients[0].name, **_terms(clients[0])}
     options["transports"] = tuple(
         _transport(each) for each in clients[1:] if runs_for_clients(each)
     )
@@ -225,7 +226,12 @@ def _transport(transport: IncomingTransport) -> dict[str, Any]:
         "host": host,
         "port": port,
         "message_types": transport.message_types,
+        **_terms(transport),
     }
+
+
+def _terms(transport: IncomingTransport) -> dict[str, Any]:
+    return {"enabled": transport.initial_state}
 
 
 def _bootstrap(

@@ -57,6 +57,7 @@ RUNS = frozenset(
         f"{_INCOMING}/Name",
         f"{_INCOMING}/InetAddr",
         f"{_INCOMING}/MessageType",
+        f"{_INCOMING}/InitialState",
         "TransactionLog/JournalDirectory",
         "TransactionLog/JournalArchiveDirectory",
         "TransactionLog/JournalSize",
@@ -263,7 +264,14 @@ def _log_target(item: Any, path: Path) -> str:
     return ""
 
 
+def _incoming(item: IncomingTransport, path: Path) -> str:
+    if item.is_replication and not item.initial_state:
+        return f"InitialState disabled of replication transport {item.name} does not run yet"
+    return ""
+
+
 _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
+    _INCOMING: _incoming,
     f"{_INCOMING}/Type": _transport_type,
     f"{_INCOMING}/Protocol": _protocol,
     f"{_OUTGOING}/Type": _transport_type,

@@ -1,0 +1,81 @@
+"""`raylay transport`: where instances let clients in."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from raylay.services.commands.options import FabricOption, JsonOption, running
+
+transport_app = typer.Typer(
+    help="Look at where an instance lets clients in, and open or shut it.",
+    pretty_exceptions_enable=False,
+)
+InstanceArgument = Annotated[str, typer.Argument(help="The instance whose transport is meant.")]
+TransportArgument = Annotated[
+    str, typer.Argument(help="Its name; that of `client_port` is called client.")
+]
+COLUMNS = ("instance", "transport", "address", "state", "connections", "at most", "message types")
+
+
+@transport_app.command("status")
+def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+    """Show every transport for clients, with how many are connected by it."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(running(fabric).name) as attached:
+        instances = attached.status()["instances"]
+    found = [{"instance": each["name"], **one} for each in instances for one in _of(each)]
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    rows = [COLUMNS, *map(_row, found)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
+    for row in rows:
+        shown = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo(shown.rstrip())
+
+
+@transport_app.command("enable")
+def enable(
+    instance: InstanceArgument, transport: TransportArgument, fabric: FabricOption = ""
+) -> None:
+    """Let clients in by a transport, until it is disabled or the instance restarts."""
+    _switch(instance, transport, fabric, on=True)
+
+
+@transport_app.command("disable")
+def disable(
+    instance: InstanceArgument, transport: TransportArgument, fabric: FabricOption = ""
+) -> None:
+    """Let no clients in by a transport, until it is enabled or the instance restarts. Those that
+    came by it are told, and go to another transport or instance."""
+    _switch(instance, transport, fabric, on=False)
+
+
+def _switch(instance: str, transport: str, fabric: str, *, on: bool) -> None:
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(running(fabric).name) as attached:
+        typer.echo(attached.switch_transport(instance, transport, on=on))
+
+
+def _of(instance: dict[str, Any]) -> list[dict[str, Any]]:
+    # One that does not run, or is of an earlier release, tells of none.
+    found: list[dict[str, Any]] = instance.get("transports", [])
+    return found
+
+
+def _row(found: dict[str, Any]) -> tuple[str, ...]:
+    most = found["connections_max"]
+    return (
+        found["instance"],
+        found["name"],
+        found["address"],
+        "enabled" if found["enabled"] else "disabled",
+        f"{found['connections']:,}",
+        "" if most is None else f"{most:,}",
+        ", ".join(found["message_types"]) or "any",
+    )

@@ -1,0 +1,127 @@
+"""A transport for clients: what its connections know of it, and how it is opened and shut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
+
+from raylay.services.server.doorway import Doorway
+
+TRANSPORT_DISABLED = "transport_disabled"
+"""Why a session ends whose transport is disabled."""
+
+
+class Member(Protocol):
+    """A connection that came by it (`ClientConnection`)."""
+
+    def end(self, reason: str, text: str) -> None:
+        """Ends the session and tells the client why."""
+
+    def turn_away(self, text: str) -> None:
+        """Ends it as one too many; it then calls `left`."""
+
+
+class Listener(Protocol):
+    """What listens for it."""
+
+    def close(self) -> None:
+        """Accepts nobody any more."""
+
+
+Listen = Callable[["ClientTransport"], Awaitable[tuple[Listener, str]]]
+"""Begins to listen for a transport; gives the listener, and `host:port` for clients."""
+
+
+class ClientTransport:
+    """One transport for clients. Owner: the instance's event loop. Lifecycle: the instance's.
+
+    Args:
+        name: unique among the instance's.
+        message_types: that it is for; none: any.
+        connections_max: it has at once; None: as many as the instance.
+    """
+
+    def __init__(
+        self, name: str, message_types: Iterable[str] = (), *, connections_max: int | None = None
+    ) -> None:
+        self.name = name
+        self.message_types = frozenset(kind.encode() for kind in message_types)
+        self.connections_max = connections_max
+        self.address = ""
+        """`host:port` where clients reach it; of one that was never enabled it is not known."""
+        self.connections: set[Member] = set()
+        self._doorway: Doorway | None = None
+        if connections_max is not None:
+            self._doorway = Doorway(
+                connections_max,
+                f"as many as transport {name} admits (`connections_max`)",
+                "try again, or by another transport",
+            )
+        self._listener: Listener | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether it lets clients in."""
+        return self._listener is not None
+
+    async def enable(self, listen: Listen) -> bool:
+        """Listens. Whether it did not before.
+
+        Raises:
+            ConfigurationError: it cannot be listened there; it stays as it was.
+        """
+        async with self._turn:
+            if self._listener is not None:
+                return False
+            self._listener, self.address = await listen(self)
+            return True
+
+    async def disable(self, why: str) -> bool:
+        """Lets nobody in any more, and ends its sessions. Whether it was enabled."""
+        async with self._turn:
+            if self._listener is None:
+                return False
+            self.close()
+            for member in list(self.connections):
+                member.end(TRANSPORT_DISABLED, why)
+            return True
+
+    def close(self) -> None:
+        """Lets nobody in any more. Its sessions go on."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    # -- its connections ---------------------------------------------------------------------
+    def came(self, member: Member) -> None:
+        """One has connected."""
+        self.connections.add(member)
+        if self._doorway is not None:
+            self._doorway.came(member)
+
+    def admitted(self, member: Member) -> None:
+        """One has logged on."""
+        if self._doorway is not None:
+            self._doorway.admitted(member)
+
+    def left(self, member: Member) -> None:
+        """One is gone. Called once, also for one that was turned away before it came here."""
+        if member not in self.connections:
+            return
+        self.connections.discard(member)
+        if self._doorway is not None:
+            self._doorway.left(member)
+
+    def status(self) -> dict[str, Any]:
+        """What it is and how many use it."""
+        return {
+            "name": self.name,
+            "kind": "client",
+            "address": self.address,
+            "enabled": self.is_enabled,
+            "connections": len(self.connections),
+            "connections_max": self.connections_max,
+            "message_types": sorted(kind.decode() for kind in self.message_types),
+        }
