@@ -1,4 +1,5 @@
-"""How an instance's actor starts the actors of the programs beside it: links, owners of queues."""
+"""How an instance's actor starts the actors of the programs beside it: links, owners of queues,
+buffers of slow clients."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylay.actors.destination_link import DestinationLink
 from raylay.actors.queue_owner import QueueOwner
+from raylay.actors.slow_client_buffer import SlowClientBuffer
+from raylay.services.server.buffer_config import SlowClientBufferConfig
 from raylay.services.server.config import LinkConfig, QueueOwnerConfig
 
 CONTROL_CALLS_AT_ONCE = 8
@@ -49,3 +52,8 @@ def start_link(config: LinkConfig) -> ProgramActor:
 def start_queue_owner(config: QueueOwnerConfig) -> ProgramActor:
     """The QueueFactory of actors."""
     return ProgramActor(QueueOwner, config.to_json())
+
+
+def start_buffer(config: SlowClientBufferConfig) -> ProgramActor:
+    """The BufferFactory of actors."""
+    return ProgramActor(SlowClientBuffer, config.to_json())

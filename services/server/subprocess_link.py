@@ -1,22 +1,27 @@
-"""Links and owners of queues as subprocesses: for instances that run without Ray, and for tests."""
+"""Links, owners of queues and buffers of slow clients as subprocesses: for instances that run
+without Ray, and for tests."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+from raylay.services.server.buffer_config import SlowClientBufferConfig
 from raylay.services.server.config import LinkConfig, QueueOwnerConfig
 
 KILL_TIMEOUT_S = 5.0
 LINK = "raylay.services.programs.link.run_link"
 QUEUE_OWNER = "raylay.services.programs.queue_owner.run_queue_owner"
+SLOW_CLIENT_BUFFER = "raylay.services.programs.slow_client_buffer.run_slow_client_buffer"
 
 
 class LinkSubprocess:
-    """The process of a link, or of a queue's owner. It ends itself when its instance's Unix socket
-    closes."""
+    """The process of a link, of a queue's owner, or of a pool's buffer. It ends itself when its
+    instance's Unix socket closes."""
 
-    def __init__(self, config: LinkConfig | QueueOwnerConfig, program: str = LINK) -> None:
+    def __init__(
+        self, config: LinkConfig | QueueOwnerConfig | SlowClientBufferConfig, program: str = LINK
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", program],
             stdin=subprocess.PIPE,
@@ -45,3 +50,8 @@ def start_link_process(config: LinkConfig) -> LinkSubprocess:
 def start_queue_process(config: QueueOwnerConfig) -> LinkSubprocess:
     """The QueueFactory of subprocesses."""
     return LinkSubprocess(config, QUEUE_OWNER)
+
+
+def start_buffer_process(config: SlowClientBufferConfig) -> LinkSubprocess:
+    """The BufferFactory of subprocesses."""
+    return LinkSubprocess(config, SLOW_CLIENT_BUFFER)

@@ -154,7 +154,9 @@ ROOMS: dict[str, frozenset[str]] = {
 ONLY = {
     # A process beside an instance's reads what it is given and is prepared alike: with the server
     # itself it would load what it never runs.
-    ("programs", "server"): frozenset({"services/server/config.py", "services/server/process.py"}),
+    ("programs", "server"): frozenset(
+        f"services/server/{name}.py" for name in ("buffer_config", "config", "process")
+    ),
 }
 # Files that stand in no room, and the rooms that they may import.
 DOORS = {

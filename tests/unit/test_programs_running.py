@@ -22,7 +22,12 @@ PROGRAMS = "raylay.services.programs"
 
 
 @pytest.mark.parametrize(
-    "module", [f"{PROGRAMS}.link.run_link", f"{PROGRAMS}.queue_owner.run_queue_owner"]
+    "module",
+    [
+        f"{PROGRAMS}.link.run_link",
+        f"{PROGRAMS}.queue_owner.run_queue_owner",
+        f"{PROGRAMS}.slow_client_buffer.run_slow_client_buffer",
+    ],
 )
 def test_a_program_loads_nothing_that_it_never_runs(module: str) -> None:
     found = subprocess.run(
@@ -31,7 +36,8 @@ def test_a_program_loads_nothing_that_it_never_runs(module: str) -> None:
     loaded = json.loads(found.stdout)
     assert module in loaded
     of_server = {name for name in loaded if name.startswith("raylay.services.server.")}
-    assert of_server == {"raylay.services.server.config", "raylay.services.server.process"}
+    config = "buffer_config" if "buffer" in module else "config"
+    assert of_server == {f"raylay.services.server.{name}" for name in (config, "process")}
     assert not [name for name in loaded if name.startswith(OF_OTHERS)]
 
 

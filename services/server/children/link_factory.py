@@ -1,9 +1,10 @@
-"""How the process of a link, and that of a queue's owner, is started."""
+"""How the processes of links, of queues' owners and of pools' buffers are started."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from raylay.services.server.buffer_config import SlowClientBufferConfig
 from raylay.services.server.children.supervisor import ChildHandle
 from raylay.services.server.config import LinkConfig, QueueOwnerConfig
 
@@ -19,4 +20,11 @@ class QueueFactory(Protocol):
     """Starts a queue's owner: an actor, a subprocess, or in tests something else."""
 
     def __call__(self, config: QueueOwnerConfig) -> ChildHandle:
+        """Starts one. Called in a thread; may block; may raise: it is then tried again."""
+
+
+class BufferFactory(Protocol):
+    """Starts a pool's buffer: an actor, a subprocess, or in tests something else."""
+
+    def __call__(self, config: SlowClientBufferConfig) -> ChildHandle:
         """Starts one. Called in a thread; may block; may raise: it is then tried again."""

@@ -1,0 +1,43 @@
+"""What the buffer of a capacity pool is started with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from raylay.services.telemetry.logs import LogOptions
+
+
+@dataclass(slots=True)
+class SlowClientBufferConfig:
+    """What one start of a capacity pool's buffer is given by its instance.
+
+    Attributes:
+        pool: its name.
+        start_number: of this start, never used twice; the instance talks to the buffer of the last
+            start only.
+        path: the file that it keeps what waits in. What lies there is removed.
+    """
+
+    instance: str
+    pool: str
+    start_number: int
+    unix_path: str
+    path: str
+    disk_bytes_max: int
+    log: LogOptions = field(default_factory=LogOptions)
+
+    @property
+    def process_name(self) -> str:
+        """How it is called in logs and status."""
+        return f"{self.instance}.{self.pool}"
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SlowClientBufferConfig:
+        """The inverse of `to_json`."""
+        values = json.loads(text)
+        return cls(**{**values, "log": LogOptions(**values["log"])})
