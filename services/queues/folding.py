@@ -50,6 +50,7 @@ from raylay.services.queues.records import (
     read_removal,
     read_transfer,
 )
+from raylay.services.queues.refused import Refused
 from raylay.services.queues.register import Owners, Register, is_better
 from raylay.services.queues.values import AVAILABLE, GONE, LEASED, Message
 from raylay.services.queues.waiting import Contents
@@ -104,6 +105,7 @@ class FoldedQueue:
         "_owners",
         "_picking",
         "_reachable",
+        "_refused",
         "_said",
         "_sent",
         "_tells_names",
@@ -139,6 +141,7 @@ class FoldedQueue:
         self._picking: Picking[Message] = picking(definition, contents, functions, surroundings)
         self._consumers: set[Consumer] = set()
         self._asking = Asking()
+        self._refused = Refused()
         self._holdings = Holdings(definition.deliveries_max, definition.cancels_max)
         self._expirations = Expirations()
         told = max((lease.number for lease in start.leases), default=0)
@@ -386,7 +389,7 @@ class FoldedQueue:
         if register.owner == self._name:
             self._counted["transferred_in"] += before.owner != self._name
             if self._asking.is_waiting:
-                self._asking.got(message.key)
+                self._asking.got(message.key, self._now_us)
         else:
             self._counted["transferred_out"] += before.owner == self._name
         if is_available:

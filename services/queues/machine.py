@@ -15,6 +15,7 @@ from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import Functions
 from raylay.services.messages.records import Run
 from raylay.services.messages.types.base import Types
+from raylay.services.queues.asking import REPEAT_US
 from raylay.services.queues.decisions import (
     Consumer,
     Decision,
@@ -30,6 +31,7 @@ from raylay.services.queues.drafts import NAMES
 from raylay.services.queues.folding import FoldedQueue
 from raylay.services.queues.picking import Picking
 from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.refused import Refusal
 from raylay.services.queues.register import Register
 from raylay.services.queues.values import AVAILABLE, FROZEN, GONE, Message
 from raylay.services.queues.waiting import Contents
@@ -89,6 +91,7 @@ class QueueMachine(FoldedQueue):
             RemoteProtocolError: its filter is none.
         """
         self._picking.subscribed(each)
+        self._asking.consumers_changed()
         if each.consumer not in self._consumers:
             self._consumers.add(each.consumer)
             # Leases that were told at the start, before their consumer was.
@@ -144,6 +147,8 @@ class QueueMachine(FoldedQueue):
             self._drafts.remove(message, reason)
         else:
             self._release(message)
+            if self._refused:
+                self._refused.freed()
 
     # -- what the instance says ----------------------------------------------------------------
     def failed(self, tags: Collection[int], committed_txid: int) -> None:
@@ -165,18 +170,29 @@ class QueueMachine(FoldedQueue):
 
     def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
         """Another instance asks for `count` of these. Refusal is silence, and what was refused may
-        be granted later."""
-        if not self._is_ready:
-            return
+        be granted later: until it asks again, without being asked for."""
+        if self._is_ready:
+            refusal = self._grant(Refusal(requester, count, wanted))
+            self._refused.note(refusal, self._now_us + REPEAT_US)
+
+    def _grant(self, asked: Refusal) -> Refusal:
+        """Grants what can be; gives what was not."""
+        requester, count, wanted = asked
         granted: list[tuple[Message, str]] = []
-        for (publisher, sequence), _, _ in wanted:
+        refused: list[Wanted] = []
+        for each in wanted:
             if len(granted) >= count:
                 break
+            (publisher, sequence), _, _ = each
             message = self._known.get(publisher, {}).get(sequence)
-            if message is None or message.state != AVAILABLE or message.is_barrier:
+            if message is None or message.is_barrier:
+                continue
+            if message.state != AVAILABLE:
+                refused.append(each)
                 continue
             if self._is_ours(message):
                 if self._picking.taker(message) is not None:
+                    refused.append(each)
                     continue
             elif not self._may_claim(message):
                 continue
@@ -185,6 +201,7 @@ class QueueMachine(FoldedQueue):
             # It cannot be granted once more by this request.
             message.state = FROZEN
         self._drafts.transfer(granted)
+        return Refusal(requester, count - len(granted), refused)
 
     def serves(self) -> None:
         """The instance serves: it has what its peers have (rule 12)."""
@@ -246,6 +263,10 @@ class QueueMachine(FoldedQueue):
             else:
                 self._deliver(messages_max)
             if self._definition.kind != "local":
+                if self._refused.has_freed:
+                    # Consumers here come first: they have what they can take.
+                    for until_us, refusal in self._refused.take(now_us):
+                        self._refused.note(self._grant(refusal), until_us)
                 self._ask()
         return self.said()
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.queues.asking import (
+    AGAIN_MIN_US,
     CANDIDATES_MAX,
     CANDIDATES_MIN,
+    DROPPED_MAX,
+    GRANT_US,
     LOOK_AGAIN_US,
     LOOKED_AT_MAX,
     REPEAT_US,
+    SWEPT_FROM,
     USUAL_MAX_US,
     USUAL_MIN_US,
     USUAL_US,
@@ -19,6 +25,7 @@ from raylay.services.queues.register import Register
 from raylay.services.queues.values import GONE, Message
 
 P = 1
+S_US = 1_000_000
 B, C = Register(0, "B"), Register(0, "C")
 
 
@@ -65,6 +72,7 @@ def test_what_is_younger_than_usual_is_not_asked_for_nor_what_came_behind_it() -
     made = asking(message(1), message(2, at_us=1), message(3, at_us=2))
     (request,) = made.requests(USUAL_US, 5, all_of)
     assert keys(request) == [1]
+    # The two that are too young will be asked for sooner than the first one again.
     assert made.next_us(USUAL_US) == USUAL_US + LOOK_AGAIN_US
     made.got((P, 1))
     (request,) = made.requests(USUAL_US + 2, 5, all_of)
@@ -80,13 +88,93 @@ def test_what_came_before_the_clock_was_set_back_is_asked_for() -> None:
 
 def test_a_request_is_repeated_with_those_that_were_not_asked_for_yet() -> None:
     made = asking(*map(message, range(1, 13)))
-    asked = [made.requests(now_us, 1, all_of) for now_us in range(REPEAT_US, 4 * REPEAT_US, 10_000)]
-    found = [keys(each[0]) for each in asked if each]
+    found = requested(made, range(REPEAT_US, 3 * REPEAT_US, 10_000))
     assert found == [
-        [1, 2, 3, 4, 5, 6, 7, 8],
-        [9, 10, 11, 12, 1, 2, 3, 4],
-        [5, 6, 7, 8, 9, 10, 11, 12],
+        (REPEAT_US, [1, 2, 3, 4, 5, 6, 7, 8]),
+        # Four were not asked for yet: it is not waited for long.
+        (REPEAT_US + 2 * GRANT_US, [9, 10, 11, 12, 1, 2, 3, 4]),
+        (2 * REPEAT_US + 2 * GRANT_US, [5, 6, 7, 8, 9, 10, 11, 12]),
     ]
+
+
+def requested(made: Asking, times: range, room: int = 1) -> list[tuple[int, list[int]]]:
+    """When it asks, and for what."""
+    asked = [(now_us, made.requests(now_us, room, all_of)) for now_us in times]
+    return [(now_us, keys(each[0])) for now_us, each in asked if each]
+
+
+def test_where_nothing_is_new_an_owner_is_asked_twice_a_second() -> None:
+    made = asking(*map(message, range(1, CANDIDATES_MIN + 1)))
+    times = [at for at, _ in requested(made, range(USUAL_US, USUAL_US + 10 * S_US, 10_000))]
+    assert times == [USUAL_US + at * REPEAT_US for at in range(20)]
+    # And nothing is to be done in between.
+    assert made.next_us(times[-1]) == times[-1] + REPEAT_US
+
+
+def test_what_is_new_is_asked_for_beside_what_was_asked_for_in_vain() -> None:
+    made = asking(message(1))
+    assert requested(made, range(USUAL_US, 2 * USUAL_US, 10_000))
+    made.add(message(2))
+    first_us = USUAL_US + 2 * GRANT_US
+    assert requested(made, range(2 * USUAL_US, REPEAT_US, 10_000)) == [(first_us, [1, 2])]
+
+
+def test_under_load_an_owner_is_asked_so_often_as_its_grants_take() -> None:
+    made = asking(message(1))
+    now_us, asked = USUAL_US, 0
+    for sequence in range(2, 1_002):
+        now_us += 10_000
+        made.add(message(sequence, at_us=now_us - USUAL_US))
+        for request in made.requests(now_us, 5_000, all_of):
+            asked += 1
+            if sequence < 500:
+                # One of them is granted, soon: so the next one need not wait for long.
+                made.got(request.wanted[0].key, now_us + 5_000)
+    # 5 s in which a grant comes to be known to take 5 ms, and 5 s in which none comes.
+    assert asked == pytest.approx(10 * S_US / AGAIN_MIN_US, rel=0.1)
+
+
+def test_with_more_room_more_is_asked_for() -> None:
+    made = asking(*map(message, range(1, 6)))
+    (request,) = made.requests(USUAL_US, 1, all_of)
+    assert (request.count, len(request.wanted)) == (1, 5)
+    assert made.requests(USUAL_US + GRANT_US, 4, all_of) == []
+    (request,) = made.requests(USUAL_US + 2 * GRANT_US, 4, all_of)
+    assert request.count == 4
+    assert made.requests(USUAL_US + 4 * GRANT_US, 4, all_of) == []
+
+
+def test_consumers_that_want_something_else_are_asked_for_soon() -> None:
+    made = asking(message(1), message(2))
+    (request,) = made.requests(USUAL_US, 5, lambda each: each.sequence == 1)
+    made.consumers_changed()
+    (request,) = made.requests(USUAL_US + 2 * GRANT_US, 5, all_of)
+    assert sorted(keys(request)) == [1, 2]
+
+
+def test_what_is_gone_keeps_nobody_from_asking() -> None:
+    """30,000 were done where they came from while nobody here had room: the next one is asked for
+    at once, and not when all of them were looked at, some each 20 ms."""
+    many = [message(at) for at in range(1, 30_001)]
+    made = asking(*many)
+    for each in many:
+        each.state = GONE
+    made.add(message(30_001))
+    looks = 0
+    while not (asked := made.requests(USUAL_US, 1, all_of)):
+        looks += 1
+    assert keys(asked[0]) == [30_001]
+    assert looks <= 30_001 // DROPPED_MAX + 1
+
+
+def test_where_nobody_asks_what_is_gone_takes_no_memory() -> None:
+    made, stays = asking(message(1)), 0
+    for sequence in range(2, 20_000):
+        each = message(sequence)
+        made.add(each)
+        each.state = GONE
+        stays = max(stays, sum(map(len, made._by_owner.values())))
+    assert stays <= SWEPT_FROM + 1
 
 
 def test_what_is_out_takes_room_until_it_is_here() -> None:

@@ -617,9 +617,43 @@ def test_a_refusal_is_silence_and_what_was_refused_may_be_granted_later() -> Non
     here.publish(1)
     here.machine.requested("B", 1, wanted(1))
     assert delivered(here.take()) == {ONE: [1]}
+    here.now_us += S_US
+    here.machine.tick(here.now_us)
     here.machine.left(ONE)
+    # The request is over: who needs it asks again.
+    assert here.take() == []
     here.machine.requested("B", 1, wanted(1))
     assert read_transfer(the_draft(here.take()).body).moves == [Move(P, 1, 1, 1, "B")]
+
+
+def test_what_was_refused_just_now_is_granted_when_nobody_here_can_take_it_any_more() -> None:
+    here = Instance()
+    here.join(backlog=2)
+    here.publish(1, 4)
+    here.machine.requested("B", 1, wanted(1, 2))
+    here.machine.requested("C", 9, wanted(1, 2))
+    assert delivered(here.take()) == {ONE: [1, 2]}
+    here.machine.left(ONE)
+    moves = [move for each in here.take() for move in read_transfer(as_draft(each).body).moves]
+    # Each gets as many as it has asked for, and none that it has not.
+    assert moves == [Move(P, 1, 1, 1, "B"), Move(P, 2, 2, 1, "C")]
+
+
+def as_draft(decision: Decision) -> Draft:
+    """It is one."""
+    assert isinstance(decision, Draft)
+    return decision
+
+
+def test_consumers_here_come_before_a_request_that_was_refused() -> None:
+    here = Instance()
+    here.join(backlog=1)
+    here.publish(1)
+    here.machine.requested("B", 1, wanted(1))
+    assert delivered(here.take()) == {ONE: [1]}
+    here.join(TWO)
+    here.machine.left(ONE)
+    assert delivered(here.take()) == {TWO: [1]}
 
 
 def test_where_the_append_fails_the_message_is_free_again() -> None:
