@@ -11,7 +11,7 @@
 (what was published), `failover.py` (which server), `resumptions.py` and `resumption.py` (what was
 subscribed); they are pure as `messages.py` is. `performing.py` performs what they decide.
 
-Tracing: hand in an object with the four methods of `Tracer` (telemetry/tracing.py has one).
+Tracing: hand in an object with the methods of `Tracer` (telemetry/client_traces.py has one).
 Stores: anything with the methods of `PublishStore` and `BookmarkStore`; `MemoryPublishStore`,
 `LmdbPublishStore`, `MemoryBookmarkStore` and `LmdbBookmarkStore` have them.
 """

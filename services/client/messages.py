@@ -132,6 +132,13 @@ class Message:
         return record
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether it carries a trace context. Without a look at the record where none of its batch
+        does."""
+        batch = self.batch
+        return batch.traced and _TRACE.unpack_from(batch.payload, self._offset)[1] != 0
+
+    @property
     def kind(self) -> str:
         """`publish`; of a query `sow`; of what left the focus of the subscription `oof`."""
         return self.batch.kind
@@ -228,6 +235,7 @@ class MessageBatch:
         arrival: the client's count of deliveries, of all its subscriptions, when it came.
         kind: of all of them, as `Message.kind`.
         reason: of all of them, as `Message.reason`.
+        queue: the queue that they came from; empty: from none.
     """
 
     __slots__ = (
@@ -236,6 +244,7 @@ class MessageBatch:
         "first_txid",
         "kind",
         "payload",
+        "queue",
         "ranges",
         "reason",
         "subscription_id",
@@ -254,6 +263,7 @@ class MessageBatch:
         traced: bool = False,
         kind: str = "publish",
         reason: str = "",
+        queue: str = "",
     ) -> None:
         self.subscription_id = subscription_id
         self.count = count
@@ -265,6 +275,7 @@ class MessageBatch:
         self.arrival = 0
         self.kind = kind
         self.reason = reason
+        self.queue = queue
 
     def __len__(self) -> int:
         return self.count

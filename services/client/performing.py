@@ -81,13 +81,13 @@ STORE_RETRY_S = 1.0
 
 
 class Tracer(Protocol):
-    """What the client tells about its sampled messages (ClientTracer in telemetry/tracing.py)."""
+    """What the client tells about its sampled messages (telemetry/client_traces.py has one)."""
 
     def publish_started(self, sequence: int, topic: str) -> bytes:
         """Begins the trace of a publish; the 25 bytes of trace context that its record carries."""
 
     def publish_persisted(self, sequence: int) -> None:
-        """Every publish up to this sequence is durable. Called once an ack."""
+        """Every publish and acknowledgment up to this sequence is durable. Called once an ack."""
 
     def publish_failed(self, sequence: int, reason: str) -> None:
         """The server refused this publish."""
@@ -95,7 +95,12 @@ class Tracer(Protocol):
     def delivered(
         self, trace: bytes, attributes: dict[str, Any], start_ns: int = 0, end_ns: int = 0
     ) -> None:
-        """A sampled message reached its consumer."""
+        """A sampled message reached its consumer. Of a queue's `attributes` has its `queue`."""
+
+    def acknowledged(
+        self, sequence: int, trace: bytes, attributes: dict[str, Any], start_ns: int
+    ) -> None:
+        """A sampled message of a queue was acknowledged at `start_ns`, by the record `sequence`."""
 
 
 class Performing:
@@ -584,15 +589,12 @@ class Performing:
 
     def _tell_tracer(self, batch: MessageBatch) -> None:
         assert self._tracer is not None
+        beside = {"instance": self._machine.instance, "subscription": batch.subscription_id}
+        beside |= {"queue": batch.queue} if batch.queue else {}
         for message in batch.traced_messages():
             self._tracer.delivered(
                 message.trace,
-                {
-                    "bookmark": message.bookmark,
-                    "topic": message.topic,
-                    "instance": self._machine.instance,
-                    "subscription": batch.subscription_id,
-                },
+                {"bookmark": message.bookmark, "topic": message.topic, **beside},
                 batch.timestamp_us * 1000,
                 time.time_ns(),
             )

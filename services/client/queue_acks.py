@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from raylay.services.messages.ranges import Range
-from raylay.services.queues.records import Acknowledgment, pack_acknowledgment, parts_of
+from raylay.services.queues.records import U64_MAX, Acknowledgment, pack_acknowledgment, parts_of
+
+SAMPLED_MAX = 10_000
+"""Of sampled messages that wait to be said: of more than that there are no spans."""
 
 
 class AckRecord(NamedTuple):
@@ -80,6 +85,61 @@ class AckBook:
         for publisher, ranges in said.keys.items():
             of[publisher] = _ascending([*ranges, *of.get(publisher, ())])
         self.messages += record.messages
+
+
+class SampledAck(NamedTuple):
+    """A sampled message that was acknowledged and not said yet.
+
+    Attributes:
+        trace: the 25 bytes of its record.
+        since_ns: when the application acknowledged it.
+    """
+
+    queue: str
+    message_type: str
+    how: str
+    publisher: int
+    sequence: int
+    topic: str
+    trace: bytes
+    since_ns: int
+
+
+class SampledAcks:
+    """Those of them that there are: falsy where none is, which costs an acknowledgment nothing.
+
+    Owner: the client. Lifecycle: as long as that.
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[SampledAck] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, each: SampledAck) -> None:
+        """A sampled message is done with."""
+        if len(self._waiting) < SAMPLED_MAX:
+            self._waiting.append(each)
+
+    def take(self, queue: str, message_type: str, said: Acknowledgment) -> list[SampledAck]:
+        """Those that this acknowledgment is of: they are not in here any more."""
+        found: list[SampledAck] = []
+        left: list[SampledAck] = []
+        for each in self._waiting:
+            is_of = (each.queue, each.message_type, each.how) == (queue, message_type, said.how)
+            is_said = is_of and _has(said.keys.get(each.publisher, ()), each.sequence)
+            (found if is_said else left).append(each)
+        self._waiting = left
+        return found
+
+
+def _has(ranges: Sequence[Range], sequence: int) -> bool:
+    """Whether ascending ranges have it."""
+    at = bisect_right(ranges, (sequence, U64_MAX)) - 1
+    return at >= 0 and sequence <= ranges[at][1]
 
 
 def _ascending(ranges: list[Range]) -> list[Range]:

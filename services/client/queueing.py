@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,7 +12,13 @@ import msgpack
 from raylay.services.client.asking import Asking
 from raylay.services.client.events import CommandAnswered, CommandWanted, Disconnected, Tell
 from raylay.services.client.publishing import Publishing
-from raylay.services.client.queue_acks import AckBook, AckRecord, records_of
+from raylay.services.client.queue_acks import (
+    AckBook,
+    AckRecord,
+    SampledAck,
+    SampledAcks,
+    records_of,
+)
 from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
 from raylay.services.client.subscription import Subscription
 from raylay.services.errors import LocalProtocolError, PublishStoreFull, RaylayError
@@ -36,6 +43,7 @@ class Queueing(Publishing, Asking):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._acks = AckBook()
+        self._sampled_acks = SampledAcks()
         self._acks_timer: asyncio.TimerHandle | None = None
         self._consumers: set[QueueConsumer] = set()
         self._commanding: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
@@ -161,6 +169,9 @@ class Queueing(Publishing, Asking):
             self._cancel(consumer, message.queue_type, publisher, sequence)
             return
         self._acks.add(consumer.queue, message.queue_type, publisher, sequence, how)
+        if self._tracer is not None and message.is_sampled:
+            of = consumer.queue, message.queue_type, how, publisher, sequence
+            self._sampled_acks.add(SampledAck(*of, message.topic, message.trace, time.time_ns()))
         if self._acks.messages >= min(consumer.batch, max(1, consumer.backlog // 2)):
             self._say_acks()
         elif self._acks_timer is None and self._loop is not None:
@@ -183,7 +194,9 @@ class Queueing(Publishing, Asking):
             return
         for record in self._acks.take():
             try:
-                self._publish_ack(record)
+                sequence = self._publish_ack(record)
+                if self._sampled_acks:
+                    self._trace_acks(record, sequence)
             except PublishStoreFull:
                 self._acks.put_back(record, read_acknowledgment(record.body))
                 if self._acks_timer is None and self._loop is not None:
@@ -191,6 +204,20 @@ class Queueing(Publishing, Asking):
             except RaylayError:
                 # The client has ended: its leases end with it, and the messages come again.
                 return
+
+    def _trace_acks(self, record: AckRecord, sequence: int) -> None:
+        """Tells the tracer which sampled messages a record acknowledges."""
+        assert self._tracer is not None
+        said = read_acknowledgment(record.body)
+        for each in self._sampled_acks.take(record.queue, record.message_type, said):
+            attributes: dict[str, Any] = {
+                "bookmark": f"{each.publisher}|{each.sequence}|",
+                "topic": each.topic,
+                "queue": each.queue,
+            }
+            if each.how != "ack":
+                attributes["how"] = each.how
+            self._tracer.acknowledged(sequence, each.trace, attributes, each.since_ns)
 
     def _publish_ack(self, record: AckRecord) -> int:
         command = Command.QUEUE_ACKNOWLEDGMENT

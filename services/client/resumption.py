@@ -255,7 +255,14 @@ class Resumption:
     ) -> MessageBatch:
         get = header.get
         return MessageBatch(
-            self.id, count, payload, get("ts") or 0, get("tx") or 0, ranges, bool(get("tr"))
+            self.id,
+            count,
+            payload,
+            get("ts") or 0,
+            get("tx") or 0,
+            ranges,
+            bool(get("tr")),
+            queue=self.topic if get("q") else "",
         )
 
     def _without_received(

@@ -49,7 +49,8 @@ def client_options(
     entry = running(fabric)
     from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric.plan import FabricRecord, client_options, tracing_options
-    from raylay.services.telemetry.tracing import ClientTracer, start_tracing
+    from raylay.services.telemetry.client_traces import ClientTracer
+    from raylay.services.telemetry.tracing import start_tracing
 
     record = FabricRecord.load(entry.directory)
     if record is None:

@@ -19,7 +19,8 @@ from raylay.services.fabric.plan import (
     tracing_options,
 )
 from raylay.services.fabric.plan import servers as servers_of_group
-from raylay.services.telemetry.tracing import ClientTracer, start_tracing
+from raylay.services.telemetry.client_traces import ClientTracer
+from raylay.services.telemetry.tracing import start_tracing
 
 
 class Clients(Held):

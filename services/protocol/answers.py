@@ -146,6 +146,7 @@ def queue_delivery_parts(
     now_us: int,
     lease_ms: int | None,
     records: Sequence[bytes],
+    traced: bool = False,
 ) -> tuple[Sequence[bytes], int]:
     """Messages of a queue, and how many bytes that is.
 
@@ -153,10 +154,13 @@ def queue_delivery_parts(
         now_us: when they are sent.
         lease_ms: for so long they are the client's; None: until they are gone.
         records: all of them, in one piece or several.
+        traced: whether one of them carries a trace context.
     """
     header: Header = {"c": "p", "sub": subscription, "n": count, "ts": now_us, "q": 1}
     if lease_ms is not None:
         header["lp"] = lease_ms
+    if traced:
+        header["tr"] = 1
     return _with_records(header, records, sum(map(len, records)))
 
 

@@ -90,6 +90,7 @@ class Codec(Protocol):
         now_us: int,
         lease_ms: int | None,
         records: Sequence[bytes],
+        traced: bool = False,
     ) -> tuple[Sequence[bytes], int]:
         """Messages of a queue, in parts as of `delivery`."""
 

@@ -3,8 +3,9 @@ frames.
 
     owner to instance
       hello    queue, start (number of this start), pid: the first frame
-      deliver  session, sub, tx: folded_txid, sent: whether it has left the queue already, n; body:
-               n leases (txid, publisher, sequence, number, until: u64 each), then the n records, as
+      deliver  session, sub, tx: folded_txid, sent: whether it has left the queue already, n, tr:
+               when, in microseconds since 1970, where one of the messages is sampled; body: n
+               leases (txid, publisher, sequence, number, until: u64 each), then the n records, as
                they are in the journal
       draft    tag, cmd; body: of the record
       request  n; body: what is wanted, msgpack: [publisher, sequence, generation, owner] each
@@ -134,13 +135,17 @@ class Delivery(NamedTuple):
 
     Attributes:
         records: all of them, back to back.
+        decided_us: when, in microseconds since 1970, where one of the messages is sampled; else 0.
     """
 
     decision: Deliver | Send
     records: bytes
+    decided_us: int = 0
 
 
-def deliver(decision: Deliver | Send, records: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+def deliver(
+    decision: Deliver | Send, records: Sequence[bytes], decided_us: int = 0
+) -> tuple[Sequence[bytes], int]:
     """A decision with the records of its messages, and how many bytes that is."""
     consumer, messages, folded_txid = decision
     pack = _LEASED.pack
@@ -155,6 +160,8 @@ def deliver(decision: Deliver | Send, records: Sequence[bytes]) -> tuple[Sequenc
         "sent": type(decision) is Send,
         "n": len(messages),
     }
+    if decided_us:
+        header["tr"] = decided_us
     size_bytes = len(leases) + sum(map(len, records))
     front = encode_front(header, size_bytes)
     return (front, leases, *records), len(front) + size_bytes
@@ -176,7 +183,8 @@ def read_deliver(header: Header, body: bytes) -> Delivery:
     ]
     kind = Send if header.get("sent") else Deliver
     decision = kind(consumer_of(header), messages, whole(header, "tx"))
-    return Delivery(decision, body[records_at:])
+    decided_us = whole(header, "tr") if "tr" in header else 0
+    return Delivery(decision, body[records_at:], decided_us)
 
 
 def records_of(delivery: Delivery, kept: Iterable[Leased]) -> list[bytes]:

@@ -11,7 +11,7 @@ it there, `_displace` takes it out.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
@@ -45,7 +45,10 @@ from raylay.services.queues.holdings import Holdings
 from raylay.services.queues.picking import Picking
 from raylay.services.queues.rebuilding import Arrival, History, Start
 from raylay.services.queues.records import (
+    Acknowledgment,
     Keys,
+    Removal,
+    Transfer,
     read_acknowledgment,
     read_removal,
     read_transfer,
@@ -60,6 +63,23 @@ LOOKED_AT_LEAST = 1_024
 messages that there are. With more, the messages are sorted."""
 UNNAMED_MIN = 1_024
 """Messages of an incarnation without a name: with more, those that are gone are dropped."""
+
+
+Watch = Callable[[Record, Acknowledgment | Transfer | Removal, Run], None]
+"""Is told of each record of the queue's own when it has taken effect."""
+
+
+def read_record(record: Record) -> Acknowledgment | Transfer | Removal | None:
+    """What a record of a queue's own says; None: it is of no command of queues.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+    """
+    if record.command == Command.QUEUE_ACKNOWLEDGMENT:
+        return read_acknowledgment(record.body)
+    if record.command == Command.TRANSFER:
+        return read_transfer(record.body)
+    return read_removal(record.body) if record.command == Command.QUEUE_REMOVAL else None
 
 
 class NoTypes:
@@ -113,6 +133,7 @@ class FoldedQueue:
         "_told_txid",
         "_topic",
         "_unnamed",
+        "_watch",
     )
 
     def __init__(
@@ -126,6 +147,7 @@ class FoldedQueue:
         types: Types | None,
         functions: Functions,
         group: str,
+        watch: Watch | None,
     ) -> None:
         snapshot = start.snapshot
         self._definition = definition
@@ -163,6 +185,7 @@ class FoldedQueue:
         self._reachable: frozenset[str] = frozenset()
         self._said: list[Decision] = []
         self._now_us = 0
+        self._watch = watch
         self._counted = dict.fromkeys(("came", "left", "transferred_in", "transferred_out"), 0)
 
     def _read(self, runs: Sequence[Run], through_txid: int) -> None:
@@ -264,23 +287,24 @@ class FoldedQueue:
         for at, record in enumerate(iterate_records(run.payload)):
             txid = run.first_txid + at
             try:
-                if record.command == Command.QUEUE_ACKNOWLEDGMENT:
-                    said = read_acknowledgment(record.body)
-                    reason = "forced_expire" if said.how == "expire" else ""
-                    self._remove(said.keys, txid, run, reason)
-                elif record.command == Command.TRANSFER:
-                    self._transfer(record, txid)
-                elif record.command == Command.QUEUE_REMOVAL:
-                    self._obey_removal(record, txid, run)
+                said = read_record(record)
             except RemoteProtocolError:
                 continue
+            if isinstance(said, Acknowledgment):
+                reason = "forced_expire" if said.how == "expire" else ""
+                self._remove(said.keys, txid, run, reason)
+            elif isinstance(said, Transfer):
+                self._transfer(said, txid)
+            elif said is not None:
+                self._obey_removal(said, txid, run)
+            if said is not None and self._watch is not None:
+                self._watch(record, said, run)
 
     def _early(self, publisher: int, first: int, last: int) -> list[Range]:
         """Those of first..last that have not come yet."""
         return early_ranges(self._history.held, publisher, first, last)
 
-    def _obey_removal(self, record: Record, txid: int, run: Run) -> None:
-        said = read_removal(record.body)
+    def _obey_removal(self, said: Removal, txid: int, run: Run) -> None:
         is_own = said.by == self._name
         if said.why == "barrier" and not is_own:
             # Each instance sends it to its own consumers.
@@ -347,9 +371,8 @@ class FoldedQueue:
                 message, consumer = self._sent.pop(key)
                 self._picking.freed(consumer, message)
 
-    def _transfer(self, record: Record, txid: int) -> None:
+    def _transfer(self, said: Transfer, txid: int) -> None:
         """Takes registers in by their order, whoever wrote them (rule 1)."""
-        said = read_transfer(record.body)
         if said.names:
             self.named(said.names)
             is_herald = said.by != self._name and set(said.names.values()) == {said.by}

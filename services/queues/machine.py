@@ -28,7 +28,7 @@ from raylay.services.queues.decisions import (
 )
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import NAMES
-from raylay.services.queues.folding import FoldedQueue
+from raylay.services.queues.folding import FoldedQueue, Watch
 from raylay.services.queues.picking import Picking
 from raylay.services.queues.rebuilding import Snapshot, Start
 from raylay.services.queues.refused import Refusal
@@ -48,6 +48,7 @@ class QueueMachine(FoldedQueue):
         types: what bodies are read by.
         functions: those that expressions may use.
         group: of the instance.
+        watch: is told of each record of the queue's own when it has taken effect.
 
     Raises:
         ConfigurationError: an expression of the definition is none.
@@ -67,9 +68,10 @@ class QueueMachine(FoldedQueue):
         types: Types | None = None,
         functions: Functions = BUILT_IN,
         group: str = "",
+        watch: Watch | None = None,
     ) -> None:
         super().__init__(
-            definition, name, incarnation, contents, start, picking, types, functions, group
+            definition, name, incarnation, contents, start, picking, types, functions, group, watch
         )
         self._look_ready()
 
@@ -382,6 +384,10 @@ class QueueMachine(FoldedQueue):
         if self._consumers and self._picking.room():
             times.append(self._asking.next_us(now_us))
         return min(filter(None, times), default=0)
+
+    def message(self, key: Key) -> Message | None:
+        """A message, if it is in the queue."""
+        return self._known.get(key[0], {}).get(key[1])
 
     def found(
         self, wanted: Expression | None = None, *, available: bool = False

@@ -459,12 +459,13 @@ class QueueOwnerConfig:
     archive_directory: str | None
     store_path: str
     definition: RunQueue
+    tracing: TracingOptions = field(default_factory=TracingOptions)
     log: LogOptions = field(default_factory=LogOptions)
     type_definitions: tuple[TypeDefinition, ...] = ()
 
     @property
     def process_name(self) -> str:
-        """How it is called in logs and status."""
+        """How it is called in logs, traces and status."""
         return f"{self.instance}.{self.definition.name}"
 
     def to_json(self) -> str:

@@ -344,6 +344,7 @@ class InstanceServer:
                 config.archive_directory,
                 str(store_path(here.directory, definition.stored_as)),
                 definition,
+                config.tracing,
                 config.log,
                 config.type_definitions,
             )

@@ -22,6 +22,7 @@ from raylay.services.protocol.commands import (
 from raylay.services.server.queue_keeper import Answer, QueueKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.overflow import Sent
+from raylay.services.telemetry.tracing import traced
 
 if TYPE_CHECKING:
     # Most instances have no queues.
@@ -168,9 +169,17 @@ class QueueClients:
 
     # -- deliveries ----------------------------------------------------------------------------
     def deliver(
-        self, consumer: Consumer, messages: Sequence[Leased], records: Sequence[bytes]
+        self,
+        consumer: Consumer,
+        messages: Sequence[Leased],
+        records: Sequence[bytes],
+        since_us: int,
     ) -> None:
-        """Sends messages, their records as they lie in the journal."""
+        """Sends messages, their records as they lie in the journal.
+
+        Args:
+            since_us: when that was decided, where one of them is sampled; else 0.
+        """
         client = self._sessions.get(consumer[0])
         if client is None:
             return
@@ -178,13 +187,39 @@ class QueueClients:
         until_us = min(each.until_us for each in messages)
         lease_ms = max(until_us - now_us, 0) // 1000 if until_us else None
         name = _name_of(consumer)
+        is_traced = since_us > 0
         client.send_parts(
-            *client.codec.queue_delivery(name, len(messages), now_us, lease_ms, records)
+            *client.codec.queue_delivery(name, len(messages), now_us, lease_ms, records, is_traced)
         )
+        if is_traced:
+            self._trace(client, consumer, messages, records, since_us, now_us)
         self.delivered += len(messages)
         client.sent(Sent.MESSAGES)
         if not client.may_write:
             self._fill(client, consumer)
+
+    def _trace(
+        self,
+        client: QueueClient,
+        consumer: Consumer,
+        messages: Sequence[Leased],
+        records: Sequence[bytes],
+        since_us: int,
+        now_us: int,
+    ) -> None:
+        """Reports the sampled ones of what was sent, each below its lease. The client knows the
+        places of the span: it reports below it."""
+        queue = self._subscribed[consumer[0]][_name_of(consumer)][0].definition.name
+        self._here.tracing.queue_delivery(
+            [each for part in records for each in traced(part)],
+            {each.key: each.number for each in messages},
+            since_us,
+            now_us,
+            instance=self._here.identity.name,
+            queue=queue,
+            client=client.client_name,
+            subscription=_name_of(consumer),
+        )
 
     def _fill(self, client: QueueClient, consumer: Consumer) -> None:
         """It is sent no more until its socket has taken what it was sent."""

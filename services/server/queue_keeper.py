@@ -43,9 +43,13 @@ class Deliverer(Protocol):
     """Who sends messages to clients (`QueueClients`)."""
 
     def deliver(
-        self, consumer: Consumer, messages: Sequence[Leased], records: Sequence[bytes]
+        self,
+        consumer: Consumer,
+        messages: Sequence[Leased],
+        records: Sequence[bytes],
+        since_us: int,
     ) -> None:
-        """Sends messages, their records as they lie in the journal."""
+        """Sends messages, their records as they lie in the journal; `since_us`: see `Delivery`."""
 
 
 class Answer(NamedTuple):
@@ -207,7 +211,8 @@ class QueueControl:
             records: Sequence[bytes] = (delivery.records,)
             if decided.bounced:
                 records = control.records_of(delivery, decided.send)
-            keeper.deliverer.deliver(decision.consumer, decided.send, records)
+            decided_us = delivery.decided_us
+            keeper.deliverer.deliver(decision.consumer, decided.send, records, decided_us)
         if decided.bounced:
             self.say(control.bounce(decision.consumer, decided.bounced))
 

@@ -23,6 +23,9 @@ from raylay.services.errors import ConfigurationError, RaylayError
 
 _BOOKMARK = re.compile(r"\d+\|\d+\|?")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
+BESIDE_MAX = 40
+"""Spans of one parent that are shown: half of them the first, half the last. A message of a queue
+may be delivered for ever."""
 LAST_DEFAULT = 20
 """Traces that the list shows people when they say nothing else; JSON has all."""
 
@@ -206,6 +209,8 @@ def _is_below(span: Span, ancestor: Span) -> bool:
 def where_of(span: Span) -> str:
     """The place of a span, for people: an instance, a client, or the two ends of a link."""
     attributes = span.attributes
+    if "to" in attributes:
+        return f"{attributes.get('from', '?')} → {attributes['to']}"
     if "destination" in attributes:
         return f"{attributes.get('instance', '?')} → {attributes['destination']}"
     if "upstream" in attributes:
@@ -216,16 +221,33 @@ def where_of(span: Span) -> str:
     return where
 
 
+def _note(span: Span) -> str:
+    """What is said of a span beside its name."""
+    attributes = span.attributes
+    if "to" in attributes:
+        return f" [generation {attributes.get('generation', '?')}]"
+    outcome = str(attributes.get("outcome", "persisted"))
+    if outcome == "persisted" and attributes.get("how"):
+        return f" [{attributes['how']}]"
+    return "" if outcome == "persisted" else f" [{outcome}]"
+
+
 def _tree_lines(
     spans: list[Span], origin_ns: int, indent: str = "", root: bool = True
-) -> Iterator[tuple[float, float, str, str, str]]:
+) -> Iterator[tuple[float | None, float, str, str, str]]:
+    left_out = range(0)
+    if len(spans) > BESIDE_MAX:
+        left_out = range(BESIDE_MAX // 2, len(spans) - BESIDE_MAX // 2)
     for index, span in enumerate(spans):
+        if index in left_out:
+            if index == left_out[0]:
+                text = f"… {len(left_out):,} more (--json shows all)"
+                yield None, 0.0, indent + ("" if root else "│  ") + text, "", ""
+            continue
         last = index == len(spans) - 1
         branch = "" if root else ("└─ " if last else "├─ ")
         offset_ms = (span.start_ns - origin_ns) / 1e6
-        outcome = str(span.attributes.get("outcome", "persisted"))
-        note = "" if outcome == "persisted" else f" [{outcome}]"
-        label = indent + branch + span.name + note
+        label = indent + branch + span.name + _note(span)
         yield offset_ms, span.duration_ms, label, where_of(span), span.process
         below = indent + ("" if root else ("   " if last else "│  "))
         yield from _tree_lines(span.children, origin_ns, below, root=False)
@@ -252,6 +274,9 @@ def print_tree(spans: list[Span], out: TextIO) -> None:
     out.write(f"{'at ms':>11} {'for ms':>10}  {'span':<{label_width}}  ")
     out.write(f"{'where':<{where_width}}  process\n")
     for offset_ms, duration_ms, label, where, process in lines:
+        if offset_ms is None:
+            out.write(f"{'':24}{label}\n")
+            continue
         out.write(f"{offset_ms:11.3f} {duration_ms:10.3f}  {label:<{label_width}}  ")
         out.write(f"{where:<{where_width}}  {process}\n")
 

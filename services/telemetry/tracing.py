@@ -15,6 +15,17 @@ nothing from the wire. That makes one tree of spans that are written in many pro
      │       └─ persisted ack    …               answered there to known here
      └─ persisted ack            instance        answered here to written to the client
 
+and below the commit of each instance that has a queue of it:
+
+    enqueue                      queue's owner   received to in the queue there
+     ├─ transfer                 queue's owner   granted, or asked for, to in force
+     ├─ lease                    queue's owner   decided to ended
+     │   └─ delivery             instance        decided to written to the client
+     │       └─ delivery         client          sent to handed to the consumer
+     │           └─ acknowledgment  client       acknowledge() to persisted
+     ├─ acknowledgment           queue's owner   received to in force there
+     └─ removal                  queue's owner   received to out of the queue there
+
 Spans are finished when they are reported: start and end are given as nanoseconds since 1970
 (`time.time_ns`). They are made of the OpenTelemetry SDK's `ReadableSpan` and go to its batch
 processors directly, because a span that is started and ended through its tracer costs three times
@@ -33,7 +44,6 @@ import struct
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +52,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xxhash import xxh3_64_intdigest as hash64
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.messages.records import TRACE_BYTES, publisher_id
+from raylay.services.messages.records import TRACE_BYTES
 from raylay.services.telemetry.bounded_files import BoundedFile
 
 if TYPE_CHECKING:
@@ -65,6 +75,11 @@ REMOTE_COMMIT = "remote commit"
 LINK_SEND = "link send"
 PERSISTED_ACK = "persisted ack"
 DELIVERY = "delivery"
+ENQUEUE = "enqueue"
+LEASE = "lease"
+TRANSFER = "transfer"
+ACKNOWLEDGMENT = "acknowledgment"
+REMOVAL = "removal"
 
 Attributes = Mapping[str, str | int | float | bool]
 
@@ -414,6 +429,35 @@ class Tracing:
             parent = derived(message.context, COMMIT, instance) if instance else message.context
             self.span(DELIVERY, parent, start_ns, end_ns, attributes)
 
+    def queue_delivery(
+        self,
+        messages: Iterable[Traced],
+        numbers: Mapping[tuple[int, int], int],
+        start_us: int,
+        sent_us: int,
+        *,
+        instance: str,
+        queue: str,
+        client: str,
+        subscription: str,
+    ) -> None:
+        """Reports that messages of a queue were written to a client.
+
+        Args:
+            numbers: of their leases, by publisher and sequence.
+            start_us: when it was decided.
+            sent_us: as their frame says. It is a place of the spans, below which the client
+                reports.
+        """
+        for message in messages:
+            attributes = _of(message, instance)
+            attributes |= {"queue": queue, "client": client, "subscription": subscription}
+            number = numbers[message.publisher, message.sequence]
+            parent = derived(message.context, LEASE, instance, queue, number)
+            own = derived(message.context, DELIVERY, instance, client, subscription, sent_us)
+            end_ns = time.time_ns()
+            self.span(DELIVERY, parent, start_us * 1000, end_ns, attributes, own=own)
+
     # -- the end -------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -453,87 +497,6 @@ def _of(message: Traced, instance: str) -> dict[str, str | int | float | bool]:
     if instance:
         attributes["instance"] = instance
     return attributes
-
-
-class ClientTracer:
-    """What a client calls about its sampled messages. Bounded in messages that wait for their ack.
-
-    One owner: the client's event loop. Publishes come in ascending sequences.
-    """
-
-    def __init__(
-        self,
-        tracing: Tracing,
-        client_name: str,
-        outstanding_max: int = OUTSTANDING_MAX_DEFAULT,
-    ) -> None:
-        self._tracing = tracing
-        self._publisher = publisher_id(client_name)
-        self._client_name = client_name
-        self._outstanding_max = outstanding_max
-        self._outstanding: OrderedDict[int, tuple[bytes, str, int]] = OrderedDict()
-        self.sample_every = tracing.sample_every
-        """One publish in this many is to be reported to `publish_started`; 0: none."""
-
-    def publish_started(self, sequence: int, topic: str) -> bytes:
-        """Begins the trace of a publish. Returns the 25 bytes that its record carries."""
-        context = new_context()
-        self._outstanding[sequence] = (context, topic, time.time_ns())
-        if len(self._outstanding) > self._outstanding_max:
-            self._finish(next(iter(self._outstanding)), {"outcome": "forgotten"})
-        return context
-
-    def publish_persisted(self, sequence: int) -> None:
-        """Ends the publish spans of all sequences up to `sequence`: they are durable."""
-        outstanding = self._outstanding
-        while outstanding:
-            lowest = next(iter(outstanding))
-            if lowest > sequence:
-                return
-            self._finish(lowest, {"outcome": "persisted"})
-
-    def publish_failed(self, sequence: int, reason: str) -> None:
-        """Ends the publish span of one sequence, if it has one: the server refused it."""
-        if sequence in self._outstanding:
-            self._finish(sequence, {"outcome": "failed", "reason": reason})
-
-    def _finish(self, sequence: int, outcome: Attributes) -> None:
-        context, topic, start_ns = self._outstanding.pop(sequence)
-        attributes = {
-            "bookmark": f"{self._publisher}|{sequence}|",
-            "topic": topic,
-            "client": self._client_name,
-            **outcome,
-        }
-        self._tracing.root(PUBLISH, context, start_ns, time.time_ns(), attributes)
-
-    def delivered(
-        self, trace: bytes, attributes: Attributes, start_ns: int = 0, end_ns: int = 0
-    ) -> None:
-        """Reports a delivery to this client.
-
-        Args:
-            trace: the 25 bytes of the record.
-            attributes: `bookmark`, `topic`, and `instance`, the one that delivered it.
-            start_ns: when the instance received the message; 0: now.
-            end_ns: when the consumer got it; 0: now.
-        """
-        now_ns = time.time_ns()
-        instance = str(attributes.get("instance", ""))
-        parent = derived(trace, COMMIT, instance) if instance else trace
-        self._tracing.span(
-            DELIVERY,
-            parent,
-            start_ns or now_ns,
-            end_ns or now_ns,
-            {**attributes, "client": self._client_name},
-        )
-
-    def close(self) -> None:
-        """Ends the spans of what no ack came for; what became of it is unknown."""
-        while self._outstanding:
-            self._finish(next(iter(self._outstanding)), {"outcome": "unknown"})
-        self._tracing.flush()
 
 
 # -- exporters ---------------------------------------------------------------------------------

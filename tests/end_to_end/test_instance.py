@@ -39,6 +39,7 @@ from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.server.config import DestinationConfig, InstanceConfig, split_address
 from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.telemetry.tracing import TracingOptions
 from raylay.storage.journal_reader import LmdbJournalReader
 
 WATCHED = Path(__file__).with_name("watched_instance.py")
@@ -245,6 +246,7 @@ def pair(
     policy: DowngradePolicy | None = None,
     sow: tuple[SowTopicDefinition, ...] = (),
     queues: tuple[QueueDefinition, ...] = (),
+    tracing: TracingOptions | None = None,
     **values: Any,
 ) -> tuple[Server, Server]:
     """Two instances of one group that replicate to each other, sync."""
@@ -268,6 +270,7 @@ def pair(
             policy=policy or DowngradePolicy(),
             sow=sow,
             queue_definitions=queues,
+            tracing=tracing or TracingOptions(),
         )
         servers.append(Server(path / name, config, awaited=False))
     first, second = servers[-2:]

@@ -364,6 +364,8 @@ def test_the_bytes_of_a_delivery_of_a_queue() -> None:
     )
     parts, _ = queue_delivery_parts("s", 1, 5, None, [b"one"])
     assert b"lp" not in b"".join(parts)
+    parts, _ = queue_delivery_parts("s", 1, 5, None, [b"one"], traced=True)
+    assert b"".join(parts).endswith(b"\xa1q\x01\xa2tr\x01one")
 
 
 def test_the_logon_answer_has_what_the_protocol_lists() -> None:

@@ -52,9 +52,11 @@ def test_a_delivery_comes_as_it_went_with_its_records_untouched(
     decision = kind(ANN, LEASED, 44)
     header, body = read(joined(control.deliver(decision, RECORDS)))
     found = control.read_deliver(header, body)
-    assert found == (decision, b"".join(RECORDS)) and type(found.decision) is kind
+    assert found == (decision, b"".join(RECORDS), 0) and type(found.decision) is kind
     assert control.records_of(found, LEASED) == RECORDS
     assert control.records_of(found, [LEASED[0], LEASED[2]]) == [RECORDS[0], RECORDS[2]]
+    header, body = read(joined(control.deliver(decision, RECORDS, decided_us=9)))
+    assert control.read_deliver(header, body).decided_us == 9
 
 
 def test_the_bytes_of_a_delivery() -> None:

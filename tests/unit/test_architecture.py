@@ -200,8 +200,6 @@ LONG_FILES = {
     "services/replication/instance/machine.py": 806,
     # One state, what a destination has and is being sent, with the invariants at its head.
     "services/replication/outbound.py": 700,
-    # One tree of spans: how each is derived from the places stands beside how it is written.
-    "services/telemetry/tracing.py": 630,
     # One writer thread, one order of locks. What needs neither is in the files that it names.
     "storage/lmdb_journal.py": 810,
 }

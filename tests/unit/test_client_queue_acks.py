@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylay.services.client.queue_acks import AckBook
+from raylay.services.client import queue_acks
+from raylay.services.client.queue_acks import AckBook, SampledAck, SampledAcks
 from raylay.services.queues.records import RANGES_MAX, Acknowledgment, read_acknowledgment
 
 
@@ -61,3 +63,39 @@ def test_every_message_is_said_once_whatever_their_order(done: list[tuple[int, i
         for publisher, ranges in read_acknowledgment(record.body).keys.items():
             found += [(publisher, n) for first, last in ranges for n in range(first, last + 1)]
     assert sorted(found) == sorted(set(done))
+
+
+# -- sampled messages ----------------------------------------------------------------------------
+
+
+def sampled(sequence: int, queue: str = "work", how: str = "ack", publisher: int = 5) -> SampledAck:
+    return SampledAck(queue, "json", how, publisher, sequence, "orders", b"t" * 25, 9)
+
+
+def test_sampled_messages_are_found_in_the_record_that_says_them() -> None:
+    waiting = SampledAcks()
+    assert not waiting
+    given = [
+        sampled(3),
+        sampled(9),
+        sampled(3, queue="other"),
+        sampled(3, how="expire"),
+        sampled(3, publisher=6),
+    ]
+    for each in given:
+        waiting.add(each)
+    assert waiting.take("work", "json", Acknowledgment({5: [(4, 8), (10, 12)]})) == []
+    assert waiting.take("work", "json", Acknowledgment({5: [(1, 2), (3, 3), (8, 9)]})) == given[:2]
+    assert waiting.take("work", "json", Acknowledgment({5: [(1, 9)], 6: [(1, 9)]})) == given[4:]
+    assert waiting.take("work", "json", Acknowledgment({5: [(1, 9)]}, "expire")) == given[3:4]
+    assert waiting.take("other", "json", Acknowledgment({5: [(3, 3)]})) == given[2:3]
+    assert not waiting
+
+
+def test_sampled_messages_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_acks, "SAMPLED_MAX", 2)
+    waiting = SampledAcks()
+    for sequence in range(5):
+        waiting.add(sampled(sequence))
+    said = Acknowledgment({5: [(0, 9)]})
+    assert [each.sequence for each in waiting.take("work", "json", said)] == [0, 1]

@@ -34,6 +34,7 @@ from raylay.services.replication.values import Identity
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.queue_clients import QueueClients
 from raylay.services.server.queue_keeper import QueueControl, QueueKeeper
+from raylay.services.telemetry.tracing import NoTracing, TracingOptions, derived, new_context
 
 NOW_US = 1_000_000
 WORK = QueueDefinition("work", "json", underlying="orders")
@@ -199,6 +200,39 @@ class Bench:
 
 
 ONE, TWO = Leased(2, (7, 1), 91, 0), Leased(3, (7, 2), 92, NOW_US + 500_000)
+
+
+def test_a_sampled_message_has_a_span_below_its_lease_and_its_client_is_told_of_it() -> None:
+    bench = Bench()
+    spans: list[tuple[str, bytes, int, int, Any, bytes]] = []
+
+    def span(name: str, parent: bytes, start: int, end: int, said: Any, *, own: bytes) -> None:
+        spans.append((name, parent, start, end, said, own))
+
+    bench.here.tracing = NoTracing("a", TracingOptions())
+    bench.here.tracing.span = span  # type: ignore[method-assign, assignment]
+    bench.owner()
+    client = bench.client()
+    context = new_context()
+    builder = RecordBuilder(7, "orders", "json")
+    found = [builder.build(1, b"{}", 0, context), RECORDS[1]]
+    decision = Deliver((1, "1:s"), (ONE, TWO), 8)
+    bench.says(b"".join(control.deliver(decision, found, decided_us=NOW_US - 5)[0]))
+    ((header, body),) = client.said("p")
+    assert (header["tr"], header["ts"], body) == (1, NOW_US, b"".join(found))
+    ((name, parent, start_ns, end_ns, said, own),) = spans
+    assert (name, start_ns, said["bookmark"], said["client"]) == (
+        "delivery",
+        (NOW_US - 5) * 1000,
+        "7|1|",
+        "client1",
+    )
+    assert parent == derived(context, "lease", "a", "work", 91) and end_ns > start_ns
+    assert own == derived(context, "delivery", "a", "client1", "s", NOW_US)
+    # What holds none is not looked at.
+    bench.delivers(Leased(4, (7, 3), 93, 0))
+    ((header, _),) = client.said("p")
+    assert "tr" not in header and len(spans) == 1
 
 
 def test_without_queues_there_is_nothing() -> None:

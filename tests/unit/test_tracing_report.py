@@ -21,7 +21,13 @@ from raylay.services.telemetry.trace_report import (
     trace_command,
     tree,
 )
-from raylay.services.telemetry.tracing import Traced, TracingOptions, new_context, start_tracing
+from raylay.services.telemetry.tracing import (
+    Traced,
+    TracingOptions,
+    derived,
+    new_context,
+    start_tracing,
+)
 
 PUBLISHER = publisher_id("pub")
 START_NS = 1_700_000_000_000_000_000
@@ -150,6 +156,49 @@ def test_spans_of_a_missing_parent_stand_below_the_publish() -> None:
     assert root is publish
     assert root.children == [twin, lost, again]
     assert twin.children == [below]
+
+
+def test_what_queues_do_is_said_with_what_became_of_it(tmp_path: Path) -> None:
+    m = message(1)
+    tracing = start_tracing("A1.work", TracingOptions(file_directory=str(tmp_path)))
+    beside = {"bookmark": m.bookmark, "topic": "flights", "instance": "A1", "queue": "work"}
+    enqueue = derived(m.context, "enqueue", "A1", "work")
+    tracing.span("enqueue", m.context, START_NS, START_NS + MS, beside, own=enqueue)
+    for name, end, more in (
+        ("transfer", 2, {"from": "B1", "to": "A1", "generation": 1}),
+        ("lease", 3, {"client": "ann", "outcome": "expired"}),
+        ("acknowledgment", 4, {"how": "expire", "by": "9|1|"}),
+        ("removal", 4, {"outcome": "forced_expire"}),
+    ):
+        tracing.span(name, enqueue, START_NS + MS, START_NS + end * MS, beside | more)
+    tracing.close()
+    lines = [
+        line.split(maxsplit=2)[2].rstrip() for line in printed(tmp_path, m.bookmark).splitlines()
+    ]
+    assert lines[3:] == [
+        "enqueue                     A1        A1.work",
+        "├─ transfer [generation 1]  B1 → A1   A1.work",
+        "├─ lease [expired]          A1 → ann  A1.work",
+        "├─ acknowledgment [expire]  A1        A1.work",
+        "└─ removal [forced_expire]  A1        A1.work",
+    ]
+
+
+def test_of_very_many_spans_of_one_parent_the_first_and_the_last_are_shown(tmp_path: Path) -> None:
+    m = message(1)
+    tracing = start_tracing("A1.work", TracingOptions(file_directory=str(tmp_path)))
+    for number in range(1, 1_001):
+        said = {"bookmark": m.bookmark, "topic": "t", "instance": "A1", "client": f"c{number}"}
+        at = START_NS + number * MS
+        own = derived(m.context, "lease", "A1", "work", number)
+        tracing.span("lease", m.context, at, at + MS, said, own=own)
+        tracing.span("delivery", own, at, at + MS, said)
+    tracing.close()
+    lines = printed(tmp_path, m.bookmark).splitlines()[3:]
+    shown = [line.split()[-2] for line in lines if "delivery" in line]
+    assert shown == [f"c{number}" for number in (*range(1, 21), *range(981, 1_001))]
+    assert lines[40].strip() == "… 960 more (--json shows all)" and len(lines) == 81
+    assert len(json.loads(printed(tmp_path, m.bookmark, as_json=True))["spans"]) == 1_000
 
 
 def test_parents_in_a_circle_do_not_hang_the_report() -> None:

@@ -20,12 +20,14 @@ from raylay.services.plugins.filters import queue_language
 from raylay.services.programs.queue_owner.answering import Answering
 from raylay.services.programs.queue_owner.beginning import begun, rules_of, start_of
 from raylay.services.programs.queue_owner.bodies import Bodies
+from raylay.services.programs.queue_owner.traces import QueueTraces
 from raylay.services.protocol import queue_control as control
 from raylay.services.protocol.control import CONTROL_FRAME_BYTES_MAX
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.queues.decisions import Deliver, Draft, Expired, Leased, Request, Send
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.server.config import QueueOwnerConfig
+from raylay.services.telemetry.tracing import start_tracing
 from raylay.services.transports.framed import FramedConnection, Outbox
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.queue import LmdbQueueStore, StoredQueue
@@ -77,6 +79,8 @@ class OwnerServer:
             (TopicRule(config.definition.topic, config.definition.message_type),)
         )
         self._machine: QueueMachine | None = None
+        self._tracing = start_tracing(config.process_name, config.tracing)
+        self._traces: QueueTraces
         self._told_txid = 0
         self._saved_txid = -1
         self._saving: asyncio.Future[None] | None = None
@@ -132,10 +136,12 @@ class OwnerServer:
             await asyncio.wait((self._saving,))
         if self._machine is not None:
             await self._save()
+            self._traces.close()
         if self._instance.is_open:
             self._instance.abort("the queue's owner ends")
         self._store.close()
         self._reader.close()
+        self._tracing.close()
 
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the loop raised. With anything but a socket's error the process ends, and
@@ -174,13 +180,21 @@ class OwnerServer:
         elif command == "told":
             self._told_txid = max(self._told_txid, control.whole(header, "tx"))
         elif command == "sub":
-            machine.subscribed(control.read_sub(header))
+            each = control.read_sub(header)
+            machine.subscribed(each)
+            self._traces.subscribed(each)
         elif command == "left":
-            machine.left(control.consumer_of(header))
-        elif command == "cancel":
-            machine.cancelled(control.consumer_of(header), control.read_leases(body))
-        elif command == "bounce":
-            machine.bounced(control.consumer_of(header), control.read_leases(body))
+            consumer = control.consumer_of(header)
+            machine.left(consumer)
+            self._traces.left(consumer)
+        elif command in ("cancel", "bounce"):
+            consumer, leases = control.consumer_of(header), control.read_leases(body)
+            if command == "cancel":
+                machine.cancelled(consumer, leases)
+                self._traces.given_back(consumer, leases, "cancelled")
+            else:
+                machine.bounced(consumer, leases)
+                self._traces.given_back(consumer, leases, "not delivered")
         elif command == "failed":
             machine.failed(control.read_tags(body), control.whole(header, "tx"))
         elif command == "request":
@@ -209,6 +223,9 @@ class OwnerServer:
                 text=f"queue {definition.name} is made anew from the journal: {why}",
             )
         self._told_txid = begin.committed_txid
+        traces = self._traces = QueueTraces(
+            self._tracing, definition, config.instance, snapshot.folded_txid
+        )
         machine = self._machine = QueueMachine(
             definition,
             config.instance,
@@ -218,11 +235,13 @@ class OwnerServer:
             types=self._types,
             functions=self._functions,
             group=config.group,
+            watch=traces.obeyed if self._tracing.enabled else None,
         )
         if begin.names:
             machine.named(begin.names)
         for each in begin.consumers:
             machine.subscribed(each)
+            self._traces.subscribed(each)
         self._folded_txid = snapshot.after_txid
         self._answering = Answering(
             machine, self._bodies, self._functions, self._instance, self._outbox
@@ -238,6 +257,7 @@ class OwnerServer:
         if self._folded_txid < self._told_txid and not self._read(machine, now_us):
             self._loop.call_later(REREAD_S, self._again)
         machine.tick(now_us)
+        self._traces.tick(now_us)
         decided = False
         if self._instance.may_write:
             decisions = machine.take(now_us, DECIDED_MAX)
@@ -287,7 +307,7 @@ class OwnerServer:
         ]
         self._bodies.keep(mine)
         self._folded_txid = runs[-1].last_txid
-        machine.fold(runs, now_us, self._folded_txid)
+        self._traces.fold(machine, runs, mine, now_us, self._folded_txid)
         return True
 
     def _say(self, decisions: Sequence[object]) -> None:
@@ -304,23 +324,25 @@ class OwnerServer:
                 expired.append(decision)
         if expired:
             send(control.expired(expired))
+        self._traces.said(decisions)
 
     def _deliver(self, decision: Deliver | Send) -> None:
         """Says it with the records, in frames that are not too long."""
+        decided_us = self._traces.decided(decision)
         messages: list[Leased] = []
         records: list[bytes] = []
         size_bytes = 0
         for each in decision.messages:
             record = self._bodies.record(each.txid)
             if records and size_bytes + len(record) > DELIVERY_BYTES:
-                self._instance.send_parts(
-                    *control.deliver(decision._replace(messages=messages), records)
-                )
+                part = decision._replace(messages=messages)
+                self._instance.send_parts(*control.deliver(part, records, decided_us))
                 messages, records, size_bytes = [], [], 0
             messages.append(each)
             records.append(record)
             size_bytes += len(record)
-        self._instance.send_parts(*control.deliver(decision._replace(messages=messages), records))
+        part = decision._replace(messages=messages)
+        self._instance.send_parts(*control.deliver(part, records, decided_us))
 
     # -- the store -----------------------------------------------------------------------------
     async def _save_forever(self) -> None:

@@ -1,0 +1,158 @@
+"""Spans that a client writes of its sampled messages: of its publishes, of what it was delivered,
+and of what it acknowledged (docs/tracing.md)."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from typing import NamedTuple
+
+from raylay.services.messages.records import publisher_id
+from raylay.services.telemetry.tracing import (
+    ACKNOWLEDGMENT,
+    COMMIT,
+    DELIVERY,
+    OUTSTANDING_MAX_DEFAULT,
+    PUBLISH,
+    Attributes,
+    Tracing,
+    derived,
+    new_context,
+)
+
+
+class _Acknowledged(NamedTuple):
+    """An acknowledgment that is not durable yet. `sequence`: of the record that says it."""
+
+    sequence: int
+    parent: bytes
+    start_ns: int
+    attributes: Attributes
+
+
+class ClientTracer:
+    """What a client calls about its sampled messages. Bounded in messages that wait for their ack.
+
+    One owner: the client's event loop. Publishes come in ascending sequences.
+    """
+
+    def __init__(
+        self,
+        tracing: Tracing,
+        client_name: str,
+        outstanding_max: int = OUTSTANDING_MAX_DEFAULT,
+    ) -> None:
+        self._tracing = tracing
+        self._publisher = publisher_id(client_name)
+        self._client_name = client_name
+        self._outstanding_max = outstanding_max
+        self._outstanding: OrderedDict[int, tuple[bytes, str, int]] = OrderedDict()
+        self._taken: OrderedDict[str, bytes] = OrderedDict()
+        """Deliveries of queues that were not acknowledged: their spans, by bookmark."""
+        self._acknowledged: deque[_Acknowledged] = deque()
+        self.sample_every = tracing.sample_every
+        """One publish in this many is to be reported to `publish_started`; 0: none."""
+
+    def publish_started(self, sequence: int, topic: str) -> bytes:
+        """Begins the trace of a publish. Returns the 25 bytes that its record carries."""
+        context = new_context()
+        self._outstanding[sequence] = (context, topic, time.time_ns())
+        if len(self._outstanding) > self._outstanding_max:
+            self._finish(next(iter(self._outstanding)), {"outcome": "forgotten"})
+        return context
+
+    def publish_persisted(self, sequence: int) -> None:
+        """Ends the spans of all sequences up to `sequence`, publishes and acknowledgments: they are
+        durable."""
+        while self._acknowledged and self._acknowledged[0].sequence <= sequence:
+            self._end(self._acknowledged.popleft(), "persisted")
+        outstanding = self._outstanding
+        while outstanding:
+            lowest = next(iter(outstanding))
+            if lowest > sequence:
+                return
+            self._finish(lowest, {"outcome": "persisted"})
+
+    def publish_failed(self, sequence: int, reason: str) -> None:
+        """Ends the spans of one sequence, if it has some: the server refused it."""
+        for each in [each for each in self._acknowledged if each.sequence == sequence]:
+            self._acknowledged.remove(each)
+            self._end(each, "failed", reason)
+        if sequence in self._outstanding:
+            self._finish(sequence, {"outcome": "failed", "reason": reason})
+
+    def _finish(self, sequence: int, outcome: Attributes) -> None:
+        context, topic, start_ns = self._outstanding.pop(sequence)
+        attributes = {
+            "bookmark": f"{self._publisher}|{sequence}|",
+            "topic": topic,
+            "client": self._client_name,
+            **outcome,
+        }
+        self._tracing.root(PUBLISH, context, start_ns, time.time_ns(), attributes)
+
+    def delivered(
+        self, trace: bytes, attributes: Attributes, start_ns: int = 0, end_ns: int = 0
+    ) -> None:
+        """Reports a delivery to this client.
+
+        Args:
+            trace: the 25 bytes of the record.
+            attributes: `bookmark`, `topic`, `instance`, the one that delivered it, and
+                `subscription`; of a queue's message `queue`.
+            start_ns: when the instance received the message, and of a queue's when it sent it; 0:
+                now.
+            end_ns: when the consumer got it; 0: now.
+        """
+        now_ns = time.time_ns()
+        instance = str(attributes.get("instance", ""))
+        parent = derived(trace, COMMIT, instance) if instance else trace
+        own = b""
+        if "queue" in attributes:
+            subscription = str(attributes.get("subscription", ""))
+            places = instance, self._client_name, subscription, start_ns // 1000
+            parent = derived(trace, DELIVERY, *places)
+            own = derived(trace, DELIVERY, *places, "client")
+            self._taken[str(attributes["bookmark"])] = own
+            if len(self._taken) > self._outstanding_max:
+                self._taken.popitem(last=False)
+        self._tracing.span(
+            DELIVERY,
+            parent,
+            start_ns or now_ns,
+            end_ns or now_ns,
+            {**attributes, "client": self._client_name},
+            own=own,
+        )
+
+    def acknowledged(
+        self, sequence: int, trace: bytes, attributes: Attributes, start_ns: int
+    ) -> None:
+        """Begins the span of an acknowledgment, which ends when it is persisted. What waits beyond
+        the limit is forgotten, the oldest first.
+
+        Args:
+            sequence: of the record that says it. They come in ascending order.
+            trace: the 25 bytes of the message's record.
+            attributes: `bookmark` and `topic` of the message, `queue`.
+            start_ns: when the application said so.
+        """
+        parent = self._taken.pop(str(attributes["bookmark"]), trace)
+        said = {"client": self._client_name, "by": f"{self._publisher}|{sequence}|"}
+        self._acknowledged.append(_Acknowledged(sequence, parent, start_ns, {**attributes, **said}))
+        if len(self._acknowledged) > self._outstanding_max:
+            self._end(self._acknowledged.popleft(), "forgotten")
+
+    def _end(self, said: _Acknowledged, outcome: str, reason: str = "") -> None:
+        _, parent, start_ns, attributes = said
+        became = {"outcome": outcome} | ({"reason": reason} if reason else {})
+        now_ns = time.time_ns()
+        self._tracing.span(ACKNOWLEDGMENT, parent, start_ns, now_ns, {**attributes, **became})
+
+    def close(self) -> None:
+        """Ends the spans of what no ack came for; what became of it is unknown."""
+        while self._outstanding:
+            self._finish(next(iter(self._outstanding)), {"outcome": "unknown"})
+        while self._acknowledged:
+            self._end(self._acknowledged.popleft(), "unknown")
+        self._tracing.flush()
