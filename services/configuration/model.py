@@ -452,8 +452,12 @@ class FabricSettings(Section):
         return tuple(each.definition() for each in (self.queues if own is None else own))
 
     def queue_terms_of(self, instance: InstanceSettings) -> tuple[QueueTerms, ...]:
-        """What is compared of them when a link connects."""
-        return tuple(map(terms_of, self.queues_of(instance)))
+        """What is compared of them when a link connects. The drills' own is not, as with SOW."""
+        return tuple(
+            terms_of(each)
+            for each in self.queues_of(instance)
+            if not each.name.startswith(RESERVED)
+        )
 
     def unjournaled_of(self, instance: InstanceSettings) -> tuple[TopicRule, ...] | None:
         """The topics that are declared as not journaled, by the instance or for the whole fabric.

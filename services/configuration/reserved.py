@@ -1,10 +1,12 @@
 """The topics that drills have for themselves: journaled and replicated where drills are allowed.
 
 A drill proves instances, disks and links, and publishes for that. In the user's own topics its
-messages would be data. So a fabric that is marked `drills: allowed` has two topics more than it
+messages would be data. So a fabric that is marked `drills: allowed` has topics more than it
 declares: in the log of each instance that keeps one, and on each link between its own instances. Of
-the second one instances keep the last message of each key. Links do not compare that: it would keep
-them from a peer that is not marked.
+the second one instances keep the last message of each key, and the third one is of a queue. Links
+compare neither: that would keep them from a peer that is not marked.
+
+Each instance runs a process for its queue. Nobody else has one for drills.
 """
 
 from __future__ import annotations
@@ -16,19 +18,27 @@ from raylay.services.configuration.model import (
     InstanceSettings,
     TopicSettings,
 )
+from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.topology import waited_for
 from raylay.services.messages.topics import (
+    DRILL_QUEUE,
     DRILL_SOW_TOPIC,
     DRILL_TOPIC,
+    DRILL_WORK_TOPIC,
     TopicMatcher,
     TopicRule,
 )
 from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
 
-OURS = (DRILL_TOPIC, DRILL_SOW_TOPIC)
+OURS = (DRILL_TOPIC, DRILL_SOW_TOPIC, DRILL_WORK_TOPIC)
+CARRIED = (*OURS, DRILL_QUEUE)
+"""On links: what consumers say of a queue's messages goes under its name."""
 SOW_TYPE = "json"
-"""Of the messages on the second one."""
+"""Of the messages on all but the first one."""
+LEASE = "10s"
+BACKLOG_MAX = 10
+"""Of one consumer."""
 
 
 def with_drill_topic(settings: FabricSettings) -> FabricSettings:
@@ -46,6 +56,7 @@ def with_drill_topic(settings: FabricSettings) -> FabricSettings:
                     update={
                         "topics": _journaled(settings.topics_of(instance)),
                         "sow_topics": _kept(settings, instance),
+                        "queues": _queued(settings, instance),
                         "destinations": tuple(
                             _carrying(settings, instance, each, excluded)
                             for each in instance.destinations
@@ -71,15 +82,42 @@ def _kept(
 ) -> tuple[SowTopicSettings, ...] | None:
     """The SOW topics of an instance; None: the fabric's."""
     own = instance.sow_topics
-    takes = not instance.message_types or SOW_TYPE in instance.message_types
-    is_ours = all(each.name != SOW_TYPE for each in settings.types_of(instance))
-    if not (takes and is_ours and any(t.journaled for t in settings.topics_of(instance))):
+    if not _takes(settings, instance):
         return own
     # Nobody reads a long journal for it that was written before there was this topic.
     added = SowTopicSettings(name="drill", message_type=SOW_TYPE, recovery_point="now")
     # Nobody else may take such a name.
     added = added.model_copy(update={"name": DRILL_SOW_TOPIC})
     return (*(settings.sow_topics if own is None else own), added)
+
+
+def _queued(
+    settings: FabricSettings, instance: InstanceSettings
+) -> tuple[QueueSettings, ...] | None:
+    """The queues of an instance; None: the fabric's."""
+    own = instance.queues
+    if not _takes(settings, instance):
+        return own
+    # From the beginning of its log: an instance that lost its disk gets that back before its queue
+    # is there, and what it had taken from publishers with it.
+    added = QueueSettings.model_validate(
+        {
+            "name": "drill",
+            "message_type": SOW_TYPE,
+            "underlying": DRILL_WORK_TOPIC,
+            "lease": LEASE,
+            "subscription_backlog_max": BACKLOG_MAX,
+        }
+    )
+    added = added.model_copy(update={"name": DRILL_QUEUE})
+    return (*(settings.queues if own is None else own), added)
+
+
+def _takes(settings: FabricSettings, instance: InstanceSettings) -> bool:
+    """Whether it journals anything, and messages of our type."""
+    takes = not instance.message_types or SOW_TYPE in instance.message_types
+    is_ours = all(each.name != SOW_TYPE for each in settings.types_of(instance))
+    return takes and is_ours and any(t.journaled for t in settings.topics_of(instance))
 
 
 def _carrying(
@@ -93,7 +131,7 @@ def _carrying(
         if destination.to
         else bool(waited_for(settings, instance, destination))
     )
-    missing = [name for name in OURS if not _taken(destination.topics, name)]
+    missing = [name for name in CARRIED if not _taken(destination.topics, name)]
     if not inside or not destination.topics or not missing:
         return destination
     left_out = {name for topic in destination.topics for name in _left_out(topic)}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raylay.services.drills.consuming import QueueLoad
 from raylay.services.drills.faults import (
     Injector,
     LoseDisk,
@@ -26,6 +27,7 @@ from raylay.services.drills.judging import (
     unjudged,
 )
 from raylay.services.drills.keeping import SowLoad, read_changes
+from raylay.services.drills.laws.queue_load import Excuse, QueueVerdict
 from raylay.services.drills.laws.sow_topics import SowVerdict, Written
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.marks import check_allowed
@@ -48,6 +50,7 @@ from raylay.services.drills.overlap import (
     Part,
     refuse_overlaps,
 )
+from raylay.services.drills.queue_reading import Read, read_queue, with_names
 from raylay.services.drills.recorded import ALARMS, Clock, Recording, alarms, members_of, now_us
 from raylay.services.drills.scenario import Scenario, Targets
 from raylay.services.drills.verdict import Record
@@ -56,9 +59,12 @@ from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.plan import instance_config
 from raylay.services.messages.records import Kind, Run, publisher_id
+from raylay.services.messages.topics import DRILL_QUEUE, DRILL_WORK_TOPIC
 
 EARLIER_TXIDS = 100_000
 THREADS = 64
+SLOW_TO_ACT = ("stop", "full_disk", "clock_jump")
+"""Faults during which an instance does not act on what came to it, or says another time."""
 
 
 @dataclass(slots=True)
@@ -82,6 +88,7 @@ class Result:
     events: list[dict[str, Any]] = field(default_factory=list)
     failovers: list[Failover] = field(default_factory=list)
     crowd: Crowd | None = None
+    queue: QueueLoad | None = None
     judgement: Judgement | None = None
     traces: Path | None = None
     kept: list[str] = field(default_factory=list)
@@ -129,6 +136,7 @@ class Collecting:
         self._places: Places
         self._crowd: Crowd
         self._sow: SowLoad
+        self._queue: QueueLoad
         self._watcher: Watcher
         self._injectors: dict[str, Injector] = {}
         self._last_look: list[Sample] = []
@@ -259,6 +267,10 @@ class Collecting:
         if sow is not None:
             found += sow.broken
             complaints += self._sow.complaints
+        queue = None if own_load else self._judge_queue(after_txid, statuses)
+        if queue is not None:
+            found += queue.broken
+            complaints += self._queue.complaints
         complaints += self._unread + crowd.complaints
         complaints += self._alarms()
         first = {name: int(told["pid"]) for name, told in self._first_statuses.items()}
@@ -271,6 +283,7 @@ class Collecting:
             late,
             complaints,
             sow,
+            queue,
         )
 
     def _judge_sow(self, after_txid: Mapping[str, int], members: Mapping[str, Any]) -> SowVerdict:
@@ -292,6 +305,46 @@ class Collecting:
                 del self._sow.rows[name]
         since = [e for e in self._watcher.events if e["time_us"] >= self._result.began_us]
         return self._sow.judge(journals, members, new, is_excused=bool(new or downgrades(since)))
+
+    def _judge_queue(
+        self, after_txid: Mapping[str, int], statuses: Mapping[str, Mapping[str, Any]]
+    ) -> QueueVerdict:
+        """What consumers were given of the drills' queue, against publishers and journals."""
+        new = {lost.instance for lost in self._disks.lost}
+        read: dict[str, Read] = {}
+        for name in self._queue.names:
+            directory = self._places.directory(name)
+            try:
+                read[name], why = self._places.errand(
+                    name, read_queue, directory, 0 if name in new else after_txid[name],
+                    DRILL_WORK_TOPIC, DRILL_QUEUE, self._queue.publishers,
+                    self._archive(name, directory),
+                )  # fmt: skip
+            except FabricError as error:
+                why = str(error)
+            if why:
+                self._unread.append(f"the journal of {name} cannot be read further: {why}")
+                read.pop(name, None)
+        incarnations = {
+            name: [
+                int(told[name]["incarnation"], 16)
+                for told in (self._first_statuses, statuses)
+                if "incarnation" in told.get(name, {})
+            ]
+            for name in self._names
+        }
+        excuses = [
+            Excuse(name, each.began_us, each.ended_us)
+            for each in self._result.injected
+            if each.fault in SLOW_TO_ACT
+            for name in each.instances
+        ]
+        return self._queue.judge(
+            with_names(read, incarnations),
+            new,
+            excuses,
+            is_undisturbed={each.fault for each in self._result.injected} == {"kill_consumers"},
+        )
 
     def _first_journaled_us(
         self,

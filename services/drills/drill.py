@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 from raylay.services.drills.collecting import THREADS, Collecting, Result
+from raylay.services.drills.consuming import KillConsumers, QueueLoad
 from raylay.services.drills.faults import (
     Injector,
     Inside,
@@ -147,14 +148,20 @@ class Drill(Collecting):
         self._places = await asyncio.to_thread(Places, self.fabric, self._over)
         before = self._first_statuses = await self._await_whole(START_S_MAX, "before the drill")
         after_txid = {name: int(status["committed_txid"]) for name, status in before.items()}
+        self._crowd = result.crowd = Crowd(self.fabric, scenario.load, self.number, self._topic)
+        result.topic = self._crowd.topic
+        groups = self._groups if result.topic else {}
+        self._sow = SowLoad(self.number, groups, before)
+        self._queue = result.queue = QueueLoad(self.number, groups, before, self._members())
+        targets = Targets(self.fabric.declared, self._crowd.serving)
+        for step in scenario.steps:
+            if step.fault == "kill_consumers":
+                self._queue.check(targets.resolve(step).region)
         self._injectors = self._make_injectors()
         for step in scenario.steps:
             head = self._injectors[step.fault]
             if isinstance(head, Head):
                 head.check()
-        self._crowd = result.crowd = Crowd(self.fabric, scenario.load, self.number, self._topic)
-        result.topic = self._crowd.topic
-        self._sow = SowLoad(self.number, self._groups if result.topic else {}, before)
         self._logged_before = await asyncio.to_thread(self._logged)
         self._watcher = Watcher(self.fabric, before)
         self._places.known = self._watcher.statuses
@@ -164,10 +171,12 @@ class Drill(Collecting):
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._crowd.close)
                 stack.push_async_callback(self._sow.close)
+                stack.push_async_callback(self._queue.close)
                 stack.push_async_callback(_cancelled, steps)
                 result.began_us = now_us()
                 await self._crowd.open(self._slow_regions)
                 await self._sow.open(self._crowd.options)
+                await self._queue.open(self._crowd.options)
                 self._tell(
                     f"{len(self._crowd.publishers)} publishers, {len(self._crowd.subscribers)} "
                     f"subscribers; {scenario.before_ms / 1000:g} s before the first fault"
@@ -181,7 +190,11 @@ class Drill(Collecting):
                 await asyncio.sleep(scenario.after_ms / 1000)
                 self._tell("healed; waiting until everything owed has come")
                 result.quiet_us = now_us()
-                await asyncio.gather(self._crowd.settle(HEAL_S_MAX), self._sow.settle(HEAL_S_MAX))
+                await asyncio.gather(
+                    self._crowd.settle(HEAL_S_MAX),
+                    self._sow.settle(HEAL_S_MAX),
+                    self._queue.settle(HEAL_S_MAX, self._statuses),
+                )
                 if not scenario.own_load:
                     await self._crowd.await_subscribers(
                         {group: owed.persisted for group, owed in self._records().items()},
@@ -195,6 +208,7 @@ class Drill(Collecting):
                         sample_of(whole_us, name, status) for name, status in statuses.items()
                     ]
                     await self._await_carried(statuses, HEAL_S_MAX)
+                    self._queue.note_left(statuses)
                     await self._sow.ask(self.fabric.servers(), self._crowd.options)
                 except FabricError as error:
                     complaints.append(str(error))
@@ -231,6 +245,7 @@ class Drill(Collecting):
             "stop_link": Stop(places, link=True),
             "lose_disk": self._disks,
             "slow_consumer": _SlowConsumer(self),
+            "kill_consumers": KillConsumers(self._queue),
         }
         made |= dict.fromkeys((*LINE_FAULTS, "full_disk", "clock_jump"), inside)
         return {**made, **self._given}

@@ -14,6 +14,7 @@ from typing import Any
 
 from raylay.services.drills import checkers
 from raylay.services.drills.history import History, Member
+from raylay.services.drills.laws.queue_load import QueueVerdict
 from raylay.services.drills.laws.sow_topics import SowVerdict
 from raylay.services.drills.recorded import Lost, Recording
 from raylay.services.drills.verdict import (
@@ -54,6 +55,8 @@ class Judgement:
     sow: SowVerdict | None = None
     """What came of the load on the drills' SOW topic; None: there was none. What is wrong with it
     is among the laws."""
+    queue: QueueVerdict | None = None
+    """What came of the load on the drills' queue, likewise."""
 
     @property
     def valid(self) -> bool:

@@ -22,6 +22,7 @@ _TEXTS = {
     "clock": "the clock of {}",
     "disk": "the disk of {}",
     "subscriber": "the subscriber in {}",
+    "consumers": "the consumers in {}",
     "head": "Ray's GCS",
 }
 
@@ -58,6 +59,8 @@ def parts(step: Step, hit: Hit, settings: FabricSettings) -> frozenset[Part]:
         found.append(("head",))
     if step.fault == "slow_consumer":
         found.append(("subscriber", hit.region))
+    if step.fault == "kill_consumers":
+        found.append(("consumers", hit.region))
     return frozenset(found)
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from raylay.services.drills import report_queue
 from raylay.services.drills.drill import Result
 from raylay.services.drills.judging import Judgement
 from raylay.services.drills.measure import (
@@ -18,6 +19,7 @@ from raylay.services.drills.measure import (
     percentile,
 )
 from raylay.services.drills.report_charts import add_rates, short_name, timeline
+from raylay.services.drills.report_queue import add_queue
 from raylay.services.drills.report_words import (
     UNJUDGED_LAWS,
     first_fault_us,
@@ -104,6 +106,7 @@ def as_page(result: Result, traces: Sequence[tuple[Injected, list[Span]]]) -> Pa
         "Clients: the instance that each is connected to. Async: a sync link that was downgraded.",
     )
     add_rates(page, result)
+    add_queue(page, result)
     _recoveries(page, result)
     _traces(page, result, traces)
     _verdicts(page, judgement)
@@ -137,6 +140,7 @@ def tiles(result: Result) -> list[tuple[str, Any, str]]:
         found.append(("Acks stood still", seconds(max(stood)), "at most, for one publisher"))
     if ready:
         found.append(("Served again", seconds(max(ready)), "after SIGKILL"))
+    found += report_queue.tiles(judgement)
     if whole:
         worst_ms = None if None in whole else max(ms for ms in whole if ms is not None)
         found.append(("All links caught up", seconds(worst_ms), "after the fault's end"))
@@ -389,6 +393,7 @@ def as_json(result: Result, traces: Sequence[tuple[Injected, list[Span]]] = ()) 
             "known": len(judgement.separate),
             "complaints": judgement.complaints,
             "sow": _sow_json(judgement),
+            "queue": report_queue.as_json(judgement.queue),
             "places": [asdict(place) for place in verdict.places],
         },
         "faults": [asdict(each) for each in result.injected],

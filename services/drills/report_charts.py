@@ -82,6 +82,19 @@ def _bands(result: Result, at: Any) -> list[charts.Band]:
     ]
 
 
+def moments(result: Result) -> tuple[list[charts.Mark], list[charts.Band]]:
+    """The faults, as charts over the seconds from the first one show them."""
+    origin_us = first_fault_us(result)
+
+    def at(time_us: int) -> float:
+        return (time_us - origin_us) / 1e6
+
+    marks = [
+        charts.Mark(at(each.began_us), each.fault.replace("_", " ")) for each in result.injected
+    ]
+    return marks, _bands(result, at)
+
+
 def _client_rows(result: Result, at: Any, ended: float) -> Iterator[tuple[str, list[charts.Bar]]]:
     colors = {
         name: charts.PALETTE[number % len(charts.PALETTE)]
@@ -123,10 +136,7 @@ def add_rates(page: Page, result: Result) -> None:
     def at(time_us: int) -> float:
         return (time_us - origin) / 1e6
 
-    marks = [
-        charts.Mark(at(each.began_us), each.fault.replace("_", " ")) for each in result.injected
-    ]
-    bands = _bands(result, at)
+    marks, bands = moments(result)
     if crowd.publishers:
         normal = [s for s in crowd.subscribers if not s.name.endswith("-slow")]
         shown = [

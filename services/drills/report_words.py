@@ -75,8 +75,8 @@ def story(result: Result) -> list[str]:
     instances = sum(map(len, result.groups.values()))
     if result.scenario.own_load:
         paragraphs.append(
-            f"The fabric {result.fabric} has {_many(instances, 'instance')} in "
-            f"{_many(len(result.groups), 'region')} and was under its own load: what its journals "
+            f"The fabric {result.fabric} has {many(instances, 'instance')} in "
+            f"{many(len(result.groups), 'region')} and was under its own load: what its journals "
             "show is judged; nobody wrote down what clients were told."
         )
     publishers, subscribers = (n * len(result.groups) for n in (load.publishers, load.subscribers))
@@ -84,10 +84,10 @@ def story(result: Result) -> list[str]:
         []
         if result.scenario.own_load
         else [
-            f"The fabric {result.fabric} has {_many(instances, 'instance')} in "
-            f"{_many(len(result.groups), 'region')}. {_many(publishers, 'publisher')} sent "
+            f"The fabric {result.fabric} has {many(instances, 'instance')} in "
+            f"{many(len(result.groups), 'region')}. {many(publishers, 'publisher')} sent "
             f"{load.rate_per_s:g} messages a second each; "
-            f"{_many(subscribers, 'durable subscriber')} read everything that reaches their "
+            f"{many(subscribers, 'durable subscriber')} read everything that reaches their "
             "region."
         ]
     )
@@ -96,14 +96,14 @@ def story(result: Result) -> list[str]:
     if result.downgrades:
         first = result.downgrades[0]
         risk = (
-            f"{_many(result.acked_at_risk, 'message')} had their ack meanwhile: until the upgrade "
+            f"{many(result.acked_at_risk, 'message')} had their ack meanwhile: until the upgrade "
             "they were on fewer disks than configured, and clients were told not to fail over "
             "there."
             if result.acked_at_risk
             else "Nothing was acknowledged meanwhile."
         )
         paragraphs.append(
-            f"{_many(len(result.downgrades), 'downgrade')} of a sync link let publishers be "
+            f"{many(len(result.downgrades), 'downgrade')} of a sync link let publishers be "
             f"answered without it, {first.instance} to {first.destination} first. {risk}"
         )
     else:
@@ -117,7 +117,7 @@ def story(result: Result) -> list[str]:
 def _told(result: Result, injected: Injected, found: Recovery) -> Iterator[str]:
     at_s = (injected.began_us - first_fault_us(result)) / 1e6
     when = "At the beginning" if at_s < 0.05 else f"After {at_s:.1f} s"
-    waiting = _many(injected.unacknowledged, "message")
+    waiting = many(injected.unacknowledged, "message")
     seen = "" if result.scenario.own_load else f", while {waiting} waited for an ack"
     yield f"{when}: {injected.text}{seen}."
     lost = [each for each in found.failovers if each.kind == "publisher"]
@@ -125,7 +125,7 @@ def _told(result: Result, injected: Injected, found: Recovery) -> Iterator[str]:
     if found.failovers:
         gaps = [each.gap_ms for each in found.failovers]
         yield (
-            f"{_many(len(lost), 'publisher')} and {_many(others, 'subscriber')} lost their "
+            f"{many(len(lost), 'publisher')} and {many(others, 'subscriber')} lost their "
             f"connection, and found a server again within {seconds(max(gaps))}."
         )
     standing = sorted(found.acks_stood_ms.items(), key=lambda each: -each[1])
@@ -144,5 +144,6 @@ def _told(result: Result, injected: Injected, found: Recovery) -> Iterator[str]:
     yield from (f"Note: {note}." for note in injected.notes)
 
 
-def _many(count: int, word: str) -> str:
+def many(count: int, word: str) -> str:
+    """A number of things."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"

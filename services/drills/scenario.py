@@ -81,7 +81,10 @@ FAULTS: Mapping[str, FaultKind] = {
     "clock_jump": FaultKind("instance", "must", "its clock is set by `offset`", ("offset",)),
     "lose_disk": FaultKind("instance", "no", "SIGKILL, and it starts again on an empty disk"),
     "slow_consumer": FaultKind("region", "must", "a subscriber stops reading"),
+    "kill_consumers": FaultKind("region", "must", "the consumers of the drills' queue are gone"),
 }
+OF_A_LOAD = ("slow_consumer", "kill_consumers")
+"""Faults of clients of the drill."""
 OPTIONS = ("delay", "loss", "bytes_per_s", "offset")
 
 
@@ -190,6 +193,7 @@ _SENTENCES = {
     "clock_jump": "clock of {target} set by {offset} for {lasts}",
     "lose_disk": "{target} loses its disk",
     "slow_consumer": "a subscriber in {target} reads nothing for {lasts}",
+    "kill_consumers": "the consumers in {target} are killed, and none is there for {lasts}",
 }
 
 
@@ -230,8 +234,9 @@ class Scenario(Section):
     def _has_whom_it_needs(self) -> Scenario:
         _at_most("`before` is", self.before_ms, QUIET_MS_MAX)
         _at_most("`after` is", self.after_ms, QUIET_MS_MAX)
-        if self.own_load and any(step.fault == "slow_consumer" for step in self.steps):
-            raise ValueError("slow_consumer needs a load of the drill's own: publishers from 1 on")
+        needs = [step.fault for step in self.steps if step.fault in OF_A_LOAD]
+        if self.own_load and needs:
+            raise ValueError(f"{needs[0]} needs a load of the drill's own: publishers from 1 on")
         return self
 
     @property
@@ -255,8 +260,8 @@ class Scenario(Section):
         Raises:
             ConfigurationError: it needs clients of the drill.
         """
-        if any(step.fault == "slow_consumer" for step in self.steps):
-            raise ConfigurationError(f"{self.name} needs a subscriber of the drill's own")
+        if any(step.fault in OF_A_LOAD for step in self.steps):
+            raise ConfigurationError(f"{self.name} needs clients of the drill's own")
         load = self.load.model_copy(update={"publishers": 0, "subscribers": 0})
         return self.model_copy(update={"load": load})
 
@@ -386,7 +391,7 @@ class Hit:
         ways: (instance, destination, forward) of the links between two sides; `forward`: from the
             first side to the second.
         both: whether both directions are meant.
-        region: of a subscriber.
+        region: of clients.
     """
 
     text: str

@@ -16,6 +16,9 @@ DRILL_TOPIC = f"{RESERVED}drill"
 """What drills publish on (docs/drills.md)."""
 DRILL_SOW_TOPIC = f"{RESERVED}drill-sow"
 """The same, of which the last message of each key is kept."""
+DRILL_WORK_TOPIC = f"{RESERVED}drill-work"
+"""The same, whose messages are given to one consumer each, by the queue `DRILL_QUEUE`."""
+DRILL_QUEUE = f"{RESERVED}drill-queue"
 
 
 def is_regex(topic: str) -> bool:

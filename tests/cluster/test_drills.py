@@ -36,6 +36,7 @@ PARTITION = {
     "steps": [
         {"fault": "drop", "target": "near-1 <-> near-2", "for": "2s"},
         {"at": "500ms", "fault": "kill_link", "target": "far-1 -> near"},
+        {"fault": "kill_consumers", "target": "far", "for": "2s"},
     ],
 }
 
@@ -61,6 +62,13 @@ def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
     # Two writers of 20 a second, for the four seconds that the drill takes at least.
     assert sow["changes"] > 50 and sow["deletions"] > 5
     assert len(set(sow["records"].values())) == 1 and sow["records"]["far-1"] > 16
+    # Two publishers on the drills' queue of 20 a second; those of the other region take over.
+    queue = told["verdict"]["queue"]
+    assert queue["judged"] and not queue["wrong"] and queue["persisted"] > 50
+    assert queue["instances"] == ["near-1", "near-2", "far-1"]
+    (taken,) = queue["taken_over"]
+    assert taken["region"] == "far" and taken["moved"] > 5 and queue["done_elsewhere"] > 5
+    assert "each was given to a consumer and has left the queue at all 3 instances" in text
     # Its records are gone with it.
     with whole.sync_client("asks", group="near") as client:
         deadline_s = time.monotonic() + WAIT_S

@@ -137,8 +137,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "reports": "",
         "hosts": "",
         "drills": (
-            "client configuration fabric messages protocol replication reports server storage "
-            "telemetry"
+            "client configuration fabric messages protocol queues replication reports server "
+            "storage telemetry"
         ),
         "pipeline": (
             "client configuration core expressions fabric messages plugins replication reports "

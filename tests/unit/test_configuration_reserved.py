@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from raylay.services.configuration.model import FabricSettings, TypeSettings
+from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.fabric import Fabric, Topic
 from raylay.services.fabric.check import check_settings
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.messages.topics import (
+    DRILL_QUEUE,
     DRILL_SOW_TOPIC,
     DRILL_TOPIC,
+    DRILL_WORK_TOPIC,
     TopicMatcher,
     TopicRule,
 )
@@ -44,8 +47,9 @@ def taking(settings: FabricSettings, place: Path) -> dict[str, bool]:
 
 def takes(topics: tuple[TopicRule, ...]) -> bool:
     matcher = TopicMatcher(topics)
-    found = {matcher.matches(topic.encode(), b"any") for topic in (DRILL_TOPIC, DRILL_SOW_TOPIC)}
-    assert len(found) == 1, "one of the two alone"
+    ours = (DRILL_TOPIC, DRILL_SOW_TOPIC, DRILL_WORK_TOPIC)
+    found = {matcher.matches(topic.encode(), b"any") for topic in ours}
+    assert len(found) == 1, "some of them alone"
     return found.pop()
 
 
@@ -99,6 +103,43 @@ def test_of_one_the_last_message_of_each_key_is_kept(tmp_path: Path) -> None:
     assert DRILL_SOW_TOPIC not in kept(other, "near-1", tmp_path), "json is another type there"
 
 
+def queued(settings: FabricSettings, name: str, place: Path) -> list[str]:
+    """The queues that an instance is started with: each is a process."""
+    config = instance_config(settings, record_of(settings, place), settings.instance(name))
+    assert [each.name for each in config.queues] == [
+        each.name for each in config.queue_definitions if each.name != DRILL_QUEUE
+    ], "a link compares the user's alone"
+    return [each.name for each in config.queue_definitions]
+
+
+def test_one_is_of_a_queue_where_drills_are_allowed_and_nowhere_else(tmp_path: Path) -> None:
+    work = {"name": "work", "message_type": "json", "underlying": "orders"}
+    made = two([Topic("orders")]).instance("quiet", "near", topics=[], queues=[])
+    made.instance("own", "near", queues=[]).instance("fixed", "near", queues=[])
+    settings = made.settings().model_copy(update={"queues": (QueueSettings(**work),)})
+    changed = {"fixed": {"message_types": ("fix",)}}
+    settings = settings.model_copy(
+        update={
+            "instances": tuple(
+                each.model_copy(update=changed.get(each.name, {})) for each in settings.instances
+            )
+        }
+    )
+    assert queued(settings, "near-1", tmp_path) == ["work", DRILL_QUEUE]
+    assert queued(settings, "own", tmp_path) == [DRILL_QUEUE]
+    # Who keeps no log, and who takes no JSON, runs what is declared.
+    assert queued(settings, "quiet", tmp_path) == queued(settings, "fixed", tmp_path) == []
+    refused = settings.model_copy(update={"drills": "refused"})
+    assert queued(refused, "near-1", tmp_path) == ["work"]
+    assert queued(refused, "own", tmp_path) == []
+    # A link brings the queue's name, too: acknowledgments are under it.
+    config = instance_config(settings, record_of(settings, tmp_path), settings.instances[0])
+    for each in config.destinations:
+        assert TopicMatcher(each.topics).matches(DRILL_QUEUE.encode(), b"json")
+    # An instance that lost its disk has in it what it gets back before its queue's process runs.
+    assert config.queue_definitions[-1].recovery_point == "epoch"
+
+
 def test_who_keeps_no_log_gets_none_and_another_fabric_gets_nothing(tmp_path: Path) -> None:
     fabric = two([Topic("orders")]).instance("quiet", "near", topics=[])
     fabric.destination("near-1", "elsewhere:7001", group="other", topics=["orders"], name="out")
@@ -113,7 +154,8 @@ def test_a_link_that_leaves_out_checks_leaves_them_out_for_it_too() -> None:
     fabric.destination("near-1", "far-1", topics=[topic])
     settings = with_drill_topic(fabric.settings())
     _, *added = settings.instance("near-1").destinations[0].topics
-    assert [each.name for each in added] == [DRILL_TOPIC, DRILL_SOW_TOPIC]
+    ours = [DRILL_TOPIC, DRILL_SOW_TOPIC, DRILL_WORK_TOPIC, DRILL_QUEUE]
+    assert [each.name for each in added] == ours
     # Nothing replicates back: that is left out of each link of such a shape.
     for each in added:
         assert each.exclude_validation == ("replicate", "sow", "cascade")

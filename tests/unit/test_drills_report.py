@@ -10,8 +10,11 @@ import pytest
 
 from raylay.services.drills import report
 from raylay.services.drills.checkers import Violation
+from raylay.services.drills.consuming import QUEUE_STORED_AS, QueueLoad
 from raylay.services.drills.drill import Result
+from raylay.services.drills.history import Member
 from raylay.services.drills.judging import Judgement
+from raylay.services.drills.laws.queue_load import Given, QueueVerdict, RegionTally, TakenOver
 from raylay.services.drills.laws.sow_topics import SowVerdict
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.measure import (
@@ -109,6 +112,55 @@ def test_what_became_of_the_sow_topic_is_told(tmp_path: Path) -> None:
         "fault": 1, "acks_stood_ms": {"A": 1234.0}, "deliveries_stood_ms": {"A": 90.0},
         "failovers": 1, "ready_ms": 3060.0, "whole_ms": 420.0,
     }  # fmt: skip
+
+
+def with_queue(result: Result, verdict: QueueVerdict) -> None:
+    """What a drill with a load on its queue has besides."""
+    member = Member("A-1", "A", ())
+    statuses = {"A-1": {"queues": {QUEUE_STORED_AS: {}}}}
+    load = result.queue = QueueLoad("1", {"A": ["A-1"]}, statuses, {"A-1": member})
+    (producer,) = load.producers
+    producer.times_us = {n: T0_US + n * 50_000 for n in range(1, 150)}
+    for sequence, time_us in producer.times_us.items():
+        key = load.publishers[0], sequence
+        load.ledger.given.append(Given(time_us + 9, time_us, key, "A-1", "w", "A"))
+        load.ledger.acknowledged.append((time_us + 99, "A"))
+    assert result.judgement is not None
+    result.judgement.queue = verdict
+
+
+def test_what_became_of_the_queue_is_told(tmp_path: Path) -> None:
+    result = a_result(find("kill-consumers"))
+    verdict = QueueVerdict(
+        150, 149, 155, 40, 6, ["A-1", "A-2"],
+        {"A": RegionTally(150, 115, 0, 109), "B": RegionTally(0, 40, 40, 40)},
+        [TakenOver("A", 6, 577.0, 40, 60, 174.0, 539.0)],
+    )  # fmt: skip
+    with_queue(result, verdict)
+    text = report.write(result, tmp_path).read_text(encoding="utf-8")
+    assert text.count("<svg") == 7 and verdict.sentence in text
+    assert "The consumers in A died with 6 messages in hand." in text
+    assert "first message of the region 577 ms later, and 40 messages went to others" in text
+    assert "half was with a consumer within 174 ms, and all within 539 ms." in text
+    assert "Others took over" in text and "after the consumers in A died" in text
+    told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
+    queue = told["verdict"]["queue"]
+    assert queue["judged"] and (queue["done_elsewhere"], queue["given_again"]) == (40, 6)
+    assert queue["regions"]["B"]["published_elsewhere"] == 40
+    assert queue["taken_over"][0]["waited_ms"] == {"p50": 174.0, "longest": 539.0}
+
+
+def test_a_queue_that_nobody_took_over_or_judged_is_told_so(tmp_path: Path) -> None:
+    result = a_result(find("kill-consumers"))
+    with_queue(result, QueueVerdict(takeovers=[TakenOver("A", 1)], places=["A-1"]))
+    text = report.write(result, tmp_path).read_text(encoding="utf-8")
+    assert "died with 1 message in hand. Nobody else had any of the region&#39;s messages" in text
+    assert result.judgement is not None
+    result.judgement.queue = QueueVerdict(why="it has none")
+    text = report.write(result, tmp_path).read_text(encoding="utf-8")
+    assert "Queues were not judged: it has none." in text and text.count("<svg") == 4
+    told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
+    assert told["verdict"]["queue"]["why"] == "it has none"
 
 
 @pytest.mark.parametrize(

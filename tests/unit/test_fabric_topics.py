@@ -51,5 +51,5 @@ def test_an_instance_with_topics_of_its_own_and_the_drills_topic() -> None:
     found = {row.topic: row.journaled_by for row in topic_rows(settings, stopped, stopped, 1.0)}
     assert found == {
         "orders": ("near-1",), "trades": ("near-2",), "raylay/drill": ("near-1", "near-2"),
-        "raylay/drill-sow": ("near-1", "near-2"),
+        "raylay/drill-sow": ("near-1", "near-2"), "raylay/drill-work": ("near-1", "near-2"),
     }  # fmt: skip
