@@ -209,7 +209,7 @@ class QueueControl:
         decided = self.door.decide(decision, self._here.now_us())
         if decided.send:
             records: Sequence[bytes] = (delivery.records,)
-            if decided.bounced:
+            if decided.bounced or delivery.decided_us:
                 records = control.records_of(delivery, decided.send)
             decided_us = delivery.decided_us
             keeper.deliverer.deliver(decision.consumer, decided.send, records, decided_us)

@@ -452,7 +452,7 @@ class Tracing:
         for message in messages:
             attributes = _of(message, instance)
             attributes |= {"queue": queue, "client": client, "subscription": subscription}
-            number = numbers[message.publisher, message.sequence]
+            number = numbers.get((message.publisher, message.sequence), 0)
             parent = derived(message.context, LEASE, instance, queue, number)
             own = derived(message.context, DELIVERY, instance, client, subscription, sent_us)
             end_ns = time.time_ns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any, cast
 
@@ -218,6 +219,26 @@ def test_at_most_once_it_is_sent_behind_its_removal() -> None:
     assert [time_us > 0 for time_us in owner.say()] == [True]
     assert owner.spans.take() == ["enqueue", "removal sent", "lease ann sent"]
     assert not owner.traces._sent
+
+
+def test_a_barrier_is_sent_to_each_consumer_behind_its_removal() -> None:
+    owner = Owner(queue(barrier="/stop = 1"))
+    owner.join()
+    owner.join(TWO)
+    payload = RecordBuilder(P, "orders", "json").build(1, b'{"stop": 1}', 0, owner.context)
+    run = Run(P, 1, 1, 1, payload, b"orders", b"json", ())
+    run.flags = Flag.CONTIGUOUS | Flag.TRACED
+    owner.commit(run)
+    owner.say()
+    assert owner.spans.take() == ["enqueue", "removal barrier"]
+    assert [time_us > 0 for time_us in owner.say()] == [True, True]
+    assert owner.spans.take() == ["lease ann sent", "lease bob sent"]
+    assert not owner.traces._sent
+    # Another instance sends it to consumers of its own.
+    other = Owner(queue(barrier="/stop = 1"))
+    other.commit(replace(run))
+    other.removal(1, "barrier", by="B")
+    assert other.spans.take() == ["enqueue"]
 
 
 def test_a_transfer_counts_from_when_it_was_granted_here_or_asked_for_there() -> None:

@@ -229,6 +229,10 @@ def test_a_sampled_message_has_a_span_below_its_lease_and_its_client_is_told_of_
     )
     assert parent == derived(context, "lease", "a", "work", 91) and end_ns > start_ns
     assert own == derived(context, "delivery", "a", "client1", "s", NOW_US)
+    # Nobody walks records that do not fit together: an owner may be hit by anything.
+    damaged = [found[0], bytes(4) + found[1][4:]]
+    with pytest.raises(RemoteProtocolError, match="do not fit together"):
+        bench.says(b"".join(control.deliver(decision, damaged, decided_us=NOW_US)[0]))
     # What holds none is not looked at.
     bench.delivers(Leased(4, (7, 3), 93, 0))
     ((header, _),) = client.said("p")
