@@ -17,11 +17,16 @@ nobody reads from the disk what was written past the page cache. Little-endian:
              u64 first txid in front, u64 last txid durable (lower than the first: nothing is)
              u64 where the first entry in front begins, u64 where the last one ends
     at 4096  entries one behind another: u64 checksum of the rest, u64 first txid, u64 last txid,
-             u64 length, block
+             u64 length, block; behind the last one eight zero bytes
+
+The head is written when entries were moved. What follows behind it since then is found by looking:
+an entry that is sound, and whose first transaction id is the next one, is durable. So a commit is
+one write here, not two.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -41,7 +46,7 @@ from raylay.storage.front_entries import (
     Entry,
     FrontSpace,
     Recovery,
-    encode,
+    encode_into,
     pages_of,
     recover,
     scan,
@@ -66,6 +71,8 @@ _HEAD_REST = struct.Struct("<16sQQQQ")
 _ENTRY = struct.Struct("<QQQQ")
 _ENTRY_REST = struct.Struct("<QQQ")
 _ENTRIES_AT = PAGE_BYTES
+_NOTHING_FOLLOWS = bytes(8)
+"""In place of a checksum. What lies behind is of a former use of the file."""
 
 
 def boot_id() -> bytes:
@@ -209,12 +216,11 @@ class Front:
         place = space.place(len(block))
         if place is None:
             return 0
-        content = encode(Entry(place.generation, place.number, first_txid, last_txid, block))
-        length = len(content)
-        self._view[:length] = content
+        file, offset, generation, number = place
+        length = encode_into(self._view, generation, number, first_txid, last_txid, block)
         fault_point("front.begin")
         try:
-            written = os.pwrite(self._fds[place.file], self._view[:length], place.offset)
+            written = os.pwrite(self._fds[file], self._view[:length], offset)
             if written != length:
                 raise OSError(f"{written} of {length} bytes were written")
         except BaseException:
@@ -256,15 +262,20 @@ class FrontEnd:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._fd = os.open(directory / END_NAME, os.O_RDWR | os.O_CLOEXEC)
         self._boot_id = boot_id().ljust(16, b"\0")
         self._entries: deque[tuple[int, int, int]] = deque()
         """First and last transaction id of what is in front, and where it begins."""
         self._end = _ENTRIES_AT
+        self._fd = os.open(directory / END_NAME, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _write(self._fd, _NOTHING_FOLLOWS, self._end)
+        except OSError:
+            self.close()
+            raise
 
     def has_room(self, block_bytes: int) -> bool:
         """Whether an entry with so long a block has its place."""
-        return self._end + _ENTRY.size + block_bytes <= END_BYTES
+        return self._end + _ENTRY.size + block_bytes + len(_NOTHING_FOLLOWS) <= END_BYTES
 
     def append(self, first_txid: int, last_txid: int, block: bytes) -> None:
         """The entry is durable.
@@ -274,11 +285,17 @@ class FrontEnd:
         """
         rest = _ENTRY_REST.pack(first_txid, last_txid, len(block))
         check = checksum64(block, seed=checksum64(rest)).to_bytes(8, "little")
-        content = b"".join((check, rest, block))
-        _write(self._fd, content, self._end)
-        self._entries.append((first_txid, last_txid, self._end))
-        self._end += len(content)
-        self._tell(last_txid)
+        begin = self._end
+        content = b"".join((check, rest, block, _NOTHING_FOLLOWS))
+        try:
+            _write(self._fd, content, begin)
+        except OSError:
+            # Not even where all but its end was written: its ids may be used again.
+            with contextlib.suppress(OSError):
+                _write(self._fd, _NOTHING_FOLLOWS, begin)
+            raise
+        self._entries.append((first_txid, last_txid, begin))
+        self._end = begin + len(content) - len(_NOTHING_FOLLOWS)
 
     def moved(self, upto_txid: int) -> None:
         """All up to this transaction id is in the store.
@@ -324,6 +341,9 @@ class FrontReader:
         self._fd = -1
         self._next = (0, 0)
         """A transaction id and where its entry begins, if it is there."""
+        self._followed: tuple[tuple[int, int], int, int, int, bytes] | None = None
+        """What a head said of the end; what was found behind it: the last transaction id, where
+        that entry ends, where it begins, and how."""
         self._resting: tuple[tuple[int, ...], Sequence[Entry]] | None = None
         """Of files that nobody writes: what tells them, and what follows in them."""
 
@@ -390,6 +410,8 @@ class FrontReader:
             check, boot, first, last, begin, end = _HEAD.unpack(content)
             if checksum64(content[8:]) != check:
                 continue  # it is being written
+            if boot == self._boot_id:
+                last, end = self._follow(last, end)
             if boot == self._boot_id and (last >= stored_txid or fresh):
                 return first, last, begin, end
             if fresh:
@@ -397,6 +419,30 @@ class FrontReader:
             # The file may be another one by now.
             self.close()
         return None
+
+    def _follow(self, last_txid: int, end: int) -> tuple[int, int]:
+        """(last transaction id, where its entry ends) with what was written behind the head."""
+        told = last_txid, end
+        known = self._followed
+        if (
+            known is not None
+            and known[0] == told
+            and os.pread(self._fd, _ENTRY.size, known[3]) == known[4]
+        ):
+            _, last_txid, end, _, _ = known
+        while True:
+            front = os.pread(self._fd, _ENTRY.size, end)
+            if len(front) < _ENTRY.size:
+                break
+            check, first, last, length = _ENTRY.unpack(front)
+            at = end + _ENTRY.size
+            if first != last_txid + 1 or last < first or at + length > END_BYTES:
+                break
+            if checksum64(os.pread(self._fd, length, at), seed=checksum64(front[8:])) != check:
+                break  # it is being written
+            self._followed = told, last, at + length, end, front
+            last_txid, end = last, at + length
+        return last_txid, end
 
     def _walk(self, txid: int, bytes_max: int, begin: int, end: int) -> Blocks:
         """Nothing where an entry is not what it should be: it was moved meanwhile."""
@@ -455,6 +501,7 @@ class FrontReader:
     def close(self) -> None:
         """Gives the file back; it is opened again when it is needed."""
         self._next = (0, 0)
+        self._followed = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -41,6 +41,7 @@ MARK = b"RAYFRNT+"
 _HEAD = struct.Struct("<8sQQQQQII")
 _CHECKED = struct.Struct("<QQQQII")
 _CHECKED_FROM = 16
+_ZEROS = memoryview(bytes(PAGE_BYTES))
 _FIRST_BYTES = PAGE_BYTES - _HEAD.size
 _FURTHER_BYTES = PAGE_BYTES - len(MARK)
 
@@ -74,6 +75,31 @@ def encode(entry: Entry) -> bytes:
         parts += (MARK, block[at : at + _FURTHER_BYTES])
     made = b"".join(parts)
     return made.ljust(pages_of(len(block)) * PAGE_BYTES, b"\0")
+
+
+def encode_into(
+    pages: memoryview,
+    generation: int,
+    number: int,
+    first_txid: int,
+    last_txid: int,
+    block: bytes,
+) -> int:
+    """Puts an entry where its pages are written from, without a copy between where it has one page,
+    as the entry of a single message has. Returns how many bytes its pages are."""
+    end = _HEAD.size + len(block)
+    if end > PAGE_BYTES:
+        content = encode(Entry(generation, number, first_txid, last_txid, block))
+        pages[: len(content)] = content
+        return len(content)
+    checked = _CHECKED.pack(generation, number, first_txid, last_txid, len(block), 0)
+    check = checksum64(block, seed=checksum64(checked))
+    _HEAD.pack_into(
+        pages, 0, MAGIC, check, generation, number, first_txid, last_txid, len(block), 0
+    )
+    pages[_HEAD.size : end] = block
+    pages[end:PAGE_BYTES] = _ZEROS[end:]
+    return PAGE_BYTES
 
 
 def decode(content: bytes | memoryview, offset: int) -> Entry | None:

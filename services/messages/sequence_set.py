@@ -96,17 +96,19 @@ class SequenceSet:
         """Adds first..last."""
         low, high = first >> _BITS, last >> _BITS
         if low == high:
-            present = self._part.get(low)
-            if present is None:
-                if self._full_starts and self._is_full(low):
-                    return
-                present = 0
-            present |= ((1 << (last - first + 1)) - 1) << (first & _MASK)
-            if present == _FULL:
-                self._part.pop(low, None)
-                self._add_full(low, low + 1)
-            else:
-                self._part[low] = present
+            bits = 1 << (first & _MASK)
+            if first != last:
+                bits = (bits << (last - first + 1)) - bits
+            part = self._part
+            if low in part:
+                bits |= part[low]
+            elif self._full_starts and self._is_full(low):
+                return
+            if bits != _FULL:
+                part[low] = bits
+                return
+            part.pop(low, None)
+            self._add_full(low, low + 1)
             return
         if first & _MASK:
             self._or(low, _bits(first & _MASK, _MASK))
@@ -137,7 +139,10 @@ class SequenceSet:
                     return
                 self._cut_full(low, low + 1)
                 present = _FULL
-            present &= ~(((1 << (last - first + 1)) - 1) << (first & _MASK))
+            bits = 1 << (first & _MASK)
+            if first != last:
+                bits = (bits << (last - first + 1)) - bits
+            present &= ~bits
             if present:
                 self._part[low] = present
             else:

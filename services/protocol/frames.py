@@ -89,6 +89,17 @@ class FrameReader:
                 return []
             source = buffer
         else:
+            if len(data) >= 6:
+                length, header_length = _FRONT.unpack_from(data)
+                if (
+                    length + 4 == len(data)
+                    and length <= self.frame_bytes_max
+                    and header_length + 2 <= length
+                    and header_length <= self.header_bytes_max
+                ):
+                    # One frame and nothing else, as what is said of a single message is.
+                    body_at = 6 + header_length
+                    return [_new(Frame, (decode_header(data[6:body_at]), data[body_at:]))]
             source = data
         frames: list[Frame] = []
         at, end = 0, len(source)

@@ -538,11 +538,11 @@ def read_lacks(header: Header, body: bytes) -> tuple[PublisherRanges, bool]:
 def ack_frames(ack: AckUpstream, at_ns: int) -> list[bytes]:
     """An ack; several frames where its ranges are very many. Each part stands for itself."""
     header: Header = {"c": "ack", "n": ack.number, "at": at_ns}
-    count = 0
-    for part in (ack.held, *ack.persisted.values(), ack.conflicts):
-        count += sum(map(len, part.values()))
+    parts_of = (ack.held, *ack.persisted.values(), ack.conflicts)
+    count = sum([len(pairs) for part in parts_of for pairs in part.values()])
     if count <= RANGES_IN_ACK_MAX:
-        value = [_flat(ack.held), _flat_rooted(ack.persisted), _flat(ack.conflicts)]
+        held, conflicts = ack.held and _flat(ack.held), ack.conflicts and _flat(ack.conflicts)
+        value = [held, _flat_rooted(ack.persisted), conflicts]
         return [encode_frame(header, _pack(value) if count else b"")]
     frames = [encode_frame(header, _pack([part, {}, {}])) for part in _cut(ack.held)]
     for root, ranges in ack.persisted.items():

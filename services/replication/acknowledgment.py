@@ -166,7 +166,10 @@ class AgeLog:
     def settle(self, outstanding: RootedRanges) -> None:
         """Drops what is not outstanding any more, from the oldest on: whoever takes something out
         of `outstanding` calls it, so that `oldest` has little to look at."""
-        if self._buckets:
+        if not any([ranges.sets for ranges in outstanding.roots.values()]):
+            # Publishers go with their last sequence: nothing is, as behind every single message.
+            self._buckets.clear()
+        elif self._buckets:
             _settle(self._buckets, outstanding)
         if self._again:
             _settle(self._again, outstanding)

@@ -156,6 +156,10 @@ class LentLink:
     def committed(self, runs: list[Run], now_us: int) -> list[LinkEffect]:
         """These are on disk, all that was committed since the last call."""
         if runs:
+            if not self._unsent:
+                effects = self.machine.pass_by(runs)
+                if effects is not None:
+                    return effects
             self.machine.told(runs[-1].last_txid)
             self._unsent += runs
             for run in runs:
@@ -187,7 +191,7 @@ class LentLink:
         """Sends what may be sent."""
         machine, effects = self.machine, []
         while self._unsent and machine.wants and not self.trouble:
-            taken = self._next()
+            taken = self._next() if self._unsent_bytes >= BATCH_BYTES else self._unsent.copy()
             before = machine.cursor
             if taken[0].first_txid > before + 1 or _UNAVAILABLE in [run.kind for run in taken]:
                 self.trouble = "what it is to be told next is in the journal only"
@@ -209,6 +213,10 @@ class LentLink:
         return self._unsent.copy()
 
     def _forget(self, cursor: int) -> None:
+        if self._unsent[-1].last_txid <= cursor:
+            self._unsent.clear()
+            self._unsent_bytes = 0
+            return
         sent = 0
         for run in self._unsent:
             if run.last_txid > cursor:

@@ -8,6 +8,7 @@ from operator import itemgetter
 
 from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import Flag, Run
+from raylay.services.replication.acknowledgment import RootedRanges
 
 _AWAITED = int(Flag.AWAITED)
 
@@ -29,3 +30,23 @@ def without_flags(batch: list[Run], settled: list[tuple[int, list[Range]]]) -> l
             if part is not None:
                 made.append(replace(part, flags=(part.flags & ~_AWAITED) | flag, raw=None))
     return made + batch[at:]
+
+
+def take_marks(
+    marks: RootedRanges, flagged: int, publisher: int, ranges: list[Range], into: RootedRanges
+) -> SequenceSet:
+    """Moves what is marked of a run's ranges into `into`, but for the root that its own flag names.
+    Returns what was moved there."""
+    taken = SequenceSet()
+    for root, marked in marks.roots.items():
+        found = marked.get(publisher)
+        if found is None:
+            continue
+        theirs = [piece for a, b in ranges for piece in found.within(a, b)]
+        if theirs:
+            marked.remove_ranges(publisher, theirs)
+            if root != flagged:
+                into.of(root).add_ranges(publisher, theirs)
+                for a, b in theirs:
+                    taken.add(a, b)
+    return taken

@@ -39,8 +39,8 @@ from raylay.services.replication.effects import (
     rooted_of,
 )
 from raylay.services.replication.elsewhere import DEFERRED_US_MAX, Elsewhere
-from raylay.services.replication.marking import without_flags
-from raylay.services.replication.routing import Destination, Router
+from raylay.services.replication.marking import take_marks, without_flags
+from raylay.services.replication.routing import Destination, Router, came_from
 from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.replication.values import LentState, LinkStart
 
@@ -397,6 +397,20 @@ class OutboundLink:
             effects.extend(self._progress(skipped))
         return effects
 
+    def pass_by(self, runs: list[Run]) -> list[LinkEffect] | None:
+        """Moves the cursor over what was just committed where all of it came from the destination
+        and there is nothing to say of it, as with most of what the other one of a pair commits:
+        `take` comes to the same by a longer way. None: nothing was moved, `take` decides."""
+        asks = self._mark.roots or self._notices.roots or self._looked_for.sets or self._yours
+        waits = self._at_connect is not None or self._deferred is not None or self._has_news
+        if asks or waits or not self.is_connected or self.cursor != self.told_txid:
+            return None
+        upto = came_from(runs, self._downstream, self.cursor)
+        if not upto:
+            return None
+        self.cursor = self.told_txid = upto
+        return [] if self._in_flight else self._progress(0)
+
     def _defers(self, run: Run, part: Run | None, now_us: int) -> bool:
         """Whether what is missing of a run that others brought here waits for another way."""
         way = (run.path, run.topic)
@@ -505,11 +519,7 @@ class OutboundLink:
         room = YOURS_SHOWN_MAX - self._yours_shown
         if room <= 0:
             return
-        lacking = [
-            piece
-            for a, b in run.ranges()
-            for piece in (held.missing(a, b) if held is not None else [(a, b)])
-        ][:room]
+        lacking = _lacking(run, held)[:room]
         if lacking:
             self._yours_shown += len(lacking)
             self._yours.setdefault(run.publisher, []).extend(lacking)
@@ -517,10 +527,7 @@ class OutboundLink:
     def _show_what_came_round(self, run: Run) -> None:
         """It went through the destination once and came here by others since the connect. If that
         was in a later state than the destination has now, nobody else may be there to tell it."""
-        held = self._held.get(run.publisher)
-        shown = [
-            piece for a, b in run.ranges() for piece in (held.missing(a, b) if held else [(a, b)])
-        ]
+        shown = _lacking(run, self._held.get(run.publisher))
         if shown:
             self._yours.setdefault(run.publisher, []).extend(shown)
 
@@ -603,21 +610,7 @@ class OutboundLink:
         return run.path[0] if run.path else self._own_root
 
     def _take_marks(self, run: Run, ranges: list[Range], into: RootedRanges) -> SequenceSet:
-        """Moves what is to be marked of these into `into`, but for what the run's own flag says."""
-        flagged = self._root_of(run)
-        taken = SequenceSet()
-        for root, marks in self._mark.roots.items():
-            found = marks.get(run.publisher)
-            if found is None:
-                continue
-            theirs = [piece for a, b in ranges for piece in found.within(a, b)]
-            if theirs:
-                marks.remove_ranges(run.publisher, theirs)
-                if root != flagged:
-                    into.of(root).add_ranges(run.publisher, theirs)
-                    for a, b in theirs:
-                        taken.add(a, b)
-        return taken
+        return take_marks(self._mark, self._root_of(run), run.publisher, ranges, into)
 
     def _batch(
         self,
@@ -698,3 +691,8 @@ class OutboundLink:
             self._told_stored = stored
             return [LinkProgress(stored, {}, caught_up, skipped)]
         return []
+
+
+def _lacking(run: Run, held: SequenceSet | None) -> list[Range]:
+    ranges = run.ranges()
+    return ranges if held is None else [piece for a, b in ranges for piece in held.missing(a, b)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raylay.services.messages.ranges import Range
-from raylay.services.messages.records import Flag, Run
+from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.topics import TopicMatcher, TopicRule, compile_regex
 from raylay.services.replication.content import Contents, FilteredTopics
 
@@ -222,3 +222,19 @@ class Router:
             and bool(found.search(run.group))
             and self._topics.matches(run.topic, run.message_type)
         )
+
+
+def came_from(runs: list[Run], incarnation: int, upto_txid: int) -> int:
+    """The last transaction id of committed runs that follow `upto_txid` without a gap, where each
+    of them was sent here by this instance itself; 0 where one was not, or is a note."""
+    for run in runs:
+        path = run.path
+        if (
+            not path
+            or path[-1] != incarnation
+            or run.first_txid != upto_txid + 1
+            or run.kind != Kind.RECORDS
+        ):
+            return 0
+        upto_txid += run.count
+    return upto_txid

@@ -99,6 +99,79 @@ def test_readers_of_other_processes_see_commits_at_once(journal: StepJournal) ->
         assert reader.segments()[-1].records == 12
 
 
+def test_a_commit_is_one_write_for_readers(
+    journal: StepJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(journal, 3)
+    written: list[int] = []
+    write = front._write
+
+    def counted(descriptor: int, content: bytes, offset: int) -> None:
+        written.append(offset)
+        write(descriptor, content, offset)
+
+    monkeypatch.setattr(front, "_write", counted)
+    put(journal, 6)
+    assert len(written) == 3 and 0 not in written, "one a commit, and none of the head"
+
+
+def test_readers_see_each_commit_wherever_they_began(journal: StepJournal) -> None:
+    early = FrontReader(journal.directory)
+    seen = []
+    for upto in range(2, 10):
+        put(journal, upto)
+        late = FrontReader(journal.directory)
+        seen.append((early.last_txid(0), late.last_txid(0)))
+        late.close()
+        if upto == 6:
+            journal._move()
+    assert seen == [(upto, upto) for upto in range(2, 10)]
+    early.close()
+
+
+def test_readers_take_nothing_of_a_former_use_of_the_file(tmp_path: Path) -> None:
+    """The directory's journal had five transactions, then lost them and begins again: what lies
+    behind its first entry would follow it, and so would what lies where that is to come."""
+    (tmp_path / END_NAME).write_bytes(bytes(front.END_BYTES))
+    blocks = {txid: a_run(txid, range(txid, txid + 1)).encode() for txid in range(1, 6)}
+    ends = []
+    for life in (5, 1, 0):
+        end = front.FrontEnd(tmp_path)
+        end.moved(0)
+        for txid in range(1, life + 1):
+            end.append(txid, txid, blocks[txid])
+        reader = FrontReader(tmp_path)
+        ends.append(reader.last_txid(0))
+        reader.close()
+        end.close()
+    assert ends == [5, 1, 0]
+
+
+def test_an_entry_that_could_not_be_written_whole_is_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / END_NAME).write_bytes(bytes(front.END_BYTES))
+    end = front.FrontEnd(tmp_path)
+    end.moved(0)
+    pwrite = os.pwrite
+
+    def full(descriptor: int, content: bytes, offset: int) -> int:
+        # All but the last byte, as where a disk is full.
+        return pwrite(descriptor, content[:-1] if len(content) > 8 else content, offset)
+
+    reader = FrontReader(tmp_path)
+    block = a_run(1, range(1, 2)).encode()
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="bytes were written"):
+            end.append(1, 1, block)
+    assert reader.last_txid(0) == 0
+    end.append(1, 1, block)
+    assert reader.last_txid(0) == 1
+    reader.close()
+    end.close()
+
+
 def test_spark_reads_what_is_in_front(journal: StepJournal) -> None:
     put(journal, 9)
     place = Place("a", "", str(journal.directory))

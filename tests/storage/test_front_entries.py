@@ -20,6 +20,7 @@ from raylay.storage.front_entries import (
     Recovery,
     decode,
     encode,
+    encode_into,
     pages_of,
     recover,
     scan,
@@ -53,6 +54,14 @@ def test_an_entry_comes_back(length: int) -> None:
     assert len(made) == pages_of(length) * PAGE_BYTES
     assert decode(made, 0) == entry
     assert decode(bytes(PAGE_BYTES) + made, PAGE_BYTES) == entry
+
+
+@pytest.mark.parametrize("length", BLOCK_LENGTHS)
+def test_pages_that_held_another_entry_hold_nothing_of_it(length: int) -> None:
+    block = random.Random(length).randbytes(length)
+    pages = bytearray(b"x" * 6 * PAGE_BYTES)
+    made = encode_into(memoryview(pages), 5, 6, 7, 8, block)
+    assert pages[:made] == encode(Entry(5, 6, 7, 8, block))
 
 
 @pytest.mark.parametrize("length", BLOCK_LENGTHS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from unit.test_replication_outbound import ELSEWHERE, OWN, THERE, P, held, run
 
@@ -11,7 +13,7 @@ from raylay.services.messages.records import Kind, Run
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import first_frame
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.replication.effects import LinkAnswered, LinkEffect, SendBatch
+from raylay.services.replication.effects import LinkAnswered, LinkEffect, LinkProgress, SendBatch
 from raylay.services.replication.elsewhere import SHOWN_NEEDED
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.lending import (
@@ -244,3 +246,63 @@ def test_large_commits_go_out_in_several_batches() -> None:
         each.payload = b"x" * BATCH_BYTES
     large[0].payload += b"y"
     assert [sent for _, sent in batches(link.committed(large, 0))] == [[1], [2], [3]]
+
+
+class Longer(OutboundLink):
+    """Passes nothing by: `take` looks at all of it."""
+
+    def pass_by(self, runs: list[Run]) -> list[LinkEffect] | None:
+        return None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_came_from_there_is_passed_by_as_the_longer_way_does(seed: int) -> None:
+    rng = random.Random(seed)
+    to = Destination("there", "g", rng.random() < 0.5, pass_through=".*")
+    state = LentState(THERE, held((1, 3)), 3, 7, OWN, to.sync, PublisherRanges(), True)
+    links = []
+    for kind in (OutboundLink, Longer):
+        made = kind(to)
+        made.borrow(state._replace(held=state.held.copy()))
+        links.append(LentLink(made))
+    upto = sequence = 3
+    passed = 0
+    for step in range(1, 60):
+        paths = [(THERE,), (ELSEWHERE, THERE), (THERE,), (), (ELSEWHERE,), (THERE, ELSEWHERE)]
+        runs = []
+        for _ in range(rng.choice((1, 1, 1, 3))):
+            upto, sequence = upto + 1, sequence + rng.choice((1, 1, 2))
+            runs.append(run(upto, sequence, path=rng.choice(paths)))
+        said = rng.random()
+        found = []
+        for link in links:
+            before = link.machine.cursor
+            effects = link.committed(runs, step * MS)
+            number = link.machine._number
+            if said < 0.3:
+                effects += link.acked(number, {}, {}, {}, step * MS)
+            elif said < 0.4:
+                shown = {P: [(sequence + 1, sequence + 1)]}
+                effects += link.acked(number, shown, {}, {}, step * MS)
+            elif said < 0.5:
+                effects += link.notice({OWN: {P: [(sequence, sequence)]}}, upto, step * MS)
+            due_us = link.due_us
+            if due_us is not None:
+                effects += link.look_again(due_us)
+            found.append((effects, link.machine.cursor, link.machine.stored_txid, link.trouble))
+            passed += not effects and link.machine.cursor > before
+        assert found[0] == found[1], step
+    assert passed
+
+
+def test_the_commonest_commit_of_a_pair_is_passed_by() -> None:
+    link = lent(last_txid=3)
+    (told,) = link.committed([run(4, 4, path=(THERE,))], 0)
+    assert told == LinkProgress(4, {}, False, 0)
+    link.machine.told(5)
+    assert link.machine.pass_by([run(6, 6, path=(THERE,))]) is None, "one is to be sent before it"
+    link.machine.told_txid = 4
+    for other in ((), (ELSEWHERE,), (THERE, ELSEWHERE)):
+        assert link.machine.pass_by([run(5, 5, path=other)]) is None
+    assert link.machine.pass_by([run(6, 6, path=(THERE,))]) is None, "one is missing before it"
+    assert link.machine.cursor == 4

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.messages.records import Flag, Run
+from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.topics import (
     TopicRule,
 )
 from raylay.services.replication.routing import (
     Destination,
     Router,
+    came_from,
 )
 
 
@@ -80,3 +81,15 @@ def test_a_resync_is_not_bound_to_the_own_group() -> None:
 def test_a_bad_expression_names_itself_and_its_place() -> None:
     with pytest.raises(ConfigurationError, match=r"Destination d PassThrough: '\('"):
         router(pass_through="(")
+
+
+def test_what_an_instance_sent_here_itself_is_told_by_the_end_of_its_path() -> None:
+    def made(txid: int, *path: int, kind: int = Kind.RECORDS) -> Run:
+        return Run(7, txid, txid, 1, b"", path=path, kind=kind, first_txid=txid)
+
+    there, other = 5, 6
+    assert came_from([made(4, there), made(5, other, there)], there, 3) == 5
+    assert came_from([made(4)], there, 3) == 0, "a client published it"
+    assert came_from([made(4, there), made(5, there, other)], there, 3) == 0
+    assert came_from([made(5, there)], there, 3) == 0, "one is missing before it"
+    assert came_from([made(4, there, kind=Kind.WAITER)], there, 3) == 0
