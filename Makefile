@@ -6,7 +6,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.raylay-installed
-EXTRAS := bson,demo,otlp,prometheus,protobuf,spark,reports,docs,dev
+EXTRAS := bson,demo,otlp,prometheus,protobuf,spark,security,reports,docs,dev
 TYPES := build/types/raylay
 PEERS := build/peers
 

@@ -1,0 +1,347 @@
+"""Who somebody is: the authentication modules that there are, and those that are installed.
+
+    amps-default-authentication-module       anybody; the name is not believed (AllowSpoofing)
+    amps-implicit-authentication-module      anybody, also without saying a name
+    amps-default-no-authentication-module    nobody
+    passwords       a file of user names and Argon2 hashes (`raylay password`)
+    tokens          JSON Web Tokens, signed with a secret or a key
+    certificates    the name in the client's certificate, which the transport has verified
+
+A package brings its own by an entry point of the group `raylay.authentication`:
+
+    [project.entry-points."raylay.authentication"]
+    directory = "my_package.directory:Directory"
+
+It is called with the options of the configuration (a dict of texts) and gives an object with the
+method `async authenticate(credentials)`, which answers by an `Accepted`, a `Denied` or a
+`Challenge` (services/security/credentials.py). What it raises is taken for a `Denied`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.security.credentials import Accepted, Answer, Credentials, Denied
+from raylay.services.security.modules import ModuleConfig
+
+GROUP = "raylay.authentication"
+DEFAULT = "amps-default-authentication-module"
+IMPLICIT = "amps-implicit-authentication-module"
+NOBODY = "amps-default-no-authentication-module"
+HASHES_AT_ONCE = 2
+"""Each takes 64 MiB of memory and some 50 ms of a processor: more wait for their turn, so that a
+flood of logons takes neither from those who are in."""
+HASHES_WAITING_MAX = 256
+FILE_BYTES_MAX = 16 * 1024 * 1024
+LEEWAY_S = 30
+"""By which clocks of who signs tokens and of who reads them may differ."""
+
+
+class Authentication(Protocol):
+    """Says who somebody is. Owner: the instance; one for each transport that names a module."""
+
+    async def authenticate(self, asked: Credentials) -> Answer:
+        """Whether it is who it says. Called on the instance's loop: what blocks goes elsewhere."""
+
+
+class DefaultAuthentication:
+    """Lets everybody in. Without `AllowSpoofing` the name that somebody gives is not kept."""
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        config.check_options(("AllowSpoofing", "RequireLogon", "RequireUsername"), where)
+        # Without a logon nothing is taken by Raylay's protocol, whatever is said here.
+        config.truth("RequireLogon", True, where)
+        self._keeps = config.truth("AllowSpoofing", False, where)
+        self._requires = config.truth("RequireUsername", False, where)
+
+    async def authenticate(self, asked: Credentials) -> Answer:
+        """See `Authentication`."""
+        if self._requires and not asked.user_id:
+            return Denied("it gave no user name, and RequireUsername is true")
+        return Accepted(asked.user_id if self._keeps else "")
+
+
+class ImplicitAuthentication:
+    """Lets everybody in."""
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        config.check_options(("AllowSpoofing",), where)
+        self._keeps = config.truth("AllowSpoofing", False, where)
+
+    async def authenticate(self, asked: Credentials) -> Answer:
+        """See `Authentication`."""
+        return Accepted(asked.user_id if self._keeps else "")
+
+
+class NoAuthentication:
+    """Lets nobody in."""
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        config.check_options((), where)
+
+    async def authenticate(self, asked: Credentials) -> Answer:
+        """See `Authentication`."""
+        return Denied(f"{NOBODY} lets nobody in")
+
+
+class PasswordAuthentication:
+    """Passwords, of which a file has Argon2 hashes: `user:hash`, one a line.
+
+    The file is read again when it has changed.
+    """
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        config.check_options(("File",), where, needs=("File",))
+        self._where = where
+        self._path = Path(config.options["File"])
+        self._hasher = hasher()
+        # Of a name that there is not, as much is computed as of one that there is.
+        self._nobody = self._hasher.hash(os.urandom(16).hex())
+        self._stamp: tuple[int, int, int] | None = None
+        self._hashes: dict[str, str] = {}
+        self._turns = asyncio.Semaphore(HASHES_AT_ONCE)
+        self._waiting = 0
+        self._read()
+
+    def _read(self) -> None:
+        try:
+            found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if stamp == self._stamp:
+                return
+            if found.st_size > FILE_BYTES_MAX:
+                raise ConfigurationError(
+                    f"{self._where}: {self._path} has {found.st_size} bytes: at most "
+                    f"{FILE_BYTES_MAX} are read"
+                )
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+            raise ConfigurationError(
+                f"{self._where}: the file of passwords {self._path} cannot be read: {why}"
+            ) from None
+        self._hashes = read_passwords(text, f"{self._where}: {self._path}")
+        self._stamp = stamp
+
+    async def authenticate(self, asked: Credentials) -> Answer:
+        """See `Authentication`."""
+        if not asked.user_id or not asked.password:
+            return Denied("it gave no user name, or no password")
+        if self._waiting >= HASHES_WAITING_MAX:
+            return Denied(f"{HASHES_WAITING_MAX} logons wait for their password to be looked at")
+        try:
+            self._read()
+        except ConfigurationError as error:
+            # Whoever was in the file as it was read last still is.
+            if not self._hashes:
+                return Denied(str(error))
+        known = self._hashes.get(asked.user_id)
+        self._waiting += 1
+        try:
+            async with self._turns:
+                fits = await asyncio.to_thread(self._fits, known or self._nobody, asked.password)
+        finally:
+            self._waiting -= 1
+        if known is None:
+            return Denied("the file of passwords does not have this user")
+        return Accepted(asked.user_id) if fits else Denied("the password is another one")
+
+    def _fits(self, kept: str, password: str) -> bool:
+        from argon2.exceptions import InvalidHashError, VerificationError
+
+        try:
+            return bool(self._hasher.verify(kept, password))
+        except (VerificationError, InvalidHashError):
+            return False
+
+
+class TokenAuthentication:
+    """JSON Web Tokens in the place of passwords."""
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        options = config.options
+        sources = ("SecretFile", "SecretEnvironmentVariable", "PublicKeyFile")
+        config.check_options((*sources, "Algorithms", "Audience", "Issuer", "UserClaim"), where)
+        given = [name for name in sources if options.get(name)]
+        if len(given) != 1:
+            raise ConfigurationError(
+                f"{where}: module {config.module} needs one of {', '.join(sources)}"
+            )
+        self._jwt = _library("jwt", "PyJWT", where)
+        is_public = given == ["PublicKeyFile"]
+        default = "RS256,ES256,EdDSA" if is_public else "HS256"
+        names = (options.get("Algorithms") or default).replace(",", " ").split()
+        self._algorithms = names
+        for name in names:
+            # A key that everybody has must never be taken for a secret.
+            if name.startswith("HS") is is_public or name.lower() == "none":
+                raise ConfigurationError(
+                    f"{where}: {name} does not go with {given[0]}: an HS algorithm needs a secret, "
+                    "all others a public key"
+                )
+        self._key = _secret_of(options, given[0], where)
+        if not is_public and len(self._key) < 32:
+            raise ConfigurationError(
+                f"{where}: the secret of module {config.module} has {len(self._key)} bytes: give "
+                "at least 32, by chance"
+            )
+        self._audience = options.get("Audience") or None
+        self._issuer = options.get("Issuer") or None
+        self._claim = options.get("UserClaim") or "sub"
+
+    async def authenticate(self, asked: Credentials) -> Answer:
+        """See `Authentication`."""
+        if not asked.password:
+            return Denied("it gave no token")
+        try:
+            claims = self._jwt.decode(
+                asked.password,
+                self._key,
+                algorithms=self._algorithms,
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=LEEWAY_S,
+                options={"require": ["exp"], "verify_aud": self._audience is not None},
+            )
+        except Exception as error:  # the library raises its own kinds, and those of keys
+            return Denied(f"the token does not hold: {error}")
+        user = claims.get(self._claim)
+        if not isinstance(user, str) or not user:
+            return Denied(f"the token has no {self._claim}")
+        if asked.user_id and asked.user_id != user:
+            return Denied("the token is another user's")
+        return Accepted(user)
+
+
+class CertificateAuthentication:
+    """The name in the certificate of the other side. The transport must verify it."""
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        config.check_options(("Name",), where)
+        self._name = config.options.get("Name") or "CommonName"
+        if self._name not in ("CommonName", "AlternativeName"):
+            raise ConfigurationError(
+                f"{where}: Name is {self._name!r}: give CommonName or AlternativeName"
+            )
+
+    async def authenticate(self, asked: Credentials) -> Answer:
+        """See `Authentication`."""
+        if asked.certificate is None:
+            return Denied(
+                "its connection has no verified certificate: the transport needs VerifyClient"
+            )
+        names: Iterable[str] = (asked.certificate.common_name,)
+        if self._name == "AlternativeName":
+            names = asked.certificate.names
+        for name in names:
+            if name and asked.user_id in ("", name):
+                return Accepted(name)
+        return Denied("its certificate bears another name")
+
+
+_Make = Callable[[ModuleConfig, str], Authentication]
+_BUILT_IN: Mapping[str, _Make] = {
+    DEFAULT: DefaultAuthentication,
+    IMPLICIT: ImplicitAuthentication,
+    NOBODY: NoAuthentication,
+    "passwords": PasswordAuthentication,
+    "tokens": TokenAuthentication,
+    "certificates": CertificateAuthentication,
+}
+
+
+def authentication(config: ModuleConfig, where: str) -> Authentication:
+    """The module that a configuration names. Call it on the loop that will ask it.
+
+    Raises:
+        ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
+    """
+    make = _BUILT_IN.get(config.module)
+    if make is not None:
+        return make(config, where)
+    made: Authentication = installed(GROUP, config, where, _BUILT_IN)
+    return made
+
+
+def installed(group: str, config: ModuleConfig, where: str, built_in: Iterable[str]) -> Any:
+    """The module of an installed package.
+
+    Raises:
+        ConfigurationError: none has that name, or it cannot be loaded or made.
+    """
+    found = entry_points(group=group, name=config.module)
+    if not found:
+        there_are = sorted({*built_in, *(each.name for each in entry_points(group=group))})
+        raise ConfigurationError(
+            f"{where}: there is no module {config.module!r}: there are {', '.join(there_are)}; "
+            f"others are installed by entry points of the group {group}"
+        )
+    (entry,) = list(found)[:1]
+    try:
+        return entry.load()(dict(config.options))
+    except Exception as error:
+        raise ConfigurationError(
+            f"{where}: the module {entry.name} of the installed {entry.value} cannot be used "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def hasher() -> Any:
+    """What makes and verifies hashes of passwords.
+
+    Raises:
+        ConfigurationError: argon2-cffi is not installed.
+    """
+    return _library("argon2", "argon2-cffi", "passwords").PasswordHasher()
+
+
+def read_passwords(text: str, where: str) -> dict[str, str]:
+    """The hashes of a file, by user.
+
+    Raises:
+        ConfigurationError: a line is none; names its number, and nothing that stands in it.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        user, colon, kept = line.partition(":")
+        if not colon or not user or not kept.startswith("$argon2"):
+            raise ConfigurationError(
+                f"{where}: line {number} is no `user:hash` with a hash of Argon2: write it by "
+                "`raylay password`"
+            )
+        if user in found:
+            raise ConfigurationError(f"{where}: line {number} has a user for the second time")
+        found[user] = kept
+    return found
+
+
+def _library(module: str, package: str, where: str) -> Any:
+    try:
+        return __import__(module)
+    except ImportError:
+        raise ConfigurationError(
+            f"{where}: {package} is not installed: pip install 'raylay[security]'"
+        ) from None
+
+
+def _secret_of(options: Mapping[str, str], name: str, where: str) -> bytes:
+    value = options[name]
+    if name == "SecretEnvironmentVariable":
+        found = os.environ.get(value)
+        if not found:
+            raise ConfigurationError(f"{where}: the environment has no variable {value}")
+        return found.encode()
+    try:
+        data = Path(value).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{where}: {value} cannot be read: {error.strerror}") from None
+    return data.strip()

@@ -1,0 +1,170 @@
+"""What a link says at its logon: the authenticator modules that there are.
+
+    amps-default-authenticator-module    User (default: that of the operating system), and one of
+                                         PasswordFileName, PasswordEnvironmentVariable, Password
+    exec                                 the output of Command is the password; it is run at each
+                                         logon. UserName, MaxLength (1024 bytes)
+
+A package brings its own by an entry point of the group `raylay.authenticators`: called with the
+options of the configuration, it gives an object with the method `async credentials(challenge)`,
+which gives user name and password; `challenge` is None at first, then what the other side asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.plugins.authentication import installed
+from raylay.services.security.credentials import Challenge
+from raylay.services.security.modules import ModuleConfig
+
+GROUP = "raylay.authenticators"
+DEFAULT = "amps-default-authenticator-module"
+PASSWORD_BYTES_MAX = 8_192
+MAX_LENGTH_DEFAULT = 1_024
+COMMAND_S_MAX = 10.0
+
+
+class Authenticator(Protocol):
+    """Says who a link is. Owner: the link."""
+
+    async def credentials(self, challenge: Challenge | None) -> tuple[str, str]:
+        """User name and password for a logon.
+
+        Raises:
+            ConfigurationError: there are none; what is wrong, without what is secret.
+        """
+
+
+class DefaultAuthenticator:
+    """A user name and a password, which are read anew for each logon."""
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        sources = ("PasswordFileName", "PasswordEnvironmentVariable", "Password")
+        config.check_options(("User", *sources), where)
+        given = [name for name in sources if config.options.get(name)]
+        if len(given) > 1:
+            raise ConfigurationError(f"{where}: give one of {' and '.join(given)}")
+        self._where = where
+        self._user = config.options.get("User") or ""
+        self._source = given[0] if given else ""
+        self._value = config.options.get(self._source, "")
+
+    async def credentials(self, challenge: Challenge | None) -> tuple[str, str]:
+        """See `Authenticator`."""
+        try:
+            user = self._user or getpass.getuser()
+        except (OSError, KeyError):
+            raise ConfigurationError(f"{self._where}: give User: this process has none") from None
+        return user, self._password()
+
+    def _password(self) -> str:
+        if self._source == "PasswordFileName":
+            try:
+                with Path(self._value).open("rb") as file:
+                    data = file.read(PASSWORD_BYTES_MAX + 1)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"{self._where}: {self._value} cannot be read: {error.strerror}"
+                ) from None
+            return _text(data.rstrip(b"\r\n"), f"{self._where}: {self._value}", PASSWORD_BYTES_MAX)
+        if self._source == "PasswordEnvironmentVariable":
+            found = os.environ.get(self._value)
+            if found is None:
+                raise ConfigurationError(
+                    f"{self._where}: the environment has no variable {self._value}"
+                )
+            return found
+        return self._value
+
+
+class ExecAuthenticator:
+    """The output of a command, without its last line end."""
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        config.check_options(("Command", "MaxLength", "UserName"), where, needs=("Command",))
+        self._where = where
+        try:
+            self._command = shlex.split(config.options["Command"])
+        except ValueError as error:
+            raise ConfigurationError(f"{where}: Command cannot be read: {error}") from None
+        self._user = config.options.get("UserName") or ""
+        length = config.options.get("MaxLength") or str(MAX_LENGTH_DEFAULT)
+        if not length.isdigit() or not 0 < int(length) <= PASSWORD_BYTES_MAX:
+            raise ConfigurationError(
+                f"{where}: MaxLength is {length!r}: give bytes, up to {PASSWORD_BYTES_MAX}"
+            )
+        self._bytes_max = int(length)
+
+    async def credentials(self, challenge: Challenge | None) -> tuple[str, str]:
+        """See `Authenticator`."""
+        user = self._user or getpass.getuser()
+        name = self._command[0]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self._where}: {name} cannot be run: {error.strerror}"
+            ) from None
+        assert process.stdout is not None
+        data = b""
+        try:
+            async with asyncio.timeout(COMMAND_S_MAX):
+                while len(data) <= self._bytes_max + 2:
+                    more = await process.stdout.read(self._bytes_max + 3 - len(data))
+                    if not more:
+                        break
+                    data += more
+                if len(data) <= self._bytes_max + 2:
+                    await process.wait()
+        except TimeoutError:
+            raise ConfigurationError(
+                f"{self._where}: {name} did not end within {COMMAND_S_MAX:g} s"
+            ) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode and len(data) <= self._bytes_max + 2:
+            raise ConfigurationError(f"{self._where}: {name} ended with {process.returncode}")
+        return user, _text(data.rstrip(b"\r\n"), f"{self._where}: {name}", self._bytes_max)
+
+
+def _text(data: bytes, where: str, bytes_max: int) -> str:
+    if len(data) > bytes_max:
+        raise ConfigurationError(f"{where} gives more than {bytes_max} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{where} gives no text in UTF-8") from None
+
+
+_BUILT_IN: Mapping[str, Callable[[ModuleConfig, str], Authenticator]] = {
+    DEFAULT: DefaultAuthenticator,
+    "exec": ExecAuthenticator,
+}
+
+
+def authenticator(config: ModuleConfig, where: str) -> Authenticator:
+    """The module that a configuration names.
+
+    Raises:
+        ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
+    """
+    make = _BUILT_IN.get(config.module)
+    if make is not None:
+        return make(config, where)
+    found: Authenticator = installed(GROUP, config, where, _BUILT_IN)
+    return found

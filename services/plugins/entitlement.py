@@ -1,0 +1,267 @@
+"""What somebody may do: the entitlement modules that there are, and those that are installed.
+
+    amps-default-entitlement-module       everything
+    amps-default-no-entitlement-module    nothing
+    permissions     a file of permissions documents (services/security/permissions.py), by user
+    http            the document that a server answers with
+
+A package brings its own by an entry point of the group `raylay.entitlement`. It is called with the
+options of the configuration and gives an object with the method
+`async permissions(user, client_name, address)` that gives such a document as a map, or None for
+nobody. What it raises is taken for nothing being allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import yaml
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.plugins.authentication import installed
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.security.permissions import (
+    EVERYTHING,
+    NOTHING,
+    Permissions,
+    read_permissions,
+)
+
+GROUP = "raylay.entitlement"
+ALL = "amps-default-entitlement-module"
+NONE = "amps-default-no-entitlement-module"
+ANYBODY = "*"
+FILE_BYTES_MAX = 16 * 1024 * 1024
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+CONNECTION_TIMEOUT_MS_DEFAULT = 2_000
+REQUEST_TIMEOUT_MS_DEFAULT = 5_000
+RETRIES_MAX = 10
+TIMEOUT_MS_MAX = 600_000
+
+
+class Entitlement(Protocol):
+    """Says what a user may do. Owner: the instance; one for each transport that names a module."""
+
+    async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
+        """What this user may do.
+
+        Raises:
+            ConfigurationError: it cannot be said. Then nothing is allowed.
+        """
+
+
+class Constant:
+    """The same for everybody."""
+
+    def __init__(self, found: Permissions, config: ModuleConfig, where: str) -> None:
+        config.check_options((), where)
+        self._found = found
+
+    async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
+        """See `Entitlement`."""
+        return self._found
+
+
+class FilePermissions:
+    """A YAML or JSON file: a map of users to documents; `*` is for those that it does not name.
+
+    It is read again when it has changed.
+    """
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        config.check_options(("File",), where, needs=("File",))
+        self._where = where
+        self._path = Path(config.options["File"])
+        self._stamp: tuple[int, int, int] | None = None
+        self._of_user: dict[str, Permissions] = {}
+        self._read()
+
+    def _read(self) -> None:
+        try:
+            found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if stamp == self._stamp:
+                return
+            if found.st_size > FILE_BYTES_MAX:
+                raise ConfigurationError(
+                    f"{self._where}: {self._path} has {found.st_size} bytes: at most "
+                    f"{FILE_BYTES_MAX} are read"
+                )
+            given = yaml.safe_load(self._path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self._where}: the file of permissions {self._path} cannot be read: "
+                f"{error.strerror}"
+            ) from None
+        except (ValueError, yaml.YAMLError) as error:
+            raise ConfigurationError(
+                f"{self._where}: {self._path} is neither YAML nor JSON: {error}"
+            ) from None
+        if not isinstance(given, Mapping) or not all(isinstance(user, str) for user in given):
+            raise ConfigurationError(
+                f"{self._where}: {self._path} is no map of users to what they may do"
+            )
+        self._of_user = {
+            user: read_permissions(document, f"{self._path}: {user}")
+            for user, document in given.items()
+        }
+        self._stamp = stamp
+
+    async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
+        """See `Entitlement`."""
+        self._read()
+        found = self._of_user.get(user) if user != ANYBODY else None
+        return found or self._of_user.get(ANYBODY, NOTHING)
+
+
+class HttpPermissions:
+    """The document that a web server has for a user.
+
+    `ResourceURI` may have `{user}`, `{client}` and `{address}`; without, `/USER` is added to it.
+    """
+
+    def __init__(self, config: ModuleConfig, where: str) -> None:
+        config.check_options(
+            (
+                "ResourceURI",
+                "ConnectionTimeout",
+                "RequestTimeout",
+                "RetryCount",
+                "HTTPHeader",
+            ),
+            where,
+            needs=("ResourceURI",),
+        )
+        options = config.options
+        self._where = where
+        self._uri = options["ResourceURI"]
+        if not self._uri.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"{where}: ResourceURI is {self._uri!r}: give an http:// or https:// address"
+            )
+        self._connect_s = _milliseconds(
+            options, "ConnectionTimeout", CONNECTION_TIMEOUT_MS_DEFAULT, where
+        )
+        self._request_s = _milliseconds(
+            options, "RequestTimeout", REQUEST_TIMEOUT_MS_DEFAULT, where
+        )
+        retries = options.get("RetryCount") or "0"
+        if not retries.isdigit() or int(retries) > RETRIES_MAX:
+            raise ConfigurationError(
+                f"{where}: RetryCount is {retries!r}: give a whole number up to {RETRIES_MAX}"
+            )
+        self._retries = int(retries)
+        header = options.get("HTTPHeader") or ""
+        name, colon, value = header.partition(":")
+        if header and not colon:
+            raise ConfigurationError(f"{where}: HTTPHeader is no `Name: value`")
+        self._headers = {name.strip(): value.strip()} if header else {}
+
+    async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
+        """See `Entitlement`."""
+        uri = self._uri
+        if "{" not in uri:
+            uri = f"{uri.rstrip('/')}/{quote(user, safe='')}"
+        else:
+            for mark, value in (("user", user), ("client", client_name), ("address", address)):
+                uri = uri.replace(f"{{{mark}}}", quote(value, safe=""))
+        why = ""
+        for _ in range(self._retries + 1):
+            try:
+                return read_permissions(await self._asked(uri), f"{self._where}: {user}")
+            except (OSError, ValueError, TimeoutError) as error:
+                why = f"{type(error).__name__} {error}".strip()
+        raise ConfigurationError(
+            f"{self._where}: the server of permissions does not answer for {user or 'nobody'}: "
+            f"{why}"
+        )
+
+    async def _asked(self, uri: str) -> Any:
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=self._request_s, sock_connect=self._connect_s)
+        try:
+            data = await self._read(
+                aiohttp.ClientSession(timeout=timeout, headers=self._headers), uri
+            )
+        except aiohttp.ClientError as error:
+            raise ValueError(f"{type(error).__name__} {error}") from None
+        return {} if data is None else json.loads(data)
+
+    async def _read(self, opened: Any, uri: str) -> bytes | None:
+        """What the server has; None: it has nothing for this user."""
+        from yarl import URL
+
+        async with (
+            opened as session,
+            session.get(URL(uri, encoded=True), allow_redirects=False) as answer,
+        ):
+            if answer.status in (401, 403, 404):
+                return None
+            if answer.status != 200:
+                raise ValueError(f"it answers {answer.status}")
+            data: bytes = await answer.content.read(ANSWER_BYTES_MAX + 1)
+            # A long answer comes in several pieces.
+            while len(data) <= ANSWER_BYTES_MAX:
+                more = await answer.content.read(ANSWER_BYTES_MAX + 1 - len(data))
+                if not more:
+                    break
+                data += more
+        if len(data) > ANSWER_BYTES_MAX:
+            raise ValueError(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+        return data
+
+
+class InstalledEntitlement:
+    """A module of an installed package, and what of its answers is believed."""
+
+    def __init__(self, module: Any, where: str) -> None:
+        self._module = module
+        self._where = where
+
+    async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
+        """See `Entitlement`."""
+        try:
+            found = await self._module.permissions(user, client_name, address)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(
+                f"{self._where}: the module failed for {user}: {type(error).__name__}: {error}"
+            ) from error
+        return NOTHING if found is None else read_permissions(found, f"{self._where}: {user}")
+
+
+def entitlement(config: ModuleConfig, where: str) -> Entitlement:
+    """The module that a configuration names.
+
+    Raises:
+        ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
+    """
+    make = _BUILT_IN.get(config.module)
+    if make is not None:
+        return make(config, where)
+    return InstalledEntitlement(installed(GROUP, config, where, _BUILT_IN), where)
+
+
+_BUILT_IN: Mapping[str, Callable[[ModuleConfig, str], Entitlement]] = {
+    ALL: lambda config, where: Constant(EVERYTHING, config, where),
+    NONE: lambda config, where: Constant(NOTHING, config, where),
+    "permissions": FilePermissions,
+    "http": HttpPermissions,
+}
+
+
+def _milliseconds(options: Mapping[str, str], name: str, default_ms: int, where: str) -> float:
+    text = options.get(name) or str(default_ms)
+    digits = text.removesuffix("ms")
+    if not digits.isdigit() or not 0 < int(digits) <= TIMEOUT_MS_MAX:
+        raise ConfigurationError(
+            f"{where}: {name} is {text!r}: give milliseconds, up to {TIMEOUT_MS_MAX}"
+        )
+    return int(digits) / 1000

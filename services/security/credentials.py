@@ -1,0 +1,82 @@
+"""What somebody says of himself at a logon, and what an authentication module says to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+ROUNDS_MAX = 8
+"""Logons of one connection that may be answered by a challenge."""
+
+
+class PeerCertificate(NamedTuple):
+    """What the other side's certificate says, which the transport has verified.
+
+    Attributes:
+        common_name: of its subject; empty: it has none.
+        names: DNS names, addresses and URIs that it is valid for.
+    """
+
+    common_name: str = ""
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a logon brings.
+
+    Attributes:
+        client_name: of a client; of a link, its instance's.
+        user_id: who it says it is; empty: it does not.
+        password: or token; never shown.
+        address: of its side of the connection.
+        transport: by which it came.
+        certificate: that its connection was made with; None: without one.
+        round: logons of this connection before it, which were challenged.
+        is_replication: it is a link of another instance.
+    """
+
+    client_name: str
+    user_id: str
+    password: str = field(repr=False)
+    address: str = ""
+    transport: str = ""
+    certificate: PeerCertificate | None = None
+    round: int = 0
+    is_replication: bool = False
+
+
+class Accepted(NamedTuple):
+    """It is who it says.
+
+    Attributes:
+        user: by whom entitlement knows it; empty: nobody in particular.
+    """
+
+    user: str
+
+
+class Denied(NamedTuple):
+    """It is not let in.
+
+    Attributes:
+        why: for the log of the instance. Who asked is told no more than that it was denied: what
+            was wrong would help somebody who guesses.
+    """
+
+    why: str
+
+
+class Challenge(NamedTuple):
+    """It is to log on again on the same connection, with an answer to this.
+
+    Attributes:
+        user_id: that it is to use; empty: its own.
+        password: what it is asked.
+    """
+
+    user_id: str
+    password: str
+
+
+Answer = Accepted | Denied | Challenge

@@ -1,0 +1,65 @@
+"""What names a module of a configuration, and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from raylay.services.errors import ConfigurationError
+
+SECRET_OPTIONS = frozenset(("Password", "Secret"))
+"""Whose values are shown nowhere."""
+HIDDEN = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleConfig:
+    """A module and what it is told.
+
+    Attributes:
+        module: its name: built in, or of an installed package.
+        options: as they were written. A secret is better named by a file or a variable of the
+            environment (`PasswordFileName`, …): what is written here lies in the data directory.
+    """
+
+    module: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"ModuleConfig({self.module!r}, {self.shown()!r})"
+
+    def shown(self) -> dict[str, str]:
+        """The options, as people may see them."""
+        return {
+            name: HIDDEN if name in SECRET_OPTIONS else value
+            for name, value in self.options.items()
+        }
+
+    def check_options(self, known: Iterable[str], where: str, needs: Iterable[str] = ()) -> None:
+        """Raises ConfigurationError where there is an option that the module does not know, or
+        one is missing that it needs."""
+        known, needs = sorted(known), tuple(needs)
+        for name in self.options:
+            if name not in known:
+                there_are = ", ".join(known) or "none"
+                raise ConfigurationError(
+                    f"{where}: module {self.module} has no option {name!r}: there are {there_are}"
+                )
+        for name in needs:
+            if not self.options.get(name):
+                raise ConfigurationError(f"{where}: module {self.module} needs the option {name!r}")
+
+    def truth(self, name: str, default: bool, where: str) -> bool:
+        """An option that is true or false.
+
+        Raises:
+            ConfigurationError: it is something else.
+        """
+        text = self.options.get(name, "").strip().lower()
+        if not text:
+            return default
+        if text in ("true", "enabled", "1", "yes"):
+            return True
+        if text in ("false", "disabled", "0", "no"):
+            return False
+        raise ConfigurationError(f"{where}: {name} is {text!r}: give true or false")

@@ -1,0 +1,250 @@
+"""What a user may do: the permissions document, and what it says of a topic.
+
+    {"logon": true, "replication-logon": false,
+     "topic": [{"topic": "orders", "read": "/desk = 'fx'", "write": true, "select": "-/,+/id,+/px"},
+               {"topic": "prices/.*", "read": true}],
+     "replicated-topics": [{"topic": ".*", "write": true}],
+     "admin": [{"topic": "/amps/.*", "read": true}]}
+
+The first entry whose topic fits says all that is said of a topic: what it does not name is not
+allowed, and where none fits nothing is. `read` and `write` are true, false, or a content filter:
+then only what it passes. A topic is a name, or a regular expression for the *whole* name: a
+subscription's pattern looks for a place, but who is allowed `orders` is not meant to read
+`my-orders-too`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.topic_pattern import PatternError, TopicPattern
+from raylay.services.messages.topics import TOPIC_CACHE_MAX, is_regex
+
+ENTRIES_MAX = 10_000
+TEXT_CHARACTERS_MAX = 16_384
+_KEYS = frozenset(
+    ("logon", "replication-logon", "topic", "replicated-topics", "admin", "user_name")
+)
+_LISTS = ("topic", "replicated-topics", "admin")
+_ENTRY_KEYS = frozenset(("topic", "read", "write", "select"))
+
+
+class Grant(NamedTuple):
+    """What one may do with a topic.
+
+    Attributes:
+        allowed: at all.
+        filter: of what it is restricted to; empty: no restriction.
+        select: the fields that may be read; empty: all.
+    """
+
+    allowed: bool
+    filter: str = ""
+    select: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the topic is kept back."""
+        return self.allowed and not self.filter and not self.select
+
+
+DENIED = Grant(False)
+ALLOWED = Grant(True)
+
+
+class Entry(NamedTuple):
+    """One line of a document.
+
+    Attributes:
+        topic: as it was written.
+        pattern: for whole names; None: it is a name.
+        select: of `read`.
+    """
+
+    topic: str
+    pattern: TopicPattern | None
+    read: Grant
+    write: Grant
+
+    def fits(self, topic: str) -> bool:
+        """Whether it is about this topic."""
+        return self.topic == topic if self.pattern is None else self.pattern.search(topic)
+
+
+class Permissions:
+    """One user's. Values: what is said of a topic is the same as long as this lives.
+
+    Owner: the session. Answers are kept per topic, so a run costs a look-up.
+
+    Args:
+        logon: as a client.
+        replication_logon: as a link of another instance.
+        topics, replicated, admin: in the order of the document.
+        user_name: by which the user is known from then on; empty: as before.
+    """
+
+    __slots__ = (
+        "_reads",
+        "_replicates",
+        "_writes",
+        "admin",
+        "logon",
+        "replicated",
+        "replication_logon",
+        "topics",
+        "user_name",
+    )
+
+    def __init__(
+        self,
+        *,
+        logon: bool = False,
+        replication_logon: bool = False,
+        topics: Iterable[Entry] = (),
+        replicated: Iterable[Entry] = (),
+        admin: Iterable[Entry] = (),
+        user_name: str = "",
+    ) -> None:
+        self.logon = logon
+        self.replication_logon = replication_logon
+        self.topics = tuple(topics)
+        self.replicated = tuple(replicated)
+        self.admin = tuple(admin)
+        self.user_name = user_name
+        self._reads: dict[bytes, Grant] = {}
+        self._writes: dict[bytes, Grant] = {}
+        self._replicates: dict[bytes, Grant] = {}
+
+    def read(self, topic: bytes) -> Grant:
+        """What may be read of a topic, a queue among them: who reads it may acknowledge."""
+        found = self._reads.get(topic)
+        return found if found is not None else self._look(self._reads, self.topics, topic, True)
+
+    def write(self, topic: bytes) -> Grant:
+        """What may be published to a topic, or deleted from it."""
+        found = self._writes.get(topic)
+        return found if found is not None else self._look(self._writes, self.topics, topic, False)
+
+    def replicates(self, topic: bytes) -> bool:
+        """Whether a link may bring messages of this topic."""
+        found = self._replicates.get(topic)
+        if found is None:
+            found = self._look(self._replicates, self.replicated, topic, False)
+        return found.allowed
+
+    def _look(
+        self, kept: dict[bytes, Grant], entries: tuple[Entry, ...], topic: bytes, reads: bool
+    ) -> Grant:
+        text = topic.decode("utf-8", "surrogateescape")
+        found = DENIED
+        for entry in entries:
+            if entry.fits(text):
+                found = entry.read if reads else entry.write
+                break
+        if len(kept) >= TOPIC_CACHE_MAX:
+            kept.clear()
+        kept[topic] = found
+        return found
+
+
+EVERYTHING = Permissions(
+    logon=True,
+    replication_logon=True,
+    topics=(Entry(".*", TopicPattern("(?s).*"), ALLOWED, ALLOWED),),
+    replicated=(Entry(".*", TopicPattern("(?s).*"), ALLOWED, ALLOWED),),
+    admin=(Entry(".*", TopicPattern("(?s).*"), ALLOWED, ALLOWED),),
+)
+NOTHING = Permissions()
+
+
+def read_permissions(document: object, where: str) -> Permissions:
+    """A document, as a module or a file gives it.
+
+    Args:
+        where: it comes from, for errors.
+
+    Raises:
+        ConfigurationError: it is none. It says where, and what is wrong: what is not understood
+            in a document about permissions must not be passed over.
+    """
+    if not isinstance(document, Mapping):
+        raise ConfigurationError(f"{where}: permissions are no map of logon, topic, …")
+    unknown = sorted(str(key) for key in document if key not in _KEYS)
+    if unknown:
+        raise ConfigurationError(
+            f"{where}: permissions have no {unknown[0]!r}: there are {', '.join(sorted(_KEYS))}"
+        )
+    user_name = document.get("user_name", "")
+    if not isinstance(user_name, str):
+        raise ConfigurationError(f"{where}: user_name is no text")
+    topics, replicated, admin = (_entries(document, key, where) for key in _LISTS)
+    return Permissions(
+        logon=_truth(document.get("logon", False), f"{where}: logon"),
+        replication_logon=_truth(
+            document.get("replication-logon", False), f"{where}: replication-logon"
+        ),
+        topics=topics,
+        replicated=replicated,
+        admin=admin,
+        user_name=user_name,
+    )
+
+
+def _truth(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{where} is {value!r}: give true or false")
+    return value
+
+
+def _entries(document: Mapping[Any, Any], key: str, where: str) -> list[Entry]:
+    given = document.get(key, [])
+    if not isinstance(given, list) or len(given) > ENTRIES_MAX:
+        raise ConfigurationError(f"{where}: {key} is no list of at most {ENTRIES_MAX} entries")
+    return [_entry(value, f"{where}: {key}[{at}]") for at, value in enumerate(given)]
+
+
+def _entry(value: object, where: str) -> Entry:
+    if not isinstance(value, Mapping) or not isinstance(value.get("topic"), str):
+        raise ConfigurationError(f"{where} names no topic: give topic, and read or write")
+    unknown = sorted(str(key) for key in value if key not in _ENTRY_KEYS)
+    if unknown:
+        raise ConfigurationError(
+            f"{where} has {unknown[0]!r}: there are topic, read, write and select"
+        )
+    topic, select = value["topic"], value.get("select", "")
+    if not topic or len(topic) > TEXT_CHARACTERS_MAX:
+        raise ConfigurationError(f"{where} has an empty topic, or one that is too long")
+    if not isinstance(select, str) or len(select) > TEXT_CHARACTERS_MAX:
+        raise ConfigurationError(f"{where}: select is no text")
+    pattern = None
+    if is_regex(topic):
+        try:
+            pattern = TopicPattern(rf"^(?:{topic})$")
+        except PatternError as error:
+            raise ConfigurationError(f"{where}: topic {topic[:200]!r}: {error}") from None
+    read = _grant(value.get("read", False), f"{where}: read")
+    if select and read.allowed:
+        read = read._replace(select=select)
+    return Entry(topic, pattern, read, _grant(value.get("write", False), f"{where}: write"))
+
+
+def _grant(value: object, where: str) -> Grant:
+    if isinstance(value, bool):
+        return ALLOWED if value else DENIED
+    if isinstance(value, str) and 0 < len(value) <= TEXT_CHARACTERS_MAX:
+        return Grant(True, value)
+    raise ConfigurationError(f"{where} is no true, no false and no content filter")
+
+
+def restricted(filter_: str, grant: Grant) -> str:
+    """A filter of a user's that passes no more than he may read: both, each as it was written.
+
+    Args:
+        filter_: that is known to be one by itself. What only becomes one between parentheses could
+            end them, and say something else behind.
+    """
+    if not grant.filter:
+        return filter_
+    return f"({grant.filter}) AND ({filter_})" if filter_ else grant.filter

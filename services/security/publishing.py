@@ -1,0 +1,106 @@
+"""What a session may publish: each run of what it sends is judged before it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raylay.services.errors import MessageTypeError
+from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression
+from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
+from raylay.services.messages.ranges import Range
+from raylay.services.messages.records import (
+    COMMAND_AT,
+    MESSAGES,
+    Command,
+    Run,
+    iterate_records,
+)
+from raylay.services.messages.stateful import Prepared, Refused
+from raylay.services.messages.types.base import Types
+from raylay.services.security.permissions import Grant, Permissions
+
+NOT_ENTITLED = "not_entitled"
+Language = Callable[[], tuple[Types, Functions]]
+
+
+class PublishJudge:
+    """See the file's docstring. A run of a topic that is allowed as it is costs a look-up.
+
+    Owner: the session. Lifecycle: as long as its permissions.
+
+    Args:
+        user: for what it is told.
+        language: what filters are written in; asked where a grant has one.
+        client: what filters may ask of the session.
+    """
+
+    __slots__ = ("_client", "_compiled", "_language", "_permissions", "_user")
+
+    def __init__(
+        self,
+        permissions: Permissions,
+        user: str,
+        language: Language,
+        client: Surroundings = NOWHERE,
+    ) -> None:
+        self._permissions = permissions
+        self._user = user
+        self._language = language
+        self._client = client
+        self._compiled: dict[str, Expression] = {}
+
+    def __call__(self, run: Run) -> Prepared:
+        """What of a run it may publish, and what not."""
+        command = run.payload[COMMAND_AT]
+        if command == Command.QUEUE_ACKNOWLEDGMENT:
+            # Who may read a queue may say what it has done.
+            if self._permissions.read(run.topic).allowed:
+                return Prepared((run,))
+            return self._none(run, "acknowledge messages of queue")
+        grant = self._permissions.write(run.topic)
+        if grant.is_whole:
+            return Prepared((run,))
+        if not grant.allowed:
+            return self._none(run, "publish to" if command in MESSAGES else "delete from")
+        if command not in MESSAGES:
+            return self._none(run, "delete from")
+        return self._filtered(run, grant)
+
+    def _none(self, run: Run, what: str) -> Prepared:
+        return Prepared((), (self._refused(run, run.ranges(), what),))
+
+    def _refused(self, run: Run, ranges: list[Range], what: str) -> Refused:
+        who = self._user or "this client"
+        topic = run.topic.decode("utf-8", "replace")[:200]
+        return Refused(ranges, NOT_ENTITLED, f"{who} may not {what} {topic!r}")
+
+    def _filtered(self, run: Run, grant: Grant) -> Prepared:
+        types, functions = self._language()
+        found = self._compiled.get(grant.filter)
+        if found is None:
+            found = expression(grant.filter, SUBSCRIPTION, functions, self._client)
+            self._compiled[grant.filter] = found
+        try:
+            parse = types[run.message_type.decode("utf-8", "replace")].parse
+        except MessageTypeError:
+            return self._none(run, "publish what cannot be read to")
+        kept: list[Range] = []
+        refused: list[Range] = []
+        for record in iterate_records(run.payload):
+            try:
+                passes = found.matches(parse(record.body), self._client)
+            except MessageTypeError:
+                passes = False
+            ranges = kept if passes else refused
+            sequence = record.sequence
+            if ranges and ranges[-1][1] == sequence - 1:
+                ranges[-1] = (ranges[-1][0], sequence)
+            else:
+                ranges.append((sequence, sequence))
+        if not refused:
+            return Prepared((run,))
+        left = run.select(kept) if kept else None
+        return Prepared(
+            () if left is None else (left,),
+            (self._refused(run, refused, "publish such a message to"),),
+        )

@@ -1,0 +1,204 @@
+"""services/plugins/entitlement.py: each module, and that what fails allows nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.plugins import entitlement as modules
+from raylay.services.plugins.entitlement import entitlement
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.security.permissions import EVERYTHING, NOTHING, Permissions
+
+READS = {"logon": True, "topic": [{"topic": "orders", "read": True}]}
+
+
+def asked(module: str, options: dict[str, str], *users: str) -> list[Permissions]:
+    async def ask() -> list[Permissions]:
+        made = entitlement(ModuleConfig(module, options), "here")
+        return [await made.permissions(user, "client", "10.0.0.1:9") for user in users]
+
+    return asyncio.run(ask())
+
+
+def test_everything_or_nothing() -> None:
+    assert asked(modules.ALL, {}, "bob") == [EVERYTHING]
+    assert asked(modules.NONE, {}, "bob") == [NOTHING]
+
+
+# -- the file ------------------------------------------------------------------------------------
+def test_a_file_has_a_document_for_each_user(tmp_path: Path) -> None:
+    path = tmp_path / "permissions.yaml"
+    path.write_text(
+        "bob: {logon: true, topic: [{topic: orders, read: true}]}\n'*': {logon: true}\n",
+        encoding="utf-8",
+    )
+    bob, eve, star = asked("permissions", {"File": str(path)}, "bob", "eve", "*")
+    assert bob.read(b"orders").allowed
+    assert eve.logon and not eve.read(b"orders").allowed
+    assert star.logon
+    path.write_text(json.dumps({"bob": READS}), encoding="utf-8")
+    assert asked("permissions", {"File": str(path)}, "eve") == [NOTHING]
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "permissions.json"
+    path.write_text("{}", encoding="utf-8")
+
+    async def ask() -> tuple[Permissions, Permissions]:
+        made = entitlement(ModuleConfig("permissions", {"File": str(path)}), "here")
+        before = await made.permissions("bob", "", "")
+        path.write_text(json.dumps({"bob": READS}), encoding="utf-8")
+        after = await made.permissions("bob", "", "")
+        path.write_text("{bob: {topics: []}}", encoding="utf-8")
+        with pytest.raises(ConfigurationError, match="bob: permissions have no 'topics'"):
+            await made.permissions("bob", "", "")
+        return before, after
+
+    before, after = asyncio.run(ask())
+    assert before is NOTHING and after.logon
+
+
+@pytest.mark.parametrize("text", ["[1]", "{1: {}}", "a: [", "bob: {logon: 3}"])
+def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "permissions.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"permissions\.yaml"):
+        asked("permissions", {"File": str(path)})
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        asked("permissions", {"File": str(tmp_path / "none")})
+
+
+# -- over HTTP -----------------------------------------------------------------------------------
+def over_http(
+    answers: Callable[[web.Request], web.StreamResponse], options: dict[str, str], user: str = "bob"
+) -> tuple[Permissions | str, list[str]]:
+    """What a server's answers come to (the refusal's text, where it is one), and what it was
+    asked."""
+    paths: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        paths.append(request.raw_path)
+        return answers(request)
+
+    async def ask() -> Permissions | str:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            port = runner.addresses[0][1]
+            given = {name: value.replace("PORT", str(port)) for name, value in options.items()}
+            made = entitlement(ModuleConfig("http", given), "here")
+            return await made.permissions(user, "the client", "10.0.0.1:9")
+        except ConfigurationError as error:
+            return str(error)
+        finally:
+            await runner.cleanup()
+
+    return asyncio.run(ask()), paths
+
+
+def test_a_server_is_asked_for_the_user() -> None:
+    def answers(request: web.Request) -> web.Response:
+        assert request.headers["X-From"] == "raylay"
+        return web.json_response(READS)
+
+    options = {"ResourceURI": "http://127.0.0.1:PORT/of", "HTTPHeader": "X-From: raylay"}
+    found, paths = over_http(answers, options, "b/ob?x=1")
+    assert isinstance(found, Permissions) and found.read(b"orders").allowed
+    assert paths == ["/of/b%2Fob%3Fx%3D1"]
+    options["ResourceURI"] = "http://127.0.0.1:PORT/?u={user}&c={client}&a={address}"
+    assert over_http(answers, options, "a&c=x")[1] == [
+        "/?u=a%26c%3Dx&c=the%20client&a=10.0.0.1%3A9"
+    ]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_server_that_knows_no_such_user(status: int) -> None:
+    found, _ = over_http(
+        lambda request: web.Response(status=status), {"ResourceURI": "http://127.0.0.1:PORT"}
+    )
+    assert isinstance(found, Permissions) and not found.logon and not found.topics
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        (lambda request: web.Response(status=500), "answers 500"),
+        (lambda request: web.Response(status=302, headers={"Location": "/x"}), "answers 302"),
+        (lambda request: web.Response(text="nonsense"), "JSONDecodeError"),
+        (lambda request: web.json_response({"logon": 1}), "logon is 1"),
+        (lambda request: web.Response(text=" " * 5_000_000), "more than"),
+    ],
+)
+def test_a_server_that_answers_nonsense(answers: Any, says: str) -> None:
+    found, paths = over_http(answers, {"ResourceURI": "http://127.0.0.1:PORT", "RetryCount": "1"})
+    assert isinstance(found, str) and says in found and "here" in found
+    assert len(paths) == (1 if "logon" in says else 2)
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(ConfigurationError, match="does not answer for bob"):
+        asked("http", {"ResourceURI": "http://127.0.0.1:1/"}, "bob")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "needs the option 'ResourceURI'"),
+        ({"ResourceURI": "file:///etc/passwd"}, "give an http:// or https://"),
+        ({"ResourceURI": "http://a", "RetryCount": "-1"}, "RetryCount is '-1'"),
+        ({"ResourceURI": "http://a", "RequestTimeout": "soon"}, "RequestTimeout is 'soon'"),
+        ({"ResourceURI": "http://a", "HTTPHeader": "nothing"}, "HTTPHeader"),
+    ],
+)
+def test_options_of_a_server_that_are_none(options: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"here: .*{says}"):
+        asked("http", options)
+
+
+# -- installed -----------------------------------------------------------------------------------
+class _Entry:
+    name = "mine"
+    value = "mine:Mine"
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def load(self) -> Any:
+        answer = self._answer
+
+        class Mine:
+            def __init__(self, options: dict[str, str]) -> None:
+                pass
+
+            async def permissions(self, user: str, client_name: str, address: str) -> Any:
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+        return Mine
+
+
+def test_a_module_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from raylay.services.plugins import authentication
+
+    entries: list[Any] = [_Entry(READS)]
+    monkeypatch.setattr(authentication, "entry_points", lambda **_: entries)
+    assert asked("mine", {}, "bob")[0].read(b"orders").allowed
+    entries[0] = _Entry(None)
+    assert asked("mine", {}, "bob") == [NOTHING]
+    for wrong in (KeyError("x"), {"logon": 1}):
+        entries[0] = _Entry(wrong)
+        with pytest.raises(ConfigurationError, match="here"):
+            asked("mine", {}, "bob")
