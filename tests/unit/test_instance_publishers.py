@@ -17,7 +17,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import Looking, Prepared
+from raylay.services.messages.stateful import Looking, Prepared, Refused
 from raylay.services.messages.topic_book import QueueTopics, TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.acknowledgment import CLIENT
@@ -245,3 +245,67 @@ def test_a_publish_to_a_queue_goes_to_its_target() -> None:
     assert (record.topic, record.body, record.sequence) == ("orders", b"x", 1)
     sent = decode_record(RecordBuilder(P, "work", "json").build(1, b"x", 0))
     assert record.digest == sent.digest, "what comes again is known to be the same"
+
+
+# -- what a session may publish ------------------------------------------------------------------
+def even_only(run: Run) -> Prepared:
+    """Of each run the even sequences."""
+    ranges = [(n, n) for a, b in run.ranges() for n in range(a, b + 1)]
+    kept = run.select([piece for piece in ranges if piece[0] % 2 == 0])
+    refused = [piece for piece in ranges if piece[0] % 2]
+    return Prepared(
+        () if kept is None else (kept,),
+        (Refused(refused, "not_entitled", "odd"),) if refused else (),
+    )
+
+
+def test_what_a_session_may_not_publish_is_refused_and_the_rest_is_taken() -> None:
+    bench = Bench()
+    bench.publishers.logged_on(1, "p", 0, even_only)
+    assert bench.publish(1, 2, 3, 4) == 0
+    told = bench.out.take()
+    assert [each for each in told if isinstance(each, RefuseClient)] == [
+        RefuseClient(1, [(1, 1), (3, 3)], "not_entitled", "odd")
+    ]
+    (appended,) = [each for each in told if isinstance(each, Append)]
+    assert appended.run.ranges() == [(2, 2), (4, 4)]
+    assert bench.publishers.received_of(1) == 4
+    (ack,) = [each for each in bench.durable(2, 4) if isinstance(each, AckClient)]
+    assert ack.sequence == 4
+
+
+def test_a_batch_of_which_nothing_is_allowed_is_answered() -> None:
+    bench = Bench()
+    bench.publishers.logged_on(1, "p", 0, even_only)
+    bench.publish(1)
+    bench.publish(3)
+    bench.publishers.flush()
+    told = bench.out.take()
+    assert [each.ranges for each in told if isinstance(each, RefuseClient)] == [[(1, 1)], [(3, 3)]]
+    assert not [each for each in told if isinstance(each, Append)]
+    assert bench.counters.published == 0
+
+
+def test_what_is_here_already_is_not_judged_again() -> None:
+    bench = Bench()
+    bench.publish(1, 2, 3)
+    bench.out.take()
+    bench.publishers.left(1)
+    bench.publishers.logged_on(1, "p", 1, even_only)
+    bench.publish(1, 2, 3, 4, 5)
+    told = bench.out.take()
+    assert [each.ranges for each in told if isinstance(each, RefuseClient)] == [[(5, 5)]]
+    assert [each.run.ranges() for each in told if isinstance(each, Append)] == [[(4, 4)]]
+
+
+def test_an_unnumbered_publish_is_judged_too() -> None:
+    bench = Bench()
+    bench.publishers.logged_on(1, "p", 0, even_only)
+    builder = RecordBuilder(P, "orders", "json")
+    answers = []
+    for sequence in (1, 2):
+        payload = builder.build(sequence, b"x", 0)
+        (chunk,) = scan(payload)
+        run = run_of(chunk, payload)
+        answers.append(bench.publishers.published_unnumbered(1, run, "cid", 0))
+    assert answers == [Refused([(1, 1)], "not_entitled", "odd"), None]

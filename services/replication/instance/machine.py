@@ -48,7 +48,7 @@ from raylay.services.replication.instance.destinations import Destinations
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
-from raylay.services.replication.instance.publishers import Publishers, Resent
+from raylay.services.replication.instance.publishers import Judge, Publishers, Resent
 from raylay.services.replication.instance.upstreams import Upstreams
 from raylay.services.replication.journal_answers import (
     Answers,
@@ -303,9 +303,12 @@ class InstanceMachine:
         return self.intake.asks(runs, answers, noted)
 
     # -- clients -----------------------------------------------------------------------------
-    def client_logged_on(self, session: int, client: str, low: int) -> LogonAnswer:
-        """A client logged on. `low`: its lowest sequence that it does not know to be durable."""
-        return self._publishers.logged_on(session, client, low)
+    def client_logged_on(
+        self, session: int, client: str, low: int, judge: Judge | None = None
+    ) -> LogonAnswer:
+        """A client logged on. `low`: its lowest sequence that it does not know to be durable.
+        `judge`: what of a run it may publish; None: all."""
+        return self._publishers.logged_on(session, client, low, judge)
 
     def client_left(self, session: int) -> None:
         """A client's connection ended."""

@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
@@ -23,7 +23,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import Refused, Stateful
+from raylay.services.messages.stateful import Prepared, Refused, Stateful
 from raylay.services.messages.topic_book import Claiming, TopicBook
 from raylay.services.messages.topics import not_of_transport
 from raylay.services.replication import gap_limit
@@ -38,6 +38,8 @@ from raylay.services.replication.staged import NoteStaged, RunStaged
 from raylay.services.replication.values import Counters, Identity, LogonAnswer
 
 _COMMANDS = int(Flag.COMMANDS)
+Judge = Callable[[Run], Prepared]
+"""What of a run somebody may publish, and what not."""
 Resent = str | None
 """Whether a client has sent records before: to the instance of this name first; empty: it does not
 know to which. None: it sends them for the first time."""
@@ -56,7 +58,9 @@ class _Session:
     unjournaled: SequenceSet = field(default_factory=SequenceSet)
     """Delivered to live subscribers only, and not acknowledged yet."""
     refused: SequenceSet = field(default_factory=SequenceSet)
-    """For their topic, or by its state, and not covered by an acknowledgment yet."""
+    """For their topic, or by its state, or since it may not publish them, and not covered by an
+    acknowledgment yet."""
+    judge: Judge | None = None
 
 
 class Publishers:
@@ -117,10 +121,17 @@ class Publishers:
         return found.received if found is not None else 0
 
     # -- sessions ----------------------------------------------------------------------------
-    def logged_on(self, session: int, client: str, low: int) -> LogonAnswer:
-        """A client logged on. `low`: its lowest sequence that it does not know to be durable."""
+    def logged_on(
+        self, session: int, client: str, low: int, judge: Judge | None = None
+    ) -> LogonAnswer:
+        """A client logged on.
+
+        Args:
+            low: its lowest sequence that it does not know to be durable.
+            judge: what of a run it may publish; None: all.
+        """
         publisher = publisher_id(client)
-        self._sessions[session] = found = _Session(session, client, publisher)
+        self._sessions[session] = found = _Session(session, client, publisher, judge=judge)
         self._session_of[publisher] = found
         highest = self._intake.highest.get(publisher, 0)
         durable: list[Range] = []
@@ -238,6 +249,8 @@ class Publishers:
         publisher = found.publisher
         topics = self._topics
         self._intake.begin(answers)
+        if found.judge is not None:
+            runs = self._judged(found, found.judge, runs)
         transient: list[Run] = []
         for run in runs:
             if not found.received:
@@ -275,6 +288,30 @@ class Publishers:
         if not self._intake.staged:
             self._dirty.add(session)
         return transient
+
+    def _judged(self, session: _Session, judge: Judge, runs: list[Run]) -> list[Run]:
+        """What of them the session may publish. What is here already is not judged again: it would
+        be called refused, and is in the log."""
+        left: list[Run] = []
+        for run in runs:
+            fresh = self._fresh(run)
+            if fresh is not None and fresh is not run:
+                new = SequenceSet()
+                for first, last in fresh.ranges():
+                    new.add(first, last)
+                known = run.select([p for a, b in run.ranges() for p in new.missing(a, b)])
+                left += (known,) if known is not None else ()
+            if fresh is None:
+                left.append(run)
+                continue
+            allowed, refused = judge(fresh)
+            left += allowed
+            if refused:
+                if not session.received:
+                    session.counted = run.first_sequence - 1
+                session.received = max(session.received, run.last_sequence)
+                self._refuse(session, refused)
+        return left
 
     def _refusal(self, run: Run) -> Refused | None:
         """Why nobody would keep a client's run, or do what it says; None: somebody would."""
@@ -326,6 +363,11 @@ class Publishers:
         refusal = self._refusal(run)
         if refusal is not None:
             return refusal
+        judge = self._sessions[session].judge
+        if judge is not None:
+            _, not_allowed = judge(run)
+            if not_allowed:
+                return not_allowed[0]
         state = self._topics[run.topic, run.message_type].state_of(run)
         if state is not None:
             left, refused = self._intake.prepared(state, run, now_us)
