@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ class TopicFilter:
     pattern: TopicPattern | None = None
     reserved: bool = False
     """Whether the pattern may meet Raylay's own topics: it names them."""
+    readable: Callable[[bytes], bool] | None = None
+    """Which topics the pattern may meet; None: all. Who asks for a name was asked for it before."""
     _answers: dict[bytes, bool] = field(default_factory=dict)
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
@@ -40,6 +43,8 @@ class TopicFilter:
             text = topic.decode("utf-8", "replace")
             # Who subscribes to everything wants his own data, and none of a drill's.
             found = (self.reserved or not text.startswith(RESERVED)) and self.pattern.search(text)
+            if self.readable is not None:
+                found = found and self.readable(topic)
             if len(self._answers) >= ANSWERS_KEPT_MAX:
                 self._answers.clear()
             self._answers[topic] = found
@@ -52,6 +57,7 @@ def topic_filter(
     *,
     literal: bool = False,
     allowed: frozenset[bytes] = frozenset(),
+    readable: Callable[[bytes], bool] | None = None,
 ) -> TopicFilter:
     """The filter of a subscribe command. A topic with regular expression characters is a regular
     expression, unanchored, unless `literal`. It meets Raylay's own topics only where it begins with
@@ -60,6 +66,7 @@ def topic_filter(
     Args:
         message_type: empty: any.
         allowed: the types of the transport that the client uses; none: all.
+        readable: which topics a regular expression may meet; None: all.
 
     Raises:
         RemoteProtocolError: with reason `bad_regex`, or `bad_message_type` of one not allowed.
@@ -75,7 +82,8 @@ def topic_filter(
             raise RemoteProtocolError(
                 f"{topic[:200]!r} cannot be used as a regular expression: {error}", "bad_regex"
             ) from None
-    return TopicFilter(topic.encode(), types, pattern, topic.lstrip("^").startswith(RESERVED))
+    reserved = topic.lstrip("^").startswith(RESERVED)
+    return TopicFilter(topic.encode(), types, pattern, reserved, readable)
 
 
 @dataclass(frozen=True, slots=True)

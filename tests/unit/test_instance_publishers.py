@@ -296,16 +296,3 @@ def test_what_is_here_already_is_not_judged_again() -> None:
     told = bench.out.take()
     assert [each.ranges for each in told if isinstance(each, RefuseClient)] == [[(5, 5)]]
     assert [each.run.ranges() for each in told if isinstance(each, Append)] == [[(4, 4)]]
-
-
-def test_an_unnumbered_publish_is_judged_too() -> None:
-    bench = Bench()
-    bench.publishers.logged_on(1, "p", 0, even_only)
-    builder = RecordBuilder(P, "orders", "json")
-    answers = []
-    for sequence in (1, 2):
-        payload = builder.build(sequence, b"x", 0)
-        (chunk,) = scan(payload)
-        run = run_of(chunk, payload)
-        answers.append(bench.publishers.published_unnumbered(1, run, "cid", 0))
-    assert answers == [Refused([(1, 1)], "not_entitled", "odd"), None]

@@ -363,11 +363,6 @@ class Publishers:
         refusal = self._refusal(run)
         if refusal is not None:
             return refusal
-        judge = self._sessions[session].judge
-        if judge is not None:
-            _, not_allowed = judge(run)
-            if not_allowed:
-                return not_allowed[0]
         state = self._topics[run.topic, run.message_type].state_of(run)
         if state is not None:
             left, refused = self._intake.prepared(state, run, now_us)

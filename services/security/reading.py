@@ -1,0 +1,68 @@
+"""What a session may read: each subscription and query is restricted before it is performed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.security.permissions import Permissions, restricted
+from raylay.services.security.publishing import NOT_ENTITLED
+
+
+class Wish(NamedTuple):
+    """What is asked for.
+
+    Attributes:
+        topic: a name, of a queue among others.
+        filter: that is known to be one, or empty.
+        may_select: whether fields can be left out of what is sent.
+    """
+
+    topic: str
+    filter: str = ""
+    select: str = ""
+    order_by: str = ""
+    may_select: bool = True
+
+
+class Restricted(NamedTuple):
+    """What is performed in its place."""
+
+    filter: str
+    select: str
+
+
+def reading(permissions: Permissions, user: str, wish: Wish) -> Restricted:
+    """What is performed of a wish.
+
+    Where only some fields may be read, nothing may be asked about the others: a filter or an order
+    would tell of them.
+
+    Raises:
+        RemoteProtocolError: with reason `not_entitled`.
+    """
+    who = user or "this client"
+    shown = repr(wish.topic[:200])
+    grant = permissions.read(wish.topic.encode())
+    if not grant.allowed:
+        raise RemoteProtocolError(f"{who} may not read {shown}", NOT_ENTITLED)
+    if not grant.select:
+        return Restricted(restricted(wish.filter, grant), wish.select)
+    if not wish.may_select:
+        raise RemoteProtocolError(
+            f"{who} may read some fields of {shown} only, and they can be had by a query or an "
+            "ordinary subscription, not so",
+            NOT_ENTITLED,
+        )
+    if wish.filter or wish.select or wish.order_by:
+        raise RemoteProtocolError(
+            f"{who} may read some fields of {shown} only: leave out filter, select and order_by",
+            NOT_ENTITLED,
+        )
+    return Restricted(grant.filter, grant.select)
+
+
+def readable(permissions: Permissions, topic: bytes) -> bool:
+    """Whether a regular expression meets a topic: those of which nothing is kept back. What is
+    restricted is asked for by its name."""
+    return permissions.read(topic).is_whole
