@@ -306,8 +306,7 @@ class InstanceMachine:
     def client_logged_on(
         self, session: int, client: str, low: int, judge: Judge | None = None
     ) -> LogonAnswer:
-        """A client logged on. `low`: its lowest sequence that it does not know to be durable.
-        `judge`: what of a run it may publish; None: all."""
+        """A client logged on. `Publishers.logged_on` tells what the values mean."""
         return self._publishers.logged_on(session, client, low, judge)
 
     def client_left(self, session: int) -> None:
@@ -321,8 +320,7 @@ class InstanceMachine:
         count: int = 0,
         types: frozenset[bytes] = frozenset(),
     ) -> list[Run]:
-        """The runs of a client's records that came in, for `client_published`. `Publishers.runs`
-        tells what the values mean."""
+        """The runs of a client's records, for `client_published`. See `Publishers.runs`."""
         return self._publishers.runs(session, payload, count, types)
 
     def client_published(
