@@ -37,13 +37,13 @@ def test_what_is_not_is_refused() -> None:
 def test_a_filter_is_restricted() -> None:
     found = permissions(read="/desk = 'fx'")
     wish = Wish("orders", "/a = 1 OR /b = 2", "-/b", may_select=False)
-    assert reading(found, "bob", wish) == Restricted(
-        "(/desk = 'fx') AND (/a = 1 OR /b = 2)", "-/b"
-    )
+    assert reading(found, "bob", wish) == Restricted("(/desk = 'fx') AND (/a = 1 OR /b = 2)", "-/b")
     assert reading(found, "bob", Wish("orders")) == Restricted("/desk = 'fx'", "")
 
 
-@pytest.mark.parametrize("asked", [{"filter": "/pay > 1"}, {"select": "+/pay"}, {"order_by": "/pay"}])
+@pytest.mark.parametrize(
+    "asked", [{"filter": "/pay > 1"}, {"select": "+/pay"}, {"order_by": "/pay"}]
+)
 def test_nothing_is_asked_about_fields_that_are_kept_back(asked: dict[str, str]) -> None:
     found = permissions(read="/a = 1", select="-/pay")
     assert reading(found, "bob", Wish("orders")) == Restricted("/a = 1", "-/pay")
