@@ -111,6 +111,9 @@ class ClientOptions:
     failover: FailoverRule = "safe"
     user_id: str = ""
     password: str = field(default="", repr=False)
+    answers: Callable[[str, str], tuple[str, str]] | None = None
+    """Gives user id and password for a server that answers a logon by a challenge: the user id that
+    it wants to have, and what it asks."""
     heartbeat_s: float = 5.0
     """A server that is silent as long is taken for dead; 0: never."""
     ack_conflation_ms: int = 0
@@ -311,6 +314,9 @@ class ClientMachine(Outbox):
         if event.connection != self.connection or self.state is not State.CONNECTING:
             return
         self.state = State.LOGGING_ON
+        self._send_logon(self.options.user_id, self.options.password, effects)
+
+    def _send_logon(self, user_id: str, password: str, effects: list[Effect]) -> None:
         options = self.options
         header: Header = {
             "c": "logon",
@@ -320,10 +326,10 @@ class ClientMachine(Outbox):
             "cid": _LOGON,
             "o": {"ack_conflation_ms": options.ack_conflation_ms},
         }
-        if options.user_id:
-            header["user_id"] = options.user_id
-        if options.password:
-            header["pw"] = options.password
+        if user_id:
+            header["user_id"] = user_id
+        if password:
+            header["pw"] = password
         effects.append(SendFrame(header))
 
     def _connection_ended(
@@ -412,6 +418,11 @@ class ClientMachine(Outbox):
         reason = str(header.get("reason") or "refused")
         text = str(header.get("text") or "")
         instance = str(header.get("instance") or "")
+        if reason == "retry" and self.options.answers is not None:
+            # Until its time to log on is over, as often as it is asked.
+            asked = str(header.get("user_id") or ""), str(header.get("pw") or "")
+            self._send_logon(*self.options.answers(*asked), effects)
+            return
         effects.append(Tell(ServerRefused(instance, self._address, text or reason)))
         if reason in _TRY_ELSEWHERE or self._address in self._asks:
             self._give_up(reason, now_s, effects)

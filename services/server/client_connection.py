@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from raylay.services.core.unfolded import AnotherTurn, PublishedInParts
@@ -42,7 +43,12 @@ from raylay.services.protocol.frames import LOGON_TIMEOUT_S, FrameReader
 from raylay.services.protocol.subscribing import SUBSCRIPTION_ID_BYTES_MAX
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.effects import RefuseClient
+from raylay.services.replication.instance.publishers import Judge
 from raylay.services.replication.journal_answers import Answers, Questions
+from raylay.services.replication.values import LogonAnswer
+from raylay.services.security.permissions import Permissions
+from raylay.services.security.reading import readable
+from raylay.services.server.client_logon import ClientLogon
 from raylay.services.server.client_subscriptions import ClientSubscriptions
 from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.clients import Clients
@@ -81,6 +87,10 @@ class ClientConnection(FramedConnection):
         self.number = clients.doorway.next_number()
         self.client_name = ""
         self.user_id = ""
+        self.permissions: Permissions | None = None
+        """What it may do; None: everything."""
+        self.judge: Judge | None = None
+        self._logon = ClientLogon(self, clients, here.outbox.flush)
         self.publisher = 0
         self.subscriptions: dict[str, Subscription | BookmarkSubscription] = {}
         self.resolving: dict[str, Subscribe] = {}
@@ -240,16 +250,12 @@ class ClientConnection(FramedConnection):
             self._heartbeat(command)
         elif isinstance(command, Ping):
             self.send(self.codec.acknowledgment("processed", command.command_id))
-        elif isinstance(command, QueueCancel):
-            self._clients.queued.cancel(self, command)
-        elif isinstance(command, QueueAck):
-            self._clients.queued.acknowledge(self, command)
-        elif isinstance(command, QueueStatus):
-            self._clients.queued.status(self, command)
+        elif isinstance(command, QueueCancel | QueueAck | QueueStatus):
+            self._asking.queue(command)
         elif isinstance(command, Refused):
             self._refused(command)
         elif isinstance(command, Logon):
-            self._log_on(command)
+            self._logon.ask(command)
         return None
 
     def _behind_folds(self, command: Command, answers: Answers) -> Questions | None:
@@ -287,18 +293,15 @@ class ClientConnection(FramedConnection):
     def _refused_as(self, command_id: str, reason: str, text: str) -> None:
         self.send(self.codec.acknowledgment("processed", command_id or "-", reason, text))
 
-    def _log_on(self, logon: Logon) -> None:
+    @property
+    def readable(self) -> Callable[[bytes], bool] | None:
+        """Which topics its expressions meet; None: all."""
+        return None if self.permissions is None else partial(readable, self.permissions)
+
+    def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
+        """It is in."""
         here, clients = self._here, self._clients
-        refusal = clients.admission.refusal() or clients.take_name(logon, self)
-        if refusal is not None:
-            reason, text = refusal
-            self.send(self.codec.acknowledgment("processed", logon.command_id, reason, text))
-            self.close(text)
-            return
-        self.client_name = logon.client_name
-        self.user_id = logon.user_id
         self._acks.conflation_s = logon.ack_conflation_ms / 1000
-        answer = here.machine.client_logged_on(self.number, logon.client_name, logon.low)
         self.publisher = answer.publisher
         self.codec.logged_on()
         if self._logon_timer is not None:
@@ -503,6 +506,9 @@ class ClientConnection(FramedConnection):
             self.end(*self._commits.failure)
             return False
         run = here.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
+        if self.judge is not None and (not_allowed := self.judge(run).refused):
+            self._refused_as(command.command_id, *not_allowed[0][1:])
+            return False
         wanted = command.command_id if "persisted" in command.acks else ""
         if not here.machine.topics[run.topic, run.message_type].journaled:
             run.receive_time_us = now_us

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import Position, parse_position
+from raylay.services.messages.topics import is_regex
 from raylay.services.protocol.commands import (
     Pause,
+    QueueAck,
+    QueueCancel,
+    QueueStatus,
     Resume,
     Sow,
     SowAndSubscribe,
     Subscribe,
     Unsubscribe,
 )
+from raylay.services.security.reading import Restricted, Wish, reading
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.matching import (
     Following,
@@ -55,6 +61,12 @@ class ClientSubscriptions:
         door = None
         if not command.bookmark:
             door = self._clients.queued.find(command.topic, command.message_type)
+        try:
+            if connection.permissions is not None:
+                command = self._allowed(command, is_queue=door is not None)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
+            return
         if door is not None:
             self._subscribe_queue(command, door)
             return
@@ -73,6 +85,7 @@ class ClientSubscriptions:
                 command.message_type,
                 literal=command.non_regex_topic,
                 allowed=connection.message_types,
+                readable=connection.readable,
             )
             if command.bookmark:
                 self._subscribe_bookmark(command, wanted)
@@ -138,6 +151,10 @@ class ClientSubscriptions:
         sow = command if isinstance(command, Sow) else command.sow
         name = sow.query
         try:
+            if connection.permissions is not None:
+                sow = self._allowed_query(sow, subscribe)
+                if subscribe is not None:
+                    subscribe = replace(subscribe, filter=sow.filter, select=sow.select)
             if subscribe is None:
                 door = self._clients.queued.find(sow.topic, sow.message_type)
                 if door is not None:
@@ -154,6 +171,7 @@ class ClientSubscriptions:
                 sow.message_type,
                 literal=sow.non_regex_topic,
                 allowed=connection.message_types,
+                readable=connection.readable,
             )
             before = connection.subscriptions.get(name)
             if before is not None:
@@ -164,6 +182,66 @@ class ClientSubscriptions:
                 queries.ask(connection, sow, subscribe)
         except RemoteProtocolError as error:
             self._acknowledge("processed", sow.command_id, error.reason, str(error), sub=name)
+
+    # -- what it may do ----------------------------------------------------------------------
+    def _allowed(self, command: Subscribe, *, is_queue: bool) -> Subscribe:
+        """The subscription, restricted to what may be read.
+
+        Raises:
+            RemoteProtocolError: nothing may.
+        """
+        literal = command.non_regex_topic or is_queue
+        if self._is_expression(command.topic, literal):
+            return command
+        may_select = not (is_queue or command.bookmark)
+        filter_, select = self._reading(
+            Wish(command.topic, command.filter, command.select, may_select=may_select)
+        )
+        return replace(command, filter=filter_, select=select)
+
+    def _allowed_query(self, command: Sow, subscribe: Subscribe | None) -> Sow:
+        """The query, likewise."""
+        literal = command.non_regex_topic or (
+            self._clients.queued.find(command.topic, command.message_type) is not None
+        )
+        if self._is_expression(command.topic, literal):
+            return command
+        may_select = subscribe is None or not subscribe.bookmark
+        filter_, select = self._reading(
+            Wish(command.topic, command.filter, command.select, command.order_by, may_select)
+        )
+        return replace(command, filter=filter_, select=select)
+
+    def _is_expression(self, topic: str, literal: bool) -> bool:
+        # A SOW topic may have a name that looks like one, and is then meant by it.
+        return not literal and is_regex(topic) and not self._clients.names_sow(topic)
+
+    def _reading(self, wish: Wish) -> Restricted:
+        connection = self._connection
+        assert connection.permissions is not None
+        if wish.filter:
+            # By itself: between parentheses what is none might become one.
+            self._clients.replay_filter(connection, wish.filter)
+        return reading(connection.permissions, connection.user_id, wish)
+
+    def queue(self, command: QueueCancel | QueueAck | QueueStatus) -> None:
+        """Performs what is said of a queue, or says why not."""
+        connection, queued = self._connection, self._clients.queued
+        try:
+            if connection.permissions is not None:
+                given = command.filter if isinstance(command, QueueAck) else ""
+                found = self._reading(Wish(command.topic, given))
+                if isinstance(command, QueueAck):
+                    command = replace(command, filter=found.filter)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id or "-", error.reason, str(error))
+            return
+        if isinstance(command, QueueCancel):
+            queued.cancel(connection, command)
+        elif isinstance(command, QueueAck):
+            queued.acknowledge(connection, command)
+        else:
+            queued.status(connection, command)
 
     def _check_name(self, name: str, replaces: bool, subscribes: bool = True) -> None:
         connection = self._connection

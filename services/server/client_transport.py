@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 from raylay.services.server.doorway import Doorway
+from raylay.services.server.gate import Gate
 
 TRANSPORT_DISABLED = "transport_disabled"
 """Why a session ends whose transport is disabled."""
@@ -48,6 +49,8 @@ class ClientTransport:
         self.name = name
         self.message_types = frozenset(kind.encode() for kind in message_types)
         self.connections_max = connections_max
+        self.gate: Gate | None = None
+        """Who is let in; None: everybody."""
         self.address = ""
         """`host:port` where clients reach it; of one that was never enabled it is not known."""
         self.connections: set[Member] = set()

@@ -9,11 +9,13 @@ from raylay.services.core.live import LiveSubscriptions
 from raylay.services.plugins.filters import (
     filtered_subscriptions,
     following_subscriptions,
+    queue_language,
     replay_filters,
 )
 from raylay.services.protocol.commands import Logon
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.peers import PeerBook
+from raylay.services.security.permissions import Permissions
 from raylay.services.server.admission import Admission
 from raylay.services.server.commits import Commits
 from raylay.services.server.doorway import Doorway
@@ -32,15 +34,20 @@ from raylay.services.subscriptions.matching import Asker, Subscription
 from raylay.services.subscriptions.overflow import Sent
 
 if TYPE_CHECKING:
+    from raylay.services.security.publishing import PublishJudge
     from raylay.services.subscriptions.changes import FollowingSubscriptions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
     from raylay.services.subscriptions.judging import ReplayFilter, ReplayFilters
+
+
+ENTITLEMENT_RESET = "entitlement_reset"
 
 
 class Client(Asking, Protocol):
     """A client's connection (`ClientConnection`)."""
 
     user_id: str
+    permissions: Permissions | None
     publisher: int
     peer: str
     """Address of the other side."""
@@ -146,6 +153,11 @@ class Clients:
         else:
             self.replays.remove(subscription)
 
+    def names_sow(self, topic: str) -> bool:
+        """Whether it is the name of a SOW topic."""
+        name = topic.encode()
+        return any(each.name == name for each in self._sow.book.topics)
+
     def replay_filter(self, client: Subscriber, text: str) -> ReplayFilter:
         """The content filter of a client's bookmark subscription.
 
@@ -158,6 +170,33 @@ class Clients:
                 config.type_definitions, config.name, config.group
             )
         return self._replay_filters.made(text, self._asker(client.number))
+
+    def judge(
+        self, permissions: Permissions, user: str, client_name: str, address: str
+    ) -> PublishJudge:
+        """What a session may publish."""
+        from raylay.services.security.publishing import PublishJudge
+        from raylay.services.subscriptions.filtered import surroundings_of
+
+        config = self.here.config
+        return PublishJudge(
+            permissions,
+            user,
+            lambda: queue_language(config.type_definitions, config.name),
+            surroundings_of(Asker(client_name, user, address)),
+        )
+
+    def reset_entitlement(self, user: str = "") -> int:
+        """Ends the sessions of a user, or all that an entitlement module lets in: with the next
+        logon it is asked anew. How many."""
+        found = [
+            client
+            for client in self.sessions.values()
+            if client.permissions is not None and user in ("", client.user_id)
+        ]
+        for client in found:
+            client.end(ENTITLEMENT_RESET, "what it may do is asked anew: log on again")
+        return len(found)
 
     def _asker(self, session: int) -> Asker:
         client = self.sessions[session]

@@ -26,6 +26,7 @@ from raylay.services.replication.placement import Placement, aimed
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
+from raylay.services.security.modules import ModuleConfig
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
@@ -135,6 +136,7 @@ class ClientTransportConfig:
         advertised: `host:port` that clients reach it by; None: host and port.
         connections_max: at once; None: as many as the instance.
         is_enabled: whether it listens when the instance starts.
+        authentication, entitlement: its modules; None: those of the instance.
     """
 
     name: str
@@ -144,6 +146,8 @@ class ClientTransportConfig:
     advertised: str | None = None
     connections_max: int | None = None
     is_enabled: bool = True
+    authentication: ModuleConfig | None = None
+    entitlement: ModuleConfig | None = None
 
     def check(self, where: str) -> None:
         """Raises ConfigurationError where a value is none that it can have."""
@@ -209,6 +213,8 @@ class InstanceConfig:
         client_terms: what else is to be said of that transport, its name too: its other values are
             not read. None: nothing.
         client_transports: more transports for clients.
+        authentication: the module that says who a client is; None: everybody is let in.
+        entitlement: the module that says what he may do; None: everything.
         fabric_key: that proves to other instances that this one is of their fabric
             (protocol/proof.py); empty: it cannot, and believes nobody that connects to it.
     """
@@ -251,6 +257,8 @@ class InstanceConfig:
     client_message_types: tuple[str, ...] = ()
     client_transports: tuple[ClientTransportConfig, ...] = ()
     client_terms: ClientTransportConfig | None = None
+    authentication: ModuleConfig | None = None
+    entitlement: ModuleConfig | None = None
     fabric_key: str = ""
     front_log: bool = True
     lent_links: bool = True
@@ -347,8 +355,9 @@ class InstanceConfig:
             del values["sow"]
         if not self.queue_definitions:
             del values["queue_definitions"]
-        if self.client_terms is None:
-            del values["client_terms"]
+        for name in ("client_terms", "authentication", "entitlement"):
+            if values[name] is None:
+                del values[name]
         for each in values["client_transports"]:
             for name in [name for name in _NEW_OF_TRANSPORT if each[name] == _PLAIN[name]]:
                 del each[name]
@@ -479,7 +488,7 @@ class QueueOwnerConfig:
 
 
 _PLAIN = asdict(ClientTransportConfig(FIRST_TRANSPORT))
-_NEW_OF_TRANSPORT = ("connections_max", "is_enabled")
+_NEW_OF_TRANSPORT = ("connections_max", "is_enabled", "authentication", "entitlement")
 """What the release before does not know of a transport."""
 _NESTED: dict[str, type] = {
     "client_terms": ClientTransportConfig,
@@ -490,6 +499,8 @@ _NESTED: dict[str, type] = {
     "destination": DestinationConfig,
     "rules": SowRules,
     "definition": RunQueue,
+    "authentication": ModuleConfig,
+    "entitlement": ModuleConfig,
 }
 _NESTED_LISTS: dict[str, type] = {
     "topics": TopicRule,

@@ -18,6 +18,7 @@ from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.client_transport import ClientTransport, Listener
 from raylay.services.server.clients import Clients
 from raylay.services.server.config import FIRST_TRANSPORT, ClientTransportConfig
+from raylay.services.server.gate import gate_of
 from raylay.services.server.link_connection import LinkConnection
 from raylay.services.server.link_control import Links
 from raylay.services.server.node_address import listen_advice, shown
@@ -64,6 +65,12 @@ class Listening:
         for each in config.for_clients():
             transport = ClientTransport(
                 each.name, each.message_types, connections_max=each.connections_max
+            )
+            transport.gate = gate_of(
+                here,
+                each.authentication or config.authentication,
+                each.entitlement or config.entitlement,
+                each.name,
             )
             self.transports[each.name] = transport
             self._configs[each.name] = each

@@ -60,6 +60,10 @@ class Asking(Subscriber, Protocol):
     message_types: frozenset[bytes]
     may_write: bool
 
+    @property
+    def readable(self) -> Callable[[bytes], bool] | None:
+        """Which topics its expressions meet; None: all."""
+
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
         """As `send`, of several pieces."""
 
@@ -226,6 +230,7 @@ class QueryPump:
             sow.message_type,
             literal=sow.non_regex_topic,
             allowed=connection.message_types,
+            readable=connection.readable,
         )
         as_of_us = _as_of_us(sow.as_of) if sow.as_of else 0
         question = Question(

@@ -128,8 +128,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "configuration": "messages plugins queues replication sow storage",
         "transports": "protocol",
         "server": (
-            "core messages plugins protocol queues replication sow storage subscriptions telemetry "
-            "transports"
+            "core messages plugins protocol queues replication security sow storage subscriptions "
+            "telemetry transports"
         ),
         "programs": (
             "expressions messages plugins protocol queues replication server storage telemetry "

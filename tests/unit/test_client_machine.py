@@ -520,6 +520,29 @@ def test_a_refusal_for_good_ends_the_client(reason: str) -> None:
     assert bench.machine.state is State.ENDED
 
 
+def test_a_challenge_is_answered_on_the_same_connection() -> None:
+    asked = []
+
+    def answers(user_id: str, question: str) -> tuple[str, str]:
+        asked.append((user_id, question))
+        return "bob", "4"
+
+    bench = Bench("A", user_id="bob", password="hush", answers=answers)
+    (sent,) = bench.log_on("A", status="failure", reason="retry", user_id="b", pw="2 + 2")
+    assert isinstance(sent, SendFrame)
+    assert (sent.header["c"], sent.header["user_id"], sent.header["pw"]) == ("logon", "bob", "4")
+    assert asked == [("b", "2 + 2")] and bench.machine.state is State.LOGGING_ON
+    assert any(isinstance(each, Tell) for each in bench.answer("A"))
+    assert bench.machine.state is State.READY
+
+
+def test_who_has_no_answer_to_a_challenge_is_refused() -> None:
+    bench = Bench("A")
+    effects = bench.log_on("A", status="failure", reason="retry", text="answer it")
+    [error] = [effect.error for effect in effects if isinstance(effect, Fail)]
+    assert isinstance(error, LogonRefused) and error.reason == "retry"
+
+
 def test_another_client_of_the_name_ends_this_one() -> None:
     bench = Bench("A", "B")
     bench.log_on(peers={"B": True})

@@ -1,0 +1,123 @@
+"""The logon of a client: whether it is let in, by whom it is known and what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from raylay.services.protocol.commands import Logon
+from raylay.services.replication.instance.publishers import Judge
+from raylay.services.replication.values import LogonAnswer
+from raylay.services.security.credentials import (
+    Challenge,
+    Credentials,
+    Denied,
+)
+from raylay.services.security.permissions import Permissions
+from raylay.services.server.client_transport import ClientTransport
+from raylay.services.server.clients import Client, Clients
+from raylay.services.server.gate import AUTH, NOT_LET_IN, Gate
+
+
+class Entering(Client, Protocol):
+    """A connection that logs on (`ClientConnection`)."""
+
+    came_by: ClientTransport
+    is_open: bool
+    judge: Judge | None
+
+    def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
+        """It is in."""
+
+
+class ClientLogon:
+    """See the file's docstring. Owner: the connection. Lifecycle: until it is let in.
+
+    Args:
+        flush: writes what was sent: what comes from a module comes in a turn of its own.
+    """
+
+    __slots__ = ("_clients", "_connection", "_flush", "_is_asking", "_round")
+
+    def __init__(self, connection: Entering, clients: Clients, flush: Callable[[], None]) -> None:
+        self._connection = connection
+        self._clients = clients
+        self._flush = flush
+        self._is_asking = False
+        self._round = 0
+
+    def ask(self, logon: Logon) -> None:
+        """Lets it in, or tells it why not, now or when the modules have answered."""
+        connection, clients = self._connection, self._clients
+        if self._is_asking:
+            connection.end("bad_command", "a logon came before the one before it was answered")
+            return
+        gate = connection.came_by.gate
+        if gate is None:
+            self._let_in(logon)
+            return
+        refusal = clients.admission.refusal()
+        if refusal is not None:
+            self._turn_down(logon, *refusal)
+            return
+        self._is_asking = True
+        clients.here.spawn(self._pass_gate(gate, logon))
+
+    def _turn_down(self, logon: Logon, reason: str, text: str) -> None:
+        connection = self._connection
+        connection.send(
+            connection.codec.acknowledgment("processed", logon.command_id, reason, text)
+        )
+        connection.close(text)
+
+    async def _pass_gate(self, gate: Gate, logon: Logon) -> None:
+        connection = self._connection
+        found = await gate.ask(
+            Credentials(
+                logon.client_name,
+                logon.user_id,
+                logon.password,
+                connection.peer,
+                connection.came_by.name,
+                round=self._round,
+            )
+        )
+        self._is_asking = False
+        self._round += 1
+        if not connection.is_open:
+            return
+        if isinstance(found, Denied):
+            self._turn_down(logon, AUTH, NOT_LET_IN)
+        elif isinstance(found, Challenge):
+            connection.send(
+                connection.codec.acknowledgment(
+                    "processed",
+                    logon.command_id,
+                    "retry",
+                    "log on again with the answer to the challenge",
+                    user_id=found.user_id,
+                    pw=found.password,
+                )
+            )
+        else:
+            # Whoever it said it is: it is this one.
+            self._let_in(replace(logon, user_id=found.user, password=""), found.permissions)
+        self._flush()
+
+    def _let_in(self, logon: Logon, permissions: Permissions | None = None) -> None:
+        connection, clients = self._connection, self._clients
+        refusal = clients.admission.refusal() or clients.take_name(logon, connection)
+        if refusal is not None:
+            self._turn_down(logon, *refusal)
+            return
+        judge = None
+        if permissions is not None:
+            judge = clients.judge(permissions, logon.user_id, logon.client_name, connection.peer)
+            connection.permissions, connection.judge = permissions, judge
+        connection.client_name, connection.user_id = logon.client_name, logon.user_id
+        machine = clients.here.machine
+        connection.logged_on(
+            logon,
+            machine.client_logged_on(connection.number, logon.client_name, logon.low, judge),
+        )

@@ -1,0 +1,138 @@
+"""Who is let in by a transport: its authentication module is asked who it is, its entitlement
+module what he may do. What goes wrong in either lets nobody in.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raylay.services.errors import ConfigurationError, ExpressionError, RaylayError
+from raylay.services.plugins.authentication import Authentication, authentication
+from raylay.services.plugins.entitlement import Entitlement, entitlement
+from raylay.services.plugins.filters import queue_language
+from raylay.services.security.credentials import (
+    ROUNDS_MAX,
+    Accepted,
+    Challenge,
+    Credentials,
+    Denied,
+)
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.security.permissions import EVERYTHING, Permissions
+from raylay.services.server.surroundings import Surroundings
+
+AUTH = "auth"
+"""Why somebody is not let in. He is told no more: what was wrong would help who guesses."""
+NOT_LET_IN = "it is not let in: user name, password or certificate do not do"
+
+
+class LetIn(NamedTuple):
+    """Somebody is let in.
+
+    Attributes:
+        user: by whom he is known; empty: nobody in particular.
+        permissions: what he may do; None: everything.
+    """
+
+    user: str
+    permissions: Permissions | None
+
+
+class Gate:
+    """See the file's docstring. Owner: the instance's event loop; one for each transport.
+
+    Args:
+        who: says who somebody is; None: he is believed.
+        what: says what he may do; None: everything.
+        where: for what is reported, instance and transport.
+    """
+
+    def __init__(
+        self,
+        here: Surroundings,
+        who: Authentication | None,
+        what: Entitlement | None,
+        where: str,
+    ) -> None:
+        self._here = here
+        self._who = who
+        self._what = what
+        self._where = where
+
+    async def ask(self, asked: Credentials) -> LetIn | Challenge | Denied:
+        """Whether somebody is let in. Why not is reported, without what is secret."""
+        try:
+            found = await self._asked(asked)
+        except RaylayError as error:
+            found = Denied(str(error))
+        except Exception as error:  # a module that was installed may raise anything
+            found = Denied(f"{self._where}: its module failed: {type(error).__name__}: {error}")
+        if isinstance(found, Challenge) and asked.round >= ROUNDS_MAX:
+            found = Denied(f"it was challenged {ROUNDS_MAX} times")
+        if isinstance(found, Denied):
+            self._here.report(
+                "logon_denied",
+                client=asked.client_name[:200],
+                user=asked.user_id[:200],
+                peer=asked.address,
+                transport=asked.transport,
+                text=found.why,
+            )
+        return found
+
+    async def _asked(self, asked: Credentials) -> LetIn | Challenge | Denied:
+        user = asked.user_id
+        if self._who is not None:
+            answer = await self._who.authenticate(asked)
+            if not isinstance(answer, Accepted):
+                return answer
+            user = answer.user
+        if self._what is None:
+            return LetIn(user, None)
+        found = await self._what.permissions(user, asked.client_name, asked.address)
+        if not (found.replication_logon if asked.is_replication else found.logon):
+            kind = "replication-logon" if asked.is_replication else "logon"
+            return Denied(f"{user or 'nobody in particular'} has no {kind} in his permissions")
+        if found is EVERYTHING:
+            return LetIn(user, None)
+        self._check_filters(found, user)
+        return LetIn(found.user_name or user, found)
+
+    def _check_filters(self, found: Permissions, user: str) -> None:
+        texts = {grant.filter for each in found.topics for grant in (each.read, each.write)}
+        texts.discard("")
+        if not texts:
+            return
+        from raylay.services.expressions.expression import SUBSCRIPTION, expression
+
+        config = self._here.config
+        _, functions = queue_language(config.type_definitions, config.name)
+        for text in texts:
+            try:
+                expression(text, SUBSCRIPTION, functions)
+            except ExpressionError as error:
+                raise ConfigurationError(
+                    f"{self._where}: permissions of {user}: {text[:200]!r} is no filter: {error}"
+                ) from None
+
+
+def gate_of(
+    here: Surroundings,
+    who: ModuleConfig | None,
+    what: ModuleConfig | None,
+    transport: str,
+) -> Gate | None:
+    """The gate of a transport; None: it has none, and everybody is let in.
+
+    Raises:
+        ConfigurationError: a module cannot be used.
+    """
+    if who is None and what is None:
+        return None
+    where = f"{here.config.name}: transport {transport}"
+    return Gate(
+        here,
+        None if who is None else authentication(who, f"{where}: Authentication"),
+        None if what is None else entitlement(what, f"{where}: Entitlement"),
+        where,
+    )

@@ -1,0 +1,349 @@
+"""Who is let in by a transport, and what he may do there: real sockets, a real journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from argon2 import PasswordHasher
+
+from raylay.services.client import Client
+from raylay.services.errors import LogonRefused, RaylayError
+from raylay.services.messages.topics import TopicRule
+from raylay.services.plugins import authentication as modules
+from raylay.services.security.credentials import Accepted, Answer, Challenge, Credentials, Denied
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.server.config import ClientTransportConfig, InstanceConfig
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.telemetry.logs import LogOptions
+
+DEADLINE_S = 60.0
+CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+PERMISSIONS = {
+    "amy": {
+        "logon": True,
+        "topic": [{"topic": ".*", "read": True, "write": True}],
+    },
+    "bob": {
+        "logon": True,
+        "topic": [
+            {"topic": "orders", "read": "/desk = 'fx'", "write": "/desk = 'fx'"},
+            {"topic": "public/.*", "read": True},
+            {"topic": "staff", "read": True, "select": "-/pay"},
+            {"topic": "quiet", "write": True},
+        ],
+    },
+    "eve": {"logon": False},
+}
+CONFIG = InstanceConfig(
+    "solo", "g", first=True, topics=(TopicRule(".*"),), unjournaled=(TopicRule("^quick"),),
+    log=LogOptions(target="none"),
+    sow=(
+        SowTopicDefinition("orders", "json", keys=("/id",)),
+        SowTopicDefinition("staff", "json", keys=("/id",)),
+        SowTopicDefinition("secret", "json", keys=("/id",)),
+    ),
+)  # fmt: skip
+
+
+def in_instance(
+    directory: Path, config: InstanceConfig, visit: Callable[[InstanceServer], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        server = InstanceServer(config, directory)
+        await server.start()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await visit(server)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
+def guarded(tmp_path: Path) -> InstanceConfig:
+    """Passwords and permissions; each user's password is his name twice."""
+    passwords, permissions = tmp_path / "passwords", tmp_path / "permissions"
+    users = (*PERMISSIONS, "zoe")
+    passwords.write_text("".join(f"{user}:{CHEAP.hash(user * 2)}\n" for user in users))
+    permissions.write_text(json.dumps(PERMISSIONS))
+    return replace(
+        CONFIG,
+        authentication=ModuleConfig("passwords", {"File": str(passwords)}),
+        entitlement=ModuleConfig("permissions", {"File": str(permissions)}),
+    )
+
+
+def events(server: InstanceServer, name: str) -> list[dict[str, Any]]:
+    return [each for each in server.events(0) if each["event"] == name]
+
+
+@asynccontextmanager
+async def logged_on(server: InstanceServer, user: str, **options: Any) -> Any:
+    name = options.pop("name", f"client of {user}")
+    options.setdefault("password", user * 2)
+    client = Client(name, [server.here.client_address], user_id=user, **options)
+    await client.connect()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def refusal(work: Awaitable[Any]) -> str:
+    with pytest.raises(RaylayError) as told:
+        await work
+    return f"{getattr(told.value, 'reason', '')}: {told.value}"
+
+
+async def rows(query: Any) -> list[Any]:
+    return [row async for row in query]
+
+
+# -- who is let in -------------------------------------------------------------------------------
+def test_who_is_not_known_is_told_no_more_than_that(tmp_path: Path) -> None:
+    async def visit(server: InstanceServer) -> None:
+        said = set()
+        for user, password in (("bob", "wrong"), ("nobody", "x"), ("eve", "eveeve"), ("", "")):
+            with pytest.raises(LogonRefused) as told:
+                async with logged_on(server, user, password=password):
+                    pass
+            assert told.value.reason == "auth"
+            said.add(str(told.value))
+        assert len(said) == 1, "what was wrong would help who guesses"
+        why = [each["text"] for each in events(server, "logon_denied")]
+        assert "another one" in why[0] and "does not have this user" in why[1]
+        assert why[2] == "eve has no logon in his permissions"
+        assert not any("wrong" in str(each) for each in server.events(0))
+        async with logged_on(server, "bob"):
+            pass
+
+    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+
+
+def test_a_transport_may_have_modules_of_its_own(tmp_path: Path) -> None:
+    config = replace(
+        guarded(tmp_path),
+        client_transports=(
+            ClientTransportConfig(
+                "open",
+                authentication=ModuleConfig(modules.DEFAULT),
+                entitlement=ModuleConfig("amps-default-entitlement-module"),
+            ),
+        ),
+    )
+
+    async def visit(server: InstanceServer) -> None:
+        (address,) = server.status()["client_transports"].values()
+        client = Client("anybody", [address], user_id="bob")
+        await client.connect()
+        await client.publish("secret", b'{"id": 1}')
+        await client.flush()
+        await client.close()
+
+    in_instance(tmp_path / "data", config, visit)
+
+
+def test_a_challenge_is_answered_on_the_same_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Challenging:
+        def __init__(self, config: ModuleConfig, where: str) -> None:
+            pass
+
+        async def authenticate(self, given: Credentials) -> Answer:
+            asked.append((given.password, given.round))
+            if given.password == "for ever":
+                return Challenge("", "again")
+            if given.round == 0:
+                return Challenge("bob-2", "2 + 2")
+            ok = (given.user_id, given.password) == ("bob-2", "4")
+            return Accepted("bob") if ok else Denied("no")
+
+    monkeypatch.setitem(modules._BUILT_IN, "challenging", Challenging)  # type: ignore[index]
+    config = replace(CONFIG, authentication=ModuleConfig("challenging"))
+
+    async def visit(server: InstanceServer) -> None:
+        def answers(user: str, question: str) -> tuple[str, str]:
+            return user, str(sum(map(int, question.split("+"))))
+
+        async with logged_on(server, "bob", answers=answers):
+            assert asked == [("bobbob", 0), ("4", 1)]
+        said = await refusal(logged_on(server, "bob").__aenter__())
+        assert "log on again with the answer" in said
+        asked.clear()
+        said = await refusal(
+            logged_on(
+                server, "bob", answers=lambda user, question: ("bob", "for ever")
+            ).__aenter__()
+        )
+        assert said.startswith("auth: ") and len(asked) == 9
+
+    in_instance(tmp_path / "data", config, visit)
+
+
+def test_a_module_that_fails_lets_nobody_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        def __init__(self, config: ModuleConfig, where: str) -> None:
+            pass
+
+        async def authenticate(self, given: Credentials) -> Answer:
+            raise KeyError("x")
+
+    monkeypatch.setitem(modules._BUILT_IN, "failing", Failing)  # type: ignore[index]
+
+    async def visit(server: InstanceServer) -> None:
+        assert "auth" in await refusal(logged_on(server, "bob").__aenter__())
+        (told,) = events(server, "logon_denied")
+        assert "its module failed: KeyError" in told["text"]
+
+    in_instance(tmp_path / "data", replace(CONFIG, authentication=ModuleConfig("failing")), visit)
+
+
+# -- what he may do ------------------------------------------------------------------------------
+def test_publishes_are_taken_as_far_as_they_are_allowed(tmp_path: Path) -> None:
+    async def visit(server: InstanceServer) -> None:
+        failed: list[Any] = []
+        async with logged_on(server, "bob", on_publish_failed=failed.append) as bob:
+            for topic, body in (
+                ("orders", b'{"id": 1, "desk": "fx"}'),
+                ("orders", b'{"id": 2, "desk": "eq"}'),
+                ("secret", b'{"id": 3}'),
+                ("public/a", b"{}"),
+                ("quiet", b"{}"),
+                ("quick", b"{}"),
+            ):
+                await bob.publish(topic, body)
+            await bob.flush()
+        assert [each.sequence - failed[0].sequence for each in failed] == [0, 1, 2, 4]
+        assert {each.error.reason for each in failed} == {"not_entitled"}
+        assert "bob may not publish to 'secret'" in str(failed[1].error)
+        assert server.status()["committed_txid"] == 2
+
+    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+
+
+def test_what_is_read_is_restricted(tmp_path: Path) -> None:
+    async def visit(server: InstanceServer) -> None:
+        async with logged_on(server, "amy") as amy, logged_on(server, "bob") as bob:
+            every = await bob.subscribe(".*")
+            some = await bob.subscribe("orders")
+            past = await bob.subscribe("orders", bookmark="0")
+            for topic, body in (
+                ("orders", b'{"id": 1, "desk": "fx"}'),
+                ("orders", b'{"id": 2, "desk": "eq"}'),
+                ("secret", b'{"id": 3}'),
+                ("staff", b'{"id": 4, "pay": 9}'),
+                ("public/a", b'{"id": 5}'),
+                ("orders", b'{"id": 6, "desk": "fx"}'),
+                ("public/b", b'{"id": 7}'),
+            ):
+                await amy.publish(topic, body)
+            await amy.flush()
+
+            async def ids(subscription: Any, count: int) -> list[int]:
+                return [json.loads((await anext(subscription)).body)["id"] for _ in range(count)]
+
+            assert await ids(every, 2) == [5, 7], "of which nothing is kept back"
+            assert await ids(some, 2) == [1, 6] == await ids(past, 2)
+            assert [json.loads(row.body) async for row in bob.sow("staff")] == [{"id": 4}]
+            assert [json.loads(row.body)["id"] async for row in bob.sow("orders")] == [1, 6]
+            for filter_ in ("/id > 1", "/id > 1 OR /desk = 'eq'"):
+                found = await rows(bob.sow("orders", filter=filter_))
+                assert [json.loads(row.body)["id"] for row in found] == [6]
+            assert "no SOW topic of solo is '.*'" in await refusal(rows(bob.sow(".*")))
+
+    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda bob: bob.subscribe("secret"), "not_entitled: .*bob may not read 'secret'"),
+        (lambda bob: bob.subscribe("secret", bookmark="0"), "not_entitled"),
+        (lambda bob: bob.subscribe("quiet"), "not_entitled"),
+        (lambda bob: rows(bob.sow("secret")), "not_entitled"),
+        (lambda bob: bob.subscribe("staff", bookmark="0"), "some fields of 'staff' only"),
+        (lambda bob: rows(bob.sow("staff", filter="/pay > 1")), "leave out filter, select"),
+        (lambda bob: rows(bob.sow("staff", order_by="/pay")), "leave out filter, select"),
+        # Between parentheses it would be one, and say something else.
+        (lambda bob: rows(bob.sow("orders", filter="1 = 1) OR (1 = 1")), "bad_filter"),
+        (lambda bob: bob.subscribe("orders", filter="1 = 1) OR (1 = 1"), "bad_filter"),
+    ],
+)
+def test_what_may_not_be_read_is_refused(
+    guarded_server: Callable[..., None], ask: Callable[[Any], Awaitable[Any]], says: str
+) -> None:
+    async def visit(bob: Any) -> None:
+        import re
+
+        said = await refusal(ask(bob))
+        assert re.search(says, said), said
+
+    guarded_server(visit)
+
+
+@pytest.fixture(scope="module")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One instance for what is refused; bob visits it."""
+    tmp_path = tmp_path_factory.mktemp("guarded")
+    loop = asyncio.new_event_loop()
+    server = InstanceServer(guarded(tmp_path), tmp_path / "data")
+    loop.run_until_complete(server.start())
+
+    def visited(visit: Callable[[Any], Awaitable[None]]) -> None:
+        async def run() -> None:
+            async with asyncio.timeout(DEADLINE_S), logged_on(server, "bob") as bob:
+                await visit(bob)
+
+        loop.run_until_complete(run())
+
+    yield visited
+    loop.run_until_complete(server.stop())
+    loop.close()
+
+
+def test_a_reset_asks_for_permissions_anew(tmp_path: Path) -> None:
+    config = guarded(tmp_path)
+
+    async def visit(server: InstanceServer) -> None:
+        async with logged_on(server, "bob") as bob, logged_on(server, "amy") as amy:
+            assert "not_entitled" in await refusal(bob.subscribe("secret"))
+            given = {**PERMISSIONS, "bob": PERMISSIONS["amy"]}
+            (tmp_path / "permissions").write_text(json.dumps(given))
+            assert "not_entitled" in await refusal(bob.subscribe("secret"))
+            assert server.reset_entitlement("bob") == 1
+            found = await bob.subscribe("secret")
+            await amy.publish("secret", b'{"id": 1}')
+            assert (await anext(found)).body == b'{"id": 1}'
+            assert server.reset_entitlement() == 2
+        ended = [each for each in events(server, "client_disconnected")]
+        assert [each["reason"] for each in ended].count("entitlement_reset") == 3
+
+    in_instance(tmp_path / "data", config, visit)
+
+
+def test_names_are_of_the_user_who_has_them(tmp_path: Path) -> None:
+    async def visit(server: InstanceServer) -> None:
+        async with logged_on(server, "amy", name="desk"):
+            said = await refusal(logged_on(server, "bob", name="desk").__aenter__())
+            assert "name_in_use" in said
+
+    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+
+
+def test_an_instance_with_a_module_that_cannot_be_used_does_not_start(tmp_path: Path) -> None:
+    config = replace(CONFIG, authentication=ModuleConfig("passwords", {"File": "/none"}))
+    with pytest.raises(RaylayError, match=r"transport client: Authentication: .*cannot be read"):
+        in_instance(tmp_path, config, lambda server: asyncio.sleep(0))
