@@ -34,13 +34,13 @@ from raylay.services.client.events import (
 from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.performing import Tracer
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
 from raylay.services.client.resumption import BookmarkStore
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.client.sync import SyncClient, SyncQuery, SyncSubscription
+from raylay.services.client.tracer import Tracer
 from raylay.services.messages.bookmarks import EPOCH, NOW
 from raylay.storage.stores import (
     LmdbBookmarkStore,

@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from raylay.services.client.arguments import (
     Resolver,
@@ -59,6 +59,7 @@ from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumption import GROUPED, BookmarkStore
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Subscription
+from raylay.services.client.tracer import Tracer
 from raylay.services.errors import (
     ConnectionLost,
     RaylayError,
@@ -80,33 +81,12 @@ SAMPLING_RATIO_DEFAULT = 0.001
 STORE_RETRY_S = 1.0
 
 
-class Tracer(Protocol):
-    """What the client tells about its sampled messages (telemetry/client_traces.py has one)."""
-
-    def publish_started(self, sequence: int, topic: str) -> bytes:
-        """Begins the trace of a publish; the 25 bytes of trace context that its record carries."""
-
-    def publish_persisted(self, sequence: int) -> None:
-        """Every publish and acknowledgment up to this sequence is durable. Called once an ack."""
-
-    def publish_failed(self, sequence: int, reason: str) -> None:
-        """The server refused this publish."""
-
-    def delivered(
-        self, trace: bytes, attributes: dict[str, Any], start_ns: int = 0, end_ns: int = 0
-    ) -> None:
-        """A sampled message reached its consumer. Of a queue's `attributes` has its `queue`."""
-
-    def acknowledged(
-        self, sequence: int, trace: bytes, attributes: dict[str, Any], start_ns: int
-    ) -> None:
-        """A sampled message of a queue was acknowledged at `start_ns`, by the record `sequence`."""
-
-
 class Performing:
     """What a client is made of, and what happens to it. What a user calls stands on this."""
 
     _gathering: asyncio.TimerHandle | None = None
+    _pump_again: asyncio.TimerHandle | None = None
+    _bookmark_flush: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -147,8 +127,6 @@ class Performing:
         self._store = store
         # A store that the caller gave outlives this client, and what it holds with it.
         self._owns_store = publish_store is None
-        self._pump_again: asyncio.TimerHandle | None = None
-        self._bookmark_flush: asyncio.TimerHandle | None = None
         self._bookmark_store = bookmark_store
         self._machine = ClientMachine(
             ClientOptions(

@@ -22,6 +22,7 @@ from raylay.services.configuration.model import (
     TypeSettings,
 )
 from raylay.services.configuration.queues import QueueSettings
+from raylay.services.configuration.security import ModuleLike
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
@@ -54,6 +55,8 @@ class FabricBuilder:
         sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
         queues: Iterable[QueueSettings | Mapping[str, Any]] | None = None,
         downgrade_age: str | None = None,
+        authentication: ModuleLike | None = None,
+        entitlement: ModuleLike | None = None,
     ) -> None:
         """
         Args:
@@ -70,6 +73,8 @@ class FabricBuilder:
                 `keys` and so on (docs/sow-topics.md).
             queues: whose messages go to one consumer each, each with `name`, `message_type` and so
                 on (docs/queues.md).
+            authentication, entitlement: modules that say who is let in and what he may do: a name,
+                or `module` and `options` (docs/security.md); default: everybody, everything.
             downgrade_age: short for `downgrade={"age": …}`.
 
         Raises:
@@ -89,6 +94,8 @@ class FabricBuilder:
             ("client", client),
             ("drills", drills),
             ("lent_links", lent_links),
+            ("authentication", authentication),
+            ("entitlement", entitlement),
             ("relocate_after", relocate_after),
             ("message_types", None if message_types is None else tuple(message_types)),
             ("sow_topics", None if sow_topics is None else tuple(sow_topics)),

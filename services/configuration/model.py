@@ -29,6 +29,7 @@ from raylay.services.configuration.fields import (
 )
 from raylay.services.configuration.message_types import check_types
 from raylay.services.configuration.queues import QueueSettings, terms_of
+from raylay.services.configuration.security import Module
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.transports import FirstTransportSettings, TransportSettings
 from raylay.services.configuration.units import (
@@ -307,6 +308,10 @@ class InstanceSettings(Section):
     replication_host: str = ""
     """Where other instances connect; empty: `host`."""
     logs: LogSettings | None = None
+    authentication: Module | None = None
+    """Who is let in by its transports for clients. None: as the fabric says."""
+    entitlement: Module | None = None
+    """What he may do. None: as the fabric says."""
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
     """Topics with state. None: as the fabric says."""
@@ -361,6 +366,10 @@ class FabricSettings(Section):
     client: ClientSettings = ClientSettings()
     drills: Literal["refused", "allowed"] = "refused"
     """Whether drills may break it while it runs (docs/drills.md)."""
+    authentication: Module | None = None
+    """Who is let in as a client. None: everybody."""
+    entitlement: Module | None = None
+    """What he may do. None: everything."""
     lent_links: bool = True
     """Whether links that have caught up lend their connections to their instances."""
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from raylay.services.configuration.fields import MessageType, Port, Section
+from raylay.services.configuration.security import Module
 
 
 class ClientTerms(Section):
@@ -16,6 +17,10 @@ class ClientTerms(Section):
     """At once. None: as many as the instance."""
     enabled: bool = True
     """Whether it listens when the instance starts."""
+    authentication: Module | None = None
+    """Who is let in. None: as the instance says."""
+    entitlement: Module | None = None
+    """What he may do. None: as the instance says."""
 
     def terms(self) -> dict[str, Any]:
         """As an instance reads them."""

@@ -47,6 +47,7 @@ from raylay.services.configuration.model import (
     TracingSettings,
 )
 from raylay.services.configuration.queues import QueueSettings
+from raylay.services.configuration.security import Module
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.transports import FirstTransportSettings, TransportSettings
 from raylay.services.configuration.units import format_milliseconds
@@ -76,6 +77,8 @@ class _InstanceEntry(Section):
     client_transport: FirstTransportSettings | None = None
     transports: tuple[TransportSettings, ...] | None = None
     logs: LogSettings | None = None
+    authentication: Module | None = None
+    entitlement: Module | None = None
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
     queues: tuple[QueueSettings, ...] | None = None
@@ -154,6 +157,8 @@ class _File(Section):
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
     drills: Literal["refused", "allowed"] = "refused"
+    authentication: Module | None = None
+    entitlement: Module | None = None
     lent_links: bool = True
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
         default=None, alias="relocate_after"
@@ -241,6 +246,8 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         logs=file.logs,
         client=file.client,
         drills=file.drills,
+        authentication=file.authentication,
+        entitlement=file.entitlement,
         lent_links=file.lent_links,
         relocate_after=_as_text(file.relocate_after_ms),
         message_types=file.message_types,

@@ -29,7 +29,7 @@ from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.record import LeftOver, Move
 from raylay.services.fabric.registry import FABRIC_FILE as FABRIC_FILE
-from raylay.services.fabric.transports import first_transport, more_transports
+from raylay.services.fabric.transports import first_transport, module, more_transports
 from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
@@ -405,6 +405,7 @@ def instance_config(
     age_ms = journal.retention.age_ms
     excluded = exclusions(settings)
     declared = {each.name for each in settings.instances}
+    directory = Path(record.directory)
     config = InstanceConfig(
         name=instance.name,
         group=instance.group,
@@ -425,8 +426,10 @@ def instance_config(
         client_port=ports.client,
         client_advertised=client_address(record, instance),
         client_message_types=instance.message_types,
-        client_terms=first_transport(instance),
-        client_transports=more_transports(instance),
+        client_terms=first_transport(instance, directory),
+        client_transports=more_transports(instance, directory),
+        authentication=module(instance.authentication or settings.authentication, directory),
+        entitlement=module(instance.entitlement or settings.entitlement, directory),
         replication_host=instance.replication_host or instance.host,
         replication_port=ports.replication,
         replication_advertised=replication_address(record, instance),

@@ -151,6 +151,22 @@ def filter_problem(text: str, message_type: str, types: Iterable[TypeDefinition]
     return _of_type(message_type, types)
 
 
+def subscription_filter_problem(text: str) -> str:
+    """What is wrong with a filter of a client's reads and publishes; empty: nothing.
+
+    Raises:
+        ConfigurationError: an installed function cannot be used.
+    """
+    from raylay.services.expressions.expression import SUBSCRIPTION, filter_of
+    from raylay.services.plugins.functions import functions
+
+    try:
+        filter_of(text, SUBSCRIPTION, functions(), None)
+    except RemoteProtocolError as error:
+        return str(error)
+    return ""
+
+
 def _of_type(message_type: str, definitions: Iterable[TypeDefinition]) -> str:
     from raylay.services.messages.types.abilities import Ability
 

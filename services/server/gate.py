@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raylay.services.errors import ConfigurationError, ExpressionError, RaylayError
+from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.plugins.authentication import Authentication, authentication
 from raylay.services.plugins.entitlement import Entitlement, entitlement
-from raylay.services.plugins.filters import queue_language
+from raylay.services.plugins.filters import subscription_filter_problem
 from raylay.services.security.credentials import (
     ROUNDS_MAX,
     Accepted,
@@ -101,19 +101,10 @@ class Gate:
     def _check_filters(self, found: Permissions, user: str) -> None:
         texts = {grant.filter for each in found.topics for grant in (each.read, each.write)}
         texts.discard("")
-        if not texts:
-            return
-        from raylay.services.expressions.expression import SUBSCRIPTION, expression
-
-        config = self._here.config
-        _, functions = queue_language(config.type_definitions, config.name)
         for text in texts:
-            try:
-                expression(text, SUBSCRIPTION, functions)
-            except ExpressionError as error:
-                raise ConfigurationError(
-                    f"{self._where}: permissions of {user}: {text[:200]!r} is no filter: {error}"
-                ) from None
+            problem = subscription_filter_problem(text)
+            if problem:
+                raise ConfigurationError(f"{self._where}: permissions of {user}: {problem}")
 
 
 def gate_of(

@@ -125,7 +125,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "topology": "messages replication",
         "telemetry": "messages",
         "client": "messages protocol queues storage",
-        "configuration": "messages plugins queues replication sow storage",
+        "configuration": "messages plugins queues replication security sow storage",
         "transports": "protocol",
         "server": (
             "core messages plugins protocol queues replication security sow storage subscriptions "
@@ -135,7 +135,7 @@ ROOMS: dict[str, frozenset[str]] = {
             "expressions messages plugins protocol queues replication server storage telemetry "
             "transports"
         ),
-        "fabric": "client configuration messages replication server telemetry topology",
+        "fabric": "client configuration messages replication security server telemetry topology",
         "reports": "",
         "hosts": "",
         "drills": (

@@ -80,7 +80,14 @@ instances:
     bootstrap: {sources: [A-1], topics: [own]}
     message_types: [json]
     client_transport: {name: main, connections_max: 100, enabled: false}
-    transports: [{name: typed, port: 9004, host: 127.0.0.4, message_types: [fix]}]
+    authentication: {module: passwords, options: {File: who}}
+    entitlement: amps-default-entitlement-module
+    transports:
+      - name: typed
+        port: 9004
+        host: 127.0.0.4
+        message_types: [fix]
+        authentication: certificates
 links:
   - from: A-1
     to: [C]
@@ -109,6 +116,8 @@ metrics: {enabled: true}
 logs: {level: warning, target: file, directory: l, format: json}
 client: {heartbeat: 4s, ack_conflation: 10ms, publish_timeout: 20s}
 drills: allowed
+authentication: {module: tokens, options: {SecretFile: /s, Audience: 7}}
+entitlement: {module: permissions, options: {File: what}}
 lent_links: false
 relocate_after: 10m
 """
@@ -136,6 +145,11 @@ def test_every_key_of_a_file_comes_through() -> None:
     assert first.terms() == {"connections_max": 100, "is_enabled": False}
     (typed,) = settings.instance("C").transports
     assert (typed.port, typed.message_types) == (9004, ("fix",))
+    assert typed.authentication is not None and typed.authentication.module == "certificates"
+    given = settings.instance("C").authentication
+    assert given is not None and given.config(Path("/f")).options == {"File": "/f/who"}
+    assert settings.authentication is not None and settings.entitlement is not None
+    assert settings.authentication.options == {"SecretFile": "/s", "Audience": "7"}
     assert settings.instance("C").message_types == ("json",)
     (pipes,) = settings.types_of(settings.instance("C"))
     assert (pipes.name, pipes.kind, pipes.options) == ("pipes", "fix", {"field_separator": 124})

@@ -347,3 +347,16 @@ def test_an_instance_with_a_module_that_cannot_be_used_does_not_start(tmp_path: 
     config = replace(CONFIG, authentication=ModuleConfig("passwords", {"File": "/none"}))
     with pytest.raises(RaylayError, match=r"transport client: Authentication: .*cannot be read"):
         in_instance(tmp_path, config, lambda server: asyncio.sleep(0))
+
+
+def test_permissions_with_a_filter_that_is_none_let_nobody_in(tmp_path: Path) -> None:
+    config = guarded(tmp_path)
+    given = {"bob": {"logon": True, "topic": [{"topic": "a", "read": "/a = = 1"}]}}
+    (tmp_path / "permissions").write_text(json.dumps(given))
+
+    async def visit(server: InstanceServer) -> None:
+        assert "auth" in await refusal(logged_on(server, "bob").__aenter__())
+        (told,) = events(server, "logon_denied")
+        assert "permissions of bob: '/a = = 1' is no filter" in told["text"]
+
+    in_instance(tmp_path / "data", config, visit)

@@ -1,0 +1,56 @@
+"""The model of modules: who is let in, what he may do, what a link says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from raylay.services.configuration.fields import Section
+from raylay.services.security.modules import ModuleConfig
+
+FILES = frozenset(("File", "SecretFile", "PublicKeyFile", "PasswordFileName"))
+"""Options that name a file."""
+
+
+def _texts(value: object) -> object:
+    # What YAML reads as a number or as true is a text to a module.
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: str(each).lower() if isinstance(each, bool) else str(each)
+        for name, each in value.items()
+        if each is not None
+    }
+
+
+class ModuleSettings(Section):
+    """A module, by its name or with options."""
+
+    module: Annotated[str, Field(min_length=1)]
+    options: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(default={})
+
+    def __repr_args__(self) -> Any:
+        yield "module", self.module
+        yield "options", ModuleConfig(self.module, self.options).shown()
+
+    def config(self, directory: Path) -> ModuleConfig:
+        """As an instance reads it. A relative path is taken from the directory."""
+        return ModuleConfig(
+            self.module,
+            {
+                name: str(directory / value) if name in FILES else value
+                for name, value in self.options.items()
+            },
+        )
+
+
+def _module(value: object) -> object:
+    return {"module": value} if isinstance(value, str) else value
+
+
+ModuleLike = str | Mapping[str, Any] | ModuleSettings
+"""A module as a script gives it."""
+Module = Annotated[ModuleSettings, BeforeValidator(_module)]
