@@ -12,7 +12,8 @@ frames.
       floor    tx: what is below is not needed any more
       expired  body: msgpack: [txid, publisher, sequence, reason] each
       counts   tx: folded_txid, counts: for status
-      answer   id, more: whether another one comes, n, error; body: whatever was asked for
+      answer   id, more: whether another one comes, n, error, reason; with the last one matches:
+               messages that there are; body: whatever was asked for
       event    event, details
 
     instance to owner
@@ -27,7 +28,8 @@ frames.
       names    body: msgpack: incarnation to the name of the instance that bears it
       serves   from now on it may deliver
       proxied  on, reachable: names of instances
-      ask      id, what (`sow`, `keys` or `status`), filter
+      ask      id, what (`sow`, `keys` or `status`), filter; of `sow` as well select, order_by, top,
+               skip
       stop     go away
 
 Both ends are of one version: they are started from one installation, so nothing is negotiated.
@@ -292,16 +294,55 @@ def counts(folded_txid: int, found: Mapping[str, Any]) -> bytes:
     return encode_frame({"c": "counts", "tx": folded_txid, "counts": dict(found)})
 
 
-def answer(number: int, body: bytes, *, count: int, more: bool = False, error: str = "") -> bytes:
+def answer(
+    number: int,
+    body: bytes,
+    *,
+    count: int,
+    more: bool = False,
+    matches: int = 0,
+    error: str = "",
+    reason: str = "",
+) -> bytes:
     """A part of the answer to `ask`.
 
     Args:
+        count: messages that it is of.
+        matches: with the last part: messages that there are.
         error: why there is none; empty: there is.
+        reason: of the error.
     """
     header: Header = {"c": "answer", "id": number, "n": count, "more": more}
+    if matches:
+        header["matches"] = matches
     if error:
-        header["error"] = error
+        header |= {"error": error, "reason": reason}
     return encode_frame(header, body)
+
+
+class Answer(NamedTuple):
+    """A part of what an owner answers.
+
+    Attributes:
+        more: whether another one comes.
+        error: why there is no answer; empty: there is one.
+        reason: of the error.
+        matches: with the last part: messages that there are.
+    """
+
+    body: bytes
+    more: bool
+    error: str
+    reason: str = ""
+    matches: int = 0
+
+
+def read_answer(header: Header, body: bytes) -> tuple[int, Answer]:
+    """The inverse of `answer`."""
+    matches = whole(header, "matches") if "matches" in header else 0
+    reason = str(header.get("reason") or "internal_error")
+    more, error = bool(header.get("more")), str(header.get("error") or "")
+    return whole(header, "id"), Answer(body, more, error, reason, matches)
 
 
 # -- the instance says ---------------------------------------------------------------------------
@@ -481,12 +522,37 @@ def read_proxied(header: Header) -> tuple[bool, frozenset[str]]:
     return bool(header.get("on")), frozenset(reachable)
 
 
-def ask(number: int, what: str, wanted: str = "") -> bytes:
-    """Asks about the messages that there are.
+class Question(NamedTuple):
+    """What is asked about the messages that there are.
 
-    Args:
+    Attributes:
         what: `sow`: the records of those that are available; `keys`: of all; `status`: of the
             queue, as JSON.
-        wanted: which messages; empty: all.
+        filter: which messages; empty: all.
+        select, order_by, top, skip: of `sow`; as of a query (services/sow/rows.py).
     """
-    return encode_frame({"c": "ask", "id": number, "what": what, "filter": wanted})
+
+    what: str
+    filter: str = ""
+    select: str = ""
+    order_by: str = ""
+    top: int | None = None
+    skip: int = 0
+
+
+_TEXTS = ("filter", "select", "order_by")
+
+
+def ask(number: int, question: Question) -> bytes:
+    """Asks that."""
+    given = {name: value for name, value in question._asdict().items() if value not in ("", None)}
+    return encode_frame({"c": "ask", "id": number, **given})
+
+
+def read_ask(header: Header) -> tuple[int, Question]:
+    """The inverse of `ask`."""
+    top = whole(header, "top") if "top" in header else None
+    wanted, select, order = (str(header.get(name) or "") for name in _TEXTS)
+    skip = whole(header, "skip") if "skip" in header else 0
+    question = Question(text(header, "what"), wanted, select, order, top, skip)
+    return whole(header, "id"), question

@@ -12,7 +12,7 @@ from typing import Any
 
 from raylay.services.expressions.expression import Expression
 from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.expressions.functions.registry import Functions
+from raylay.services.expressions.functions.registry import NOWHERE, Functions
 from raylay.services.messages.records import Run
 from raylay.services.messages.types.base import Types
 from raylay.services.queues.asking import REPEAT_US
@@ -35,6 +35,9 @@ from raylay.services.queues.refused import Refusal
 from raylay.services.queues.register import Register
 from raylay.services.queues.values import AVAILABLE, FROZEN, GONE, Message
 from raylay.services.queues.waiting import Contents
+
+PART_SPANNED = 4_096
+"""Transactions that a part of the queue spans, about: looked at in a turn, in 1 ms."""
 
 
 class QueueMachine(FoldedQueue):
@@ -389,25 +392,56 @@ class QueueMachine(FoldedQueue):
         """A message, if it is in the queue."""
         return self._known.get(key[0], {}).get(key[1])
 
+    def part(self, behind_txid: int = 0) -> list[Message]:
+        """The next messages of the queue, in order, of about `PART_SPANNED` transactions: none:
+        there are no more. What comes or goes between two calls is there or not.
+
+        Args:
+            behind_txid: that of the last message of the part before.
+        """
+        found: list[Message] = []
+        while not found:
+            arrivals = self._history.behind(behind_txid, PART_SPANNED)
+            if not arrivals:
+                break
+            for arrival in arrivals:
+                for publisher, ranges in arrival.parts():
+                    known = self._known.get(publisher)
+                    if known is None:
+                        continue
+                    for first, last in ranges:
+                        found += filter(None, map(known.get, range(first, last + 1)))
+            behind_txid = arrivals[-1].first_txid
+        return found
+
     def found(
         self, wanted: Expression | None = None, *, available: bool = False
     ) -> Iterator[Message]:
-        """The messages of the queue, as they are when the first one is asked for, in order.
+        """The messages of the queue, in order: as `part`.
 
         Args:
             wanted: those that it fits.
             available: those that nobody has and that no draft is about.
         """
-        every = [message for known in self._known.values() for message in known.values()]
-        every.sort(key=lambda message: message.txid)
-        for message in every:
-            if message.state == GONE or (available and message.state != AVAILABLE):
-                continue
-            if wanted is not None:
-                tree = self._contents.tree(message.txid)
-                if tree is None or not wanted.matches(tree, self._contents.around(message.txid)):
+        through_txid = self.folded_txid
+        part = self.part()
+        while part:
+            for message in part:
+                if message.txid > through_txid:
+                    return
+                if message.state == GONE or (available and message.state != AVAILABLE):
                     continue
-            yield message
+                if wanted is None or self.fits(message, wanted):
+                    yield message
+            part = self.part(part[-1].txid)
+
+    def fits(self, message: Message, wanted: Expression) -> bool:
+        """Whether a filter is true of a message."""
+        tree = self._contents.tree(message.txid)
+        if tree is None:
+            return False
+        around = self._contents.around(message.txid) if wanted.asks_around else NOWHERE
+        return wanted.matches(tree, around)
 
     def registers(self) -> dict[Key, Register]:
         """Whose each message of the queue is."""

@@ -9,9 +9,11 @@ messages have left the queue.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgpack
@@ -163,6 +165,19 @@ class History:
     def oldest(self) -> Arrival | None:
         """The arrival that has the oldest message of the queue. None: it is empty."""
         return self._arrivals[0] if self._arrivals else None
+
+    def behind(self, txid: int, most: int) -> list[Arrival]:
+        """The next arrivals that began behind this transaction id and have messages in the queue:
+        those of about so many transactions, one at least if there is one."""
+        arrivals, found, spanned = self._arrivals, [], 0
+        at = bisect_right(arrivals, txid, key=lambda each: each.first_txid)
+        for arrival in islice(arrivals, at, None):
+            if arrival.live:
+                found.append(arrival)
+                spanned += arrival.last_txid - arrival.first_txid + 1
+                if spanned >= most:
+                    break
+        return found
 
     def arrived(
         self,

@@ -19,13 +19,14 @@ from raylay.services.protocol.commands import (
     Sow,
     Subscribe,
 )
-from raylay.services.server.queue_keeper import Answer, QueueKeeper
+from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.overflow import Sent
 from raylay.services.telemetry.tracing import traced
 
 if TYPE_CHECKING:
     # Most instances have no queues.
+    from raylay.services.protocol.queue_control import Answer
     from raylay.services.queues.decisions import Consumer, Leased
     from raylay.services.queues.door import QueueDoor
 
@@ -252,6 +253,8 @@ class QueueClients:
 
     def acknowledge(self, client: QueueClient, command: QueueAck) -> None:
         """Acknowledges, expires or gives back what a filter fits."""
+        from raylay.services.protocol.queue_control import Question
+
         count = 0
 
         def told(answer: Answer) -> None:
@@ -263,7 +266,7 @@ class QueueClients:
         try:
             door = self._named(command.topic, command.message_type, client)
             control = self._keeper.controls[door.definition.stored_as]
-            control.ask("keys", command.filter, told)
+            control.ask(Question("keys", command.filter), told)
         except RemoteProtocolError as error:
             self._refuse(client, command.command_id, error)
 
@@ -277,7 +280,7 @@ class QueueClients:
             return 0
         if answer.error:
             self._refuse(
-                client, command.command_id, RemoteProtocolError(answer.error, "bad_filter")
+                client, command.command_id, RemoteProtocolError(answer.error, answer.reason)
             )
             return 0
         flat = msgpack.unpackb(answer.body, strict_map_key=False)
@@ -304,6 +307,8 @@ class QueueClients:
     # -- questions -----------------------------------------------------------------------------
     def status(self, client: QueueClient, command: QueueStatus) -> None:
         """How a queue is, as its owner says now, or all of them as of half a second ago."""
+        from raylay.services.protocol.queue_control import Question
+
         found = self._keeper.status().get("queues", {})
         try:
             if not command.topic:
@@ -323,7 +328,7 @@ class QueueClients:
                 self._say_status(client, command, control.status())
 
         try:
-            control.ask("status", "", told)
+            control.ask(Question("status"), told)
         except RemoteProtocolError:
             # Without its owner: as it was last heard of.
             self._say_status(client, command, found[name])
@@ -340,18 +345,19 @@ class QueueClients:
         Raises:
             RemoteProtocolError: an option is none of queues', or the owner does not answer now.
         """
-        for given, option in (
-            (command.order_by, "order_by"),
-            (command.select, "select"),
-            (command.keys is not None, "keys"),
-            (command.as_of, "as_of"),
+        from raylay.services.protocol.queue_control import Question
+
+        for given, why in (
+            (command.keys is not None, "keys: messages of a queue have none: give a filter"),
+            (command.as_of, "as_of: a queue keeps no history: replay its underlying topic"),
         ):
             if given:
-                raise RemoteProtocolError(
-                    f"{option} is no option of a queue: leave it out", "not_supported"
-                )
+                raise RemoteProtocolError(why, "not_supported")
+        question = Question(
+            "sow", command.filter, command.select, command.order_by, command.top_n, command.skip_n
+        )
         rows = _Rows(client, command)
-        self._keeper.controls[door.definition.stored_as].ask("sow", command.filter, rows.told)
+        self._keeper.controls[door.definition.stored_as].ask(question, rows.told)
 
 
 class _Rows:
@@ -361,7 +367,6 @@ class _Rows:
         self._client = client
         self._command = command
         self._has_begun = False
-        self._seen = 0
         self._sent = 0
 
     def told(self, answer: Answer) -> None:
@@ -373,7 +378,7 @@ class _Rows:
         if answer.error and not self._has_begun:
             client.send(
                 codec.acknowledgment(
-                    "processed", command.command_id, "bad_filter", answer.error, sub=query
+                    "processed", command.command_id, answer.reason, answer.error, sub=query
                 )
             )
             return
@@ -384,7 +389,7 @@ class _Rows:
             client.send(codec.group_begin(query))
         self._rows(answer)
         if not answer.more:
-            client.send(codec.group_end(query, self._sent, self._seen))
+            client.send(codec.group_end(query, self._sent, answer.matches))
             if "completed" in command.acks:
                 client.send(codec.acknowledgment("completed", command.command_id, sub=query))
         client.sent(Sent.ANSWERS)
@@ -395,12 +400,7 @@ class _Rows:
         body, at = answer.body, 0
         while at < len(body):
             end = at + int.from_bytes(body[at : at + 4], "little")
-            self._seen += 1
-            is_wanted = self._seen > command.skip_n and (
-                command.top_n is None or self._sent + len(rows) < command.top_n
-            )
-            if is_wanted:
-                rows.append(body[at:end])
+            rows.append(body[at:end])
             if len(rows) == command.batch:
                 self._send(rows)
                 rows = []

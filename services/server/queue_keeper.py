@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.core.feature import Batch, Folds
 from raylay.services.errors import ConfigurationError, RaylayError, RemoteProtocolError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     # Most instances have no queues.
     from raylay.services.core.queues import Queues
     from raylay.services.messages.topic_book import QueueTopics
-    from raylay.services.protocol.queue_control import Delivery
+    from raylay.services.protocol.queue_control import Answer, Delivery, Question
     from raylay.services.queues.decisions import Consumer, Key, Leased
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.door import Asked, QueueDoor
@@ -50,19 +50,6 @@ class Deliverer(Protocol):
         since_us: int,
     ) -> None:
         """Sends messages, their records as they lie in the journal; `since_us`: see `Delivery`."""
-
-
-class Answer(NamedTuple):
-    """A part of what an owner answers.
-
-    Attributes:
-        more: whether another one comes.
-        error: why there is no answer; empty: there is one.
-    """
-
-    body: bytes
-    more: bool
-    error: str
 
 
 class QueueControl:
@@ -148,7 +135,8 @@ class QueueControl:
             self._to_judge.clear()
             asked, self._asked = self._asked, {}
             for told in asked.values():
-                told(Answer(b"", False, f"the owner of queue {self.name} has ended: try again"))
+                why = f"the owner of queue {self.name} has ended: try again"
+                told(self._control.Answer(b"", False, why, "not_ready"))
             self.process.lost()
 
     def say(self, frame: bytes) -> None:
@@ -217,11 +205,10 @@ class QueueControl:
             self.say(control.bounce(decision.consumer, decided.bounced))
 
     # -- questions -----------------------------------------------------------------------------
-    def ask(self, what: str, wanted: str, told: Callable[[Answer], None]) -> None:
+    def ask(self, question: Question, told: Callable[[Answer], None]) -> None:
         """Asks the owner of its messages.
 
         Args:
-            what, wanted: as of `queue_control.ask`.
             told: called with each part of the answer.
 
         Raises:
@@ -235,17 +222,16 @@ class QueueControl:
             )
         self._asked_last += 1
         self._asked[self._asked_last] = told
-        self.connection.send(self._control.ask(self._asked_last, what, wanted))
+        self.connection.send(self._control.ask(self._asked_last, question))
 
     def _answered(self, header: Header, body: bytes) -> None:
-        number = self._control.whole(header, "id")
+        number, answer = self._control.read_answer(header, body)
         told = self._asked.get(number)
         if told is None:
             return
-        more, error = bool(header.get("more")), str(header.get("error") or "")
-        if not more:
+        if not answer.more:
             del self._asked[number]
-        told(Answer(body, more, error))
+        told(answer)
 
     def status(self) -> dict[str, Any]:
         """For the instance's status."""

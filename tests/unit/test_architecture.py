@@ -132,8 +132,8 @@ ROOMS: dict[str, frozenset[str]] = {
             "telemetry transports"
         ),
         "programs": (
-            "expressions messages plugins protocol queues replication server storage telemetry "
-            "transports"
+            "expressions messages plugins protocol queues replication server sow storage "
+            "telemetry transports"
         ),
         "fabric": "client configuration messages replication security server telemetry topology",
         "reports": "",

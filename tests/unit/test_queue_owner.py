@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from raylay.services.errors import StorageError
-from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.messages.records import (
+    Command,
+    RecordBuilder,
+    Run,
+    iterate_records,
+    run_of,
+    scan,
+)
 from raylay.services.messages.types.registry import MessageTypes
-from raylay.services.programs.queue_owner.answering import RANGES_AT_ONCE, key_parts
+from raylay.services.programs.queue_owner.answering import (
+    RANGES_AT_ONCE,
+    READ_AT_ONCE,
+    Answering,
+    key_parts,
+)
 from raylay.services.programs.queue_owner.beginning import beginning, begun, rules_of, start_of
 from raylay.services.programs.queue_owner.bodies import Bodies
+from raylay.services.protocol import queue_control as control
+from raylay.services.protocol.frames import FrameReader
 from raylay.services.protocol.queue_control import Begin
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import Drafts
-from raylay.services.queues.rebuilding import Snapshot
+from raylay.services.queues.machine import PART_SPANNED, QueueMachine
+from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.records import Acknowledgment, pack_acknowledgment
 from raylay.services.server.config import QueueOwnerConfig
 from raylay.storage.queue import MemoryQueueStore, StoredQueue
 
@@ -196,3 +215,116 @@ def test_messages_far_apart_are_told_in_answers_that_one_turn_takes() -> None:
     ]
     assert sum(count for _, count in parts) == len(keys)
     assert key_parts([]) == [({}, 0)]
+
+
+# -- what it answers -----------------------------------------------------------------------------
+
+
+class Told:
+    """An instance: what it was answered."""
+
+    is_open = may_write = True
+
+    def __init__(self) -> None:
+        self._reader = FrameReader()
+        self.is_rows = True
+        self.rows: list[int] = []
+        self.messages = 0
+        self.last: dict[str, Any] = {}
+
+    def send(self, frame: bytes) -> None:
+        for found in self._reader.feed(frame):
+            self.last = dict(found.header)
+            self.messages += found.header["n"]
+            if self.is_rows:
+                self.rows += [each.sequence for each in iterate_records(bytes(found.body))]
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+
+class Owner:
+    """Answers about the queue of a journal; `passes`: what each pass of its loop has read."""
+
+    def __init__(self, count: int) -> None:
+        self.journal = Journal(count, each=500)
+        self.passes = [0]
+        definition = QueueDefinition("work", "json", underlying="orders", kind="local")
+        found = bodies(self.journal, 1 << 30)
+        found.keep(self.journal.runs)
+        read = found.record
+
+        def record(txid: int) -> bytes:
+            self.passes[-1] += 1
+            return read(txid)
+
+        found.record = record  # type: ignore[method-assign]
+        types = MessageTypes()
+        self.machine = QueueMachine(definition, "a", OWN, found, Start(), types=types)
+        self.machine.fold(self.journal.runs, 0)
+        self.told = Told()
+        told: Any = self.told
+        self.answering = Answering(self.machine, found, types["json"], BUILT_IN, told, told)
+
+    def ask(self, *questions: control.Question) -> Told:
+        """Asks all of them at once."""
+
+        async def run() -> None:
+            asked = []
+            for number, each in enumerate(questions, 1):
+                (frame,) = FrameReader().feed(control.ask(number, each))
+                asked.append(asyncio.ensure_future(self.answering.answer(frame.header)))
+            while not all(each.done() for each in asked):
+                self.passes.append(0)
+                await asyncio.sleep(0)
+            await asyncio.gather(*asked)
+
+        self.told.is_rows = questions[0].what == "sow"
+        asyncio.run(run())
+        return self.told
+
+
+def test_a_query_of_a_queue_is_as_one_of_a_topic() -> None:
+    owner = Owner(1_000)
+    told = owner.ask(control.Question("sow", "/n > 10", "-/,+/n", "/n DESC", 3, 1))
+    assert told.rows == [999, 998, 997]
+    assert (told.last["n"], told.last["matches"], told.last["more"]) == (3, 990, False)
+    assert owner.ask(control.Question("sow", order_by="n")).last["reason"] == "bad_order_by"
+    assert owner.ask(control.Question("keys", "/n ==")).last["reason"] == "bad_filter"
+
+
+def test_however_many_messages_and_questions_there_are_a_pass_of_the_loop_is_short() -> None:
+    owner = Owner(8_000)
+    parts, behind_txid = [], 0
+    while part := owner.machine.part(behind_txid):
+        parts.append(len(part))
+        behind_txid = part[-1].txid
+    assert sum(parts) == 8_000
+    assert max(parts) <= PART_SPANNED + 1_024
+    questions = [control.Question("sow", "/n = 7")] * 3
+    told = owner.ask(*questions, control.Question("sow", top=2))
+    assert sorted(told.rows) == [1, 2, 7, 7, 7]
+    # Three of them read each message, for its filter; one of them in each pass.
+    assert sum(owner.passes) >= 24_000
+    assert max(owner.passes) <= READ_AT_ONCE + 1
+
+
+def test_what_is_looked_for_is_told_part_by_part() -> None:
+    owner = Owner(10_000)
+    told = owner.ask(control.Question("keys"))
+    assert told.messages == 10_000 and told.last["more"] is False
+    # Without a filter nothing is read.
+    assert sum(owner.passes) == 0
+
+
+def test_what_goes_while_a_query_runs_is_not_in_the_next_part() -> None:
+    owner = Owner(10_000)
+    first = owner.machine.part()
+    assert len(first) < 6_000
+    said = pack_acknowledgment(Acknowledgment({PUBLISHER: [(1, 6_000)]}))
+    command = Command.QUEUE_ACKNOWLEDGMENT
+    record = RecordBuilder(9, "work", "json").build(1, said, 0, command=command)
+    run = run_of(scan(record)[0], record)
+    run.first_txid = owner.journal.runs[-1].last_txid + 1
+    owner.machine.fold([run], 0)
+    assert owner.machine.part(first[-1].txid)[0].sequence == 6_001

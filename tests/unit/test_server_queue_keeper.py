@@ -456,7 +456,8 @@ def test_by_filter_the_owner_finds_them_and_the_instance_does_it(how: str, write
     assert len(bench.authored) == writes and len(owner.said("cancel")) == 1 - writes
     bench.clients.acknowledge(client, QueueAck("work", "", "f", "/n", how))
     (ask,) = owner.said("ask")
-    bench.says(control.answer(ask.header["id"], b"", count=0, error="no filter"))
+    number = ask.header["id"]
+    bench.says(control.answer(number, b"", count=0, error="no filter", reason="bad_filter"))
     assert client.said("ack")[0].header["reason"] == "bad_filter"
 
 
@@ -491,12 +492,15 @@ def test_rows_come_in_groups_as_asked() -> None:
     client, owner = bench.client(), bench.owner()
     door = bench.clients.find("work", "")
     assert door is not None
-    sow = Sow("w", "work", "", "w", frozenset(), batch=1, top_n=2, skip_n=1)
+    asked: dict[str, Any] = {"filter": "/n > 1", "select": "-/", "order_by": "/n", "skip_n": 1}
+    sow = Sow("w", "work", "", "w", frozenset(), batch=1, top_n=0, **asked)
     bench.clients.sow(client, sow, door)
     (ask,) = owner.said("ask")
-    number = ask.header["id"]
-    bench.says(control.answer(number, RECORDS[0], count=1, more=True))
-    bench.says(control.answer(number, RECORDS[1] + RECORDS[2], count=2))
+    # What is not wanted the owner does not send.
+    number, question = control.read_ask(ask.header)
+    assert question == control.Question("sow", "/n > 1", "-/", "/n", 0, 1)
+    bench.says(control.answer(number, RECORDS[1], count=1, more=True))
+    bench.says(control.answer(number, RECORDS[2], count=1, matches=3))
     bench.says(control.answer(number, RECORDS[0], count=1))
     assert [frame.header["c"] for frame in client.frames] == [
         "ack", "group_begin", "sow", "sow", "group_end"
@@ -504,8 +508,26 @@ def test_rows_come_in_groups_as_asked() -> None:
     assert [frame.body for frame in client.said("sow")] == RECORDS[1:]
     end = client.said("group_end")[0].header
     assert (end["n"], end["matches"]) == (2, 3)
-    with pytest.raises(RemoteProtocolError, match="order_by"):
-        bench.clients.sow(client, Sow("w", "work", "", "w", frozenset(), order_by="/n"), door)
+    given: list[tuple[dict[str, Any], str]] = [
+        ({"as_of": "0"}, "no history"),
+        ({"keys": frozenset((b"k",))}, "have none"),
+    ]
+    for wrong, why in given:
+        with pytest.raises(RemoteProtocolError, match=why) as refused:
+            bench.clients.sow(client, Sow("w", "work", "", "w", frozenset(), **wrong), door)
+        assert refused.value.reason == "not_supported"
+
+
+def test_what_the_owner_refuses_of_a_query_is_said_with_its_reason() -> None:
+    bench = Bench()
+    client, owner = bench.client(), bench.owner()
+    door = bench.clients.find("work", "")
+    assert door is not None
+    bench.clients.sow(client, Sow("w", "work", "", "w", frozenset(), order_by="n"), door)
+    number = owner.said("ask")[0].header["id"]
+    bench.says(control.answer(number, b"", count=0, error="no order", reason="bad_order_by"))
+    assert [frame.header["c"] for frame in client.frames] == ["ack"]
+    assert client.said("ack")[0].header["reason"] == "bad_order_by"
 
 
 def test_what_expires_and_what_owners_report_are_events() -> None:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 
 import msgpack
 
-from raylay.services.errors import ExpressionError, RaylayError
+from raylay.services.errors import ExpressionError, RaylayError, RemoteProtocolError
 from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, refusal
 from raylay.services.expressions.functions.registry import Functions
+from raylay.services.messages.types.base import MessageType
 from raylay.services.programs.queue_owner.bodies import Bodies
 from raylay.services.protocol import queue_control as control
 from raylay.services.protocol.frames import Header
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.records import keys_of
+from raylay.services.queues.values import AVAILABLE, GONE, Message
+from raylay.services.sow.rows import QueueRows, RowTerms
 from raylay.services.transports.framed import FramedConnection, Outbox
 
-LOOKED_AT_ONCE = 200
+READ_AT_ONCE = 100
+"""Messages that one turn reads and asks a filter of; deliveries come in between."""
 RANGES_AT_ONCE = 2_048
 """Of messages that are acknowledged by a filter: an instance takes as many in 3 ms."""
+KEYS_AT_ONCE = 4_096
+"""Messages that are acknowledged by a filter and told of together."""
 ROWS_BYTES = 256 * 1024
 PAUSE_S = 0.005
 """While the instance does not read."""
@@ -52,31 +60,37 @@ class Answering:
         self,
         machine: QueueMachine,
         bodies: Bodies,
+        kind: MessageType,
         functions: Functions,
         instance: FramedConnection,
         outbox: Outbox,
     ) -> None:
         self._machine = machine
         self._bodies = bodies
+        self._kind = kind
         self._functions = functions
+        self._turns = _Turns()
         self._instance = instance
         self._outbox = outbox
 
     async def answer(self, header: Header) -> None:
         """Answers one question, in turns."""
-        number = control.whole(header, "id")
-        what = control.text(header, "what")
+        number, question = control.read_ask(header)
         try:
-            wanted = self._wanted(control.text(header, "filter"))
-            if what == "status":
+            wanted = self._wanted(question.filter)
+            if question.what == "status":
                 body = json.dumps(self._machine.status()).encode()
                 self._instance.send(control.answer(number, body, count=0))
-            elif what == "keys":
+            elif question.what == "keys":
                 await self._keys(number, wanted)
             else:
-                await self._rows(number, wanted)
+                terms = RowTerms(question.select, question.order_by, question.top, question.skip)
+                await self._rows(number, wanted, QueueRows(terms, self._kind))
         except RaylayError as error:
-            self._instance.send(control.answer(number, b"", count=0, error=str(error)))
+            reason = getattr(error, "reason", "") or "storage_error"
+            self._instance.send(
+                control.answer(number, b"", count=0, error=str(error), reason=reason)
+            )
         self._outbox.flush()
 
     def _wanted(self, text: str) -> Expression | None:
@@ -85,41 +99,129 @@ class Answering:
         try:
             return expression(text, SUBSCRIPTION, self._functions)
         except ExpressionError as error:
-            raise RaylayError(refusal(text, error)) from None
+            raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
+
+    async def _each(
+        self, wanted: Expression | None, *, available: bool, reads: Callable[[], bool]
+    ) -> AsyncIterator[Message]:
+        """The messages that there are when each is come to, in turns that are short however many
+        there are.
+
+        Args:
+            reads: whether a message that passes is read.
+        """
+        machine, through_txid, seen = self._machine, self._machine.folded_txid, 0
+        await self._turns.next()
+        part = machine.part()
+        while part:
+            for message in part:
+                if wanted is not None or reads():
+                    seen += 1
+                    if seen % READ_AT_ONCE == 0:
+                        await self._turns.next()
+                if message.txid > through_txid:
+                    return
+                if message.state == GONE or (available and message.state != AVAILABLE):
+                    continue
+                if wanted is None or machine.fits(message, wanted):
+                    yield message
+            await self._turns.next()
+            part = machine.part(part[-1].txid)
 
     async def _keys(self, number: int, wanted: Expression | None) -> None:
         found: list[tuple[int, int]] = []
-        for at, message in enumerate(self._machine.found(wanted), 1):
+        async for message in self._each(wanted, available=False, reads=bool):
             found.append(message.key)
-            if not at % LOOKED_AT_ONCE:
-                await asyncio.sleep(0)
+            if len(found) >= KEYS_AT_ONCE:
+                await self._say_keys(number, found, more=True)
+                found = []
+        await self._say_keys(number, found, more=False)
+
+    async def _say_keys(self, number: int, found: list[tuple[int, int]], *, more: bool) -> None:
         parts = key_parts(found)
         for at, (flat, count) in enumerate(parts, 1):
-            more = at < len(parts)
+            is_more = more or at < len(parts)
             body = msgpack.packb(flat)
-            self._instance.send(control.answer(number, body, count=count, more=more))
+            self._instance.send(control.answer(number, body, count=count, more=is_more))
             self._outbox.flush()
-            if more:
+            if is_more:
                 # Each part is a turn of the instance, between which it does everything else.
                 await asyncio.sleep(PAUSE_S)
 
-    async def _rows(self, number: int, wanted: Expression | None) -> None:
-        rows: list[bytes] = []
-        size_bytes = 0
-        for at, message in enumerate(self._machine.found(wanted, available=True), 1):
-            record = self._bodies.record(message.txid)
-            if rows and size_bytes + len(record) > ROWS_BYTES:
-                self._say(number, rows, more=True)
-                rows, size_bytes = [], 0
-                while self._instance.is_open and not self._instance.may_write:
-                    await asyncio.sleep(PAUSE_S)
-            rows.append(record)
-            size_bytes += len(record)
-            if not at % LOOKED_AT_ONCE:
-                await asyncio.sleep(0)
-        self._say(number, rows, more=False)
+    async def _rows(self, number: int, wanted: Expression | None, rows: QueueRows) -> None:
+        sending = _Sending(self, number)
+        async for message in self._each(wanted, available=True, reads=lambda: rows.reads):
+            if not rows.reads:
+                rows.passed()
+                continue
+            row = rows.put(message.txid, self._bodies.record(message.txid))
+            if row is not None:
+                await sending.put(row)
+        while rest := rows.rest():
+            for row in rest:
+                await sending.put(row)
+            await self._turns.next()
+        sending.say(more=False, matches=rows.matches)
 
-    def _say(self, number: int, rows: list[bytes], *, more: bool) -> None:
-        frame = control.answer(number, b"".join(rows), count=len(rows), more=more)
+    def say(self, frame: bytes) -> None:
+        """Tells the instance, now."""
         self._instance.send(frame)
         self._outbox.flush()
+
+    async def until_it_reads(self) -> None:
+        """Waits while the instance does not read what it was told."""
+        while self._instance.is_open and not self._instance.may_write:
+            await asyncio.sleep(PAUSE_S)
+
+
+class _Turns:
+    """Lets questions go on, one in each pass of the loop: however many there are, a pass is short.
+
+    Invariant: while somebody waits, `_next` is to be called.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def next(self) -> None:
+        """Waits for its turn."""
+        loop = asyncio.get_running_loop()
+        mine = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._next)
+        self._waiting.append(mine)
+        await mine
+
+    def _next(self) -> None:
+        mine = self._waiting.popleft()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+        if not mine.done():
+            mine.set_result(None)
+
+
+class _Sending:
+    """Rows on their way to the instance."""
+
+    def __init__(self, answering: Answering, number: int) -> None:
+        self._answering = answering
+        self._number = number
+        self._rows: list[bytes] = []
+        self._size_bytes = 0
+
+    async def put(self, row: bytes) -> None:
+        """One more."""
+        if self._rows and self._size_bytes + len(row) > ROWS_BYTES:
+            self.say(more=True)
+            await self._answering.until_it_reads()
+        self._rows.append(row)
+        self._size_bytes += len(row)
+
+    def say(self, *, more: bool, matches: int = 0) -> None:
+        """Those that there are."""
+        rows, self._rows, self._size_bytes = self._rows, [], 0
+        self._answering.say(
+            control.answer(
+                self._number, b"".join(rows), count=len(rows), more=more, matches=matches
+            )
+        )

@@ -244,7 +244,12 @@ class OwnerServer:
             self._traces.subscribed(each)
         self._folded_txid = snapshot.after_txid
         self._answering = Answering(
-            machine, self._bodies, self._functions, self._instance, self._outbox
+            machine,
+            self._bodies,
+            self._types[definition.message_type],
+            self._functions,
+            self._instance,
+            self._outbox,
         )
 
     # -- a turn --------------------------------------------------------------------------------
