@@ -99,7 +99,7 @@ def test_a_rate_is_an_upper_bound(
     start(client, "s", "orders", rate=rate)
     if wanted_s:
         assert [n for _, n in received(client, 200)] == list(range(1, 400, 2))
-        assert wanted_s - 0.1 <= time.monotonic() - began_s < wanted_s * 5
+        assert wanted_s - 0.1 <= time.monotonic() - began_s < wanted_s * 20
         assert client.ack(a="completed").header["cid"] == "s"
         return
     size_bytes = 0

@@ -21,6 +21,7 @@ from typing import IO, Any
 import pytest
 from end_to_end.watched_instance import READ_ON_THE_LOOP
 
+from raylay.services.fabric.plan import free_port
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import (
     Kind,
@@ -63,24 +64,31 @@ class Client:
     def send(self, header: Header, body: bytes = b"") -> None:
         self.socket.sendall(encode_frame(header, body))
 
-    def next(self, wanted: Any = lambda frame: True) -> Frame:
-        """The next frame that is wanted; those before it are dropped."""
+    def next(self, wanted: Any = lambda frame: True, *, kept: str = "") -> Frame:
+        """The next frame that is wanted. Those before it are dropped, but for those of the command
+        `kept`, which stay to be read."""
+        stay: list[Frame] = []
         while True:
             while self.frames:
                 frame = self.frames.pop(0)
                 if wanted(frame):
+                    self.frames[:0] = stay
                     return frame
+                if frame.header["c"] == kept:
+                    stay.append(frame)
             data = self.socket.recv(1 << 18)
             if not data:
                 raise EOFError("the server closed the connection")
             self.frames += self.reader.feed(data)
 
     def ack(self, **values: Any) -> Frame:
+        """The next ack of these values. Deliveries that came before it stay."""
         return self.next(
             lambda frame: (
                 frame.header["c"] == "ack"
                 and all(frame.header.get(key) == value for key, value in values.items())
-            )
+            ),
+            kept="p",
         )
 
     def closed(self) -> bool:
@@ -106,7 +114,8 @@ class Client:
             lambda frame: (
                 frame.header.get("a") == "persisted"
                 and (frame.header.get("s", 0) >= sequence or frame.header["status"] == "failure")
-            )
+            ),
+            kept="p",
         )
         assert frame.header["status"] == "success", frame.header
 
@@ -227,11 +236,9 @@ def servers() -> Iterator[Servers]:
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
+    """Ports that no connection takes meanwhile, nor while their server is away."""
+    taken: set[int] = set()
+    return [free_port(taken) for _ in range(count)]
 
 
 def single(servers: Servers, path: Path, **values: Any) -> Server:
@@ -567,9 +574,9 @@ def test_the_newer_of_two_connections_with_one_name_stays(servers: Servers, tmp_
 def test_heartbeats(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     client = Client(server.address, "client")
-    client.send({"c": "heartbeat", "o": {"start_s": 0.2}, "cid": "h"})
+    client.send({"c": "heartbeat", "o": {"start_s": 0.5}, "cid": "h"})
     client.ack(cid="h")
-    for _ in range(4):
+    for _ in range(2):
         client.next(lambda frame: frame.header["c"] == "heartbeat")
         client.send({"c": "heartbeat"})
     assert client.next(lambda frame: frame.header["c"] == "ack").header["reason"] == "heartbeat"

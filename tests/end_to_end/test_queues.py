@@ -34,22 +34,6 @@ class Consumer(Client):
         self.builder = RecordBuilder(self.answer["publisher"], queue, "json")
         self.sub(**options)
 
-    def next(self, wanted: Any = lambda frame: True) -> Frame:
-        """The next frame that is wanted. Deliveries before it stay for `take`: they are leased."""
-        kept: list[Frame] = []
-        while True:
-            while self.frames:
-                frame = self.frames.pop(0)
-                if wanted(frame):
-                    self.frames[:0] = kept
-                    return frame
-                if frame.header["c"] == "p":
-                    kept.append(frame)
-            data = self.socket.recv(1 << 18)
-            if not data:
-                raise EOFError("the server closed the connection")
-            self.frames += self.reader.feed(data)
-
     def sub(self, **options: Any) -> Frame:
         self.send(
             {"c": "subscribe", "sub": "s", "t": self.queue, "mt": "json", "cid": "s", "o": options}

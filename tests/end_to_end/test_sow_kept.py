@@ -203,10 +203,13 @@ def test_what_waits_for_a_store_that_fails_is_bounded(
                 life.server._sow.check()
                 assert not life.events("sow_store_caught_up") and not publishing.done()
                 await until(lambda: life.server._sow._commit is None)
-            assert 400_000 < feature.unsaved_bytes < 500_000
+            # A record that is published while the one before it is written counts twice meanwhile.
+            assert 350_000 < feature.unsaved_bytes < 500_000
             full = False
             await publishing
-            assert len(life.bodies()) == 30 and life.server.status()["state"] == "ready"
+            # The last of them are folded behind their acks, and a slow disk may be behind again.
+            await until(lambda: len(life.bodies()) == 30 and not life.status()["pending_bytes"])
+            await until(lambda: life.server.status()["state"] == "ready")
             assert len(life.events("sow_store_caught_up")) == len(life.events("sow_store_behind"))
             full = True
             await life.publish("orders", *range(2), text="z" * 40_000)

@@ -266,6 +266,7 @@ def test_what_lmdb_gave_up_is_not_closed_beneath_a_reader(tmp_path: Path) -> Non
     with environment.begin(write=True) as transaction:
         transaction.put(b"key", b"value")
     values: list[bytes] = []
+    failed = threading.Event()
 
     def write() -> None:
         with environment.begin(write=True) as transaction:
@@ -275,6 +276,7 @@ def test_what_lmdb_gave_up_is_not_closed_beneath_a_reader(tmp_path: Path) -> Non
         with meta_page_not_writable(path), pytest.raises(lmdb.Error):
             write()
         values.append(b"failed")
+        failed.set()
         write()
         with environment.begin() as transaction:
             values.append(transaction.get(b"key"))
@@ -283,7 +285,8 @@ def test_what_lmdb_gave_up_is_not_closed_beneath_a_reader(tmp_path: Path) -> Non
     with environment.begin(buffers=True) as transaction:
         held = transaction.get(b"key")
         other.start()
-        other.join(0.3)
+        assert failed.wait(COMMIT_TIMEOUT_S)
+        other.join(0.2)
         # It waits for this one: LMDB's environment, and the map, are those of the beginning.
         assert values == [b"failed"]
         assert bytes(held) == b"value"

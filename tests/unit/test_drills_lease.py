@@ -108,7 +108,8 @@ def test_a_lease_ends_with_its_step() -> None:
     lease.last(0.1)
     assert lease.await_end() == []
     assert asked[0] == 0.5 and asked[-1] == 0.0
-    assert all(0 < seconds <= 0.1 for seconds in asked[-2:-1])
+    # As long as at the beginning, or what is left: its thread may not have run meanwhile.
+    assert all(seconds == 0.5 or 0 < seconds <= 0.1 for seconds in asked[:-1])
 
 
 def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

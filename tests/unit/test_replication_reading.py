@@ -175,9 +175,12 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
         threads = [threading.Thread(target=scrape) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for number in range(1, steps + 1):
-            working.step(number)
-            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            for number in range(1, steps + 1):
+                working.step(number)
+                await asyncio.sleep(0)
+                while len(seen) < number // 16:  # a busy machine may not run the readers for long
+                    await asyncio.sleep(0.001)
         ended.set()
         for thread in threads:
             await asyncio.to_thread(thread.join)
