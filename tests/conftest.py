@@ -3,6 +3,7 @@ Ray or a Spark stays together, and the rest goes where there is time."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ TOGETHER = ("cluster", "pipeline")
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("raylay", deadline=None)
 settings.load_profile("raylay")
+# Who starts the tests in the background lets them ignore Ctrl-C, and what they start inherits it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

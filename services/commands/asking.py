@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.messages import client_options
 from raylay.services.commands.options import FabricOption, GroupOption, ServerOption
 from raylay.services.commands.printing import print_message
@@ -55,7 +55,7 @@ def sow(
     name = client or f"raylay-sow-{os.getpid()}"
     try:
         with client_options(fabric, group, server, name) as options:
-            asyncio.run(_print_records(options, topic, asked, as_json))
+            run_async(_print_records(options, topic, asked, as_json))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 

@@ -1,13 +1,15 @@
-"""Ctrl-C and SIGTERM while a command does what cannot be left half done without a word."""
+"""Ctrl-C and SIGTERM while a command waits, or does what cannot be left half done silently."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 INTERRUPTED = 130
 """The exit code, as shells have it."""
@@ -15,6 +17,34 @@ GRACE_S = 10.0
 """So long may take what is put in order after the first one."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ENDING = b"raylay: ended at once\n"
+Result = TypeVar("Result")
+
+
+def run_async(work: Coroutine[Any, Any, Result]) -> Result:
+    """`asyncio.run`, and a Ctrl-C is heard at once whenever it comes. Asyncio alone hears at once
+    what comes while it waits; one that comes just before it waits, or to another thread, only when
+    something else happens: on an idle connection, seconds later.
+
+    Raises:
+        KeyboardInterrupt: it came, and `work` ended by it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(work)  # It is not told of Ctrl-C.
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        heard, told = os.pipe()
+        for end in (heard, told):
+            os.set_blocking(end, False)
+        loop.add_reader(heard, os.read, heard, 1024)
+        # The kernel's handler writes here, wherever the program is.
+        before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        try:
+            return runner.run(work)
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(heard)
+            os.close(heard)
+            os.close(told)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from raylay.services.commands.consuming import consume
+from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.options import (
     FabricOption,
     GroupOption,
@@ -100,7 +100,7 @@ def publish(
     name = client or f"raylay-publish-{os.getpid()}"
     with client_options(fabric, group, server, name, trace_all=trace) as options:
         values = {"message_type": message_type, "key": key.encode()}
-        done = asyncio.run(publish_lines(options, topic, body, values, delta=delta))
+        done = run_async(publish_lines(options, topic, body, values, delta=delta))
     _tell(done, as_json)
 
 
@@ -135,7 +135,7 @@ def delete(
     delete_body(**what)  # Raises before anybody is connected to.
     name = client or f"raylay-delete-{os.getpid()}"
     with client_options(fabric, group, server, name) as options:
-        done = asyncio.run(_delete(options, topic, message_type, what))
+        done = run_async(_delete(options, topic, message_type, what))
     _tell(done, as_json)
 
 
@@ -219,9 +219,9 @@ def subscribe(
     try:
         with client_options(fabric, group, server, name) as options:
             if backlog:
-                asyncio.run(consume(options, topic, content, backlog, ack, count, as_json))
+                run_async(consume(options, topic, content, backlog, ack, count, as_json))
             else:
-                asyncio.run(_subscribe(options, topic, sow, wanted, count, as_json, focused))
+                run_async(_subscribe(options, topic, sow, wanted, count, as_json, focused))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.messages import client_options
 from raylay.services.commands.options import FabricOption, GroupOption, ServerOption, running
 from raylay.services.commands.publishing import INTERRUPTED
@@ -155,6 +155,6 @@ def _with_client(
 
     try:
         with client_options(fabric, group, server, f"raylay-queue-{os.getpid()}") as options:
-            asyncio.run(run(options))
+            run_async(run(options))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.options import CONNECT_TIMEOUT_S, FabricOption, running
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
 from raylay.services.sow.comparison import Comparison, Difference, differ, held
@@ -113,7 +114,7 @@ def diff_command(
     settings = FabricSettings.from_json(record.settings)
     topics = _topics(settings, (here, there), topic)
     known = {server.instance: server for server in servers(settings, record, None)}
-    found = asyncio.run(_compare((known[here], known[there]), topics, wait_s))
+    found = run_async(_compare((known[here], known[there]), topics, wait_s))
     for each in found:
         if as_json:
             typer.echo(json.dumps(as_object(each, here, there)))

@@ -47,6 +47,21 @@ Fabric.start = start
 sys.argv = ["raylay", "up", *sys.argv[1:]]
 entry.main()
 """
+# It comes to a thread that Python has no handler for: who waits is not woken by it.
+ELSEWHERE = """
+import asyncio, signal, threading
+from raylay.services.commands.interrupts import run_async
+def interrupt():
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+async def idle():
+    print("begun", flush=True)
+    threading.Timer(0.1, interrupt).start()
+    await asyncio.sleep(60)
+try:
+    run_async(idle())
+except KeyboardInterrupt:
+    print("ended", flush=True)
+"""
 UP = """
 import pathlib, sys, time
 from raylay.services.fabric.holding import StartHolds
@@ -85,6 +100,10 @@ def test_a_program_that_hears_nothing_has_some_seconds() -> None:
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=ANSWERED_S)[1]
     assert (told, process.returncode) == ("it is ending\nraylay: ended at once\n", 130)
+
+
+def test_who_waits_hears_of_it_whenever_it_comes() -> None:
+    assert begun(ELSEWHERE).communicate(timeout=ANSWERED_S)[0] == "ended\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
