@@ -44,7 +44,7 @@ RATE_PER_S = 20.0
 """Of each region."""
 WORK_S = 0.01
 """That a message takes the consumer that acknowledges each by itself."""
-HOLD_S = 0.25
+HOLD_S = 0.5
 """That the other one has a message before it acknowledges it."""
 TICK_S = 0.05
 NETWORK_US = 250_000
@@ -71,6 +71,7 @@ class Producer:
 
     name: str
     group: str
+    queue: str = DRILL_QUEUE
     client: Client | None = None
     store: MemoryPublishStore = field(default_factory=MemoryPublishStore)
     times_us: dict[int, int] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class Producer:
             sequence = client.machine.next_sequence
             self.times_us[sequence] = now_us()
             body = json.dumps({"n": sequence}).encode()
-            await client.publish(DRILL_QUEUE, body, SOW_TYPE)
+            await client.publish(self.queue, body, SOW_TYPE)
             await asyncio.sleep(1 / RATE_PER_S)
 
     def produced(self) -> Produced:
@@ -151,6 +152,7 @@ class Worker:
     group: str
     is_slow: bool
     ledger: Ledger
+    queue: str = DRILL_QUEUE
     client: Client | None = None
     consumer: QueueConsumer | None = None
     task: asyncio.Task[None] | None = None
@@ -167,7 +169,7 @@ class Worker:
         self._listen(client)
         await client.connect()
         self.consumer = client.queue(
-            DRILL_QUEUE,
+            self.queue,
             message_type=SOW_TYPE,
             backlog=BACKLOG_MAX,
             ack="manual" if self.is_slow else "auto",
@@ -262,6 +264,8 @@ class QueueLoad:
         groups: regions with the names of their instances.
         statuses: of the instances, before the drill.
         members: of the topology.
+        queue, topic: the queue, of messages of type json, and the topic that it holds.
+        network_us: see `Ledger`.
 
     Attributes:
         why: why there is no such load; empty: there is.
@@ -276,14 +280,20 @@ class QueueLoad:
         groups: Mapping[str, Sequence[str]],
         statuses: Mapping[str, Mapping[str, Any]],
         members: Mapping[str, Member],
+        *,
+        queue: str = DRILL_QUEUE,
+        topic: str = DRILL_WORK_TOPIC,
+        network_us: int = NETWORK_US,
     ) -> None:
         self._number = number
+        self.queue = queue
+        self._stored_as = f"{SOW_TYPE}/{queue}"
         having = [
             group
             for group, names in groups.items()
-            if all(QUEUE_STORED_AS in statuses[name].get("queues", {}) for name in names)
+            if all(self._stored_as in statuses[name].get("queues", {}) for name in names)
         ]
-        self.regions = _joined(having, members)
+        self.regions = _joined(having, members, (topic, queue))
         self.names = [name for group in self.regions for name in groups[group]]
         self.notes = [
             f"Region {group} had no part in it: links do not lead there and back."
@@ -292,10 +302,10 @@ class QueueLoad:
         ]
         self.why = "" if self.regions else UNQUEUED
         self.complaints: list[str] = []
-        self.ledger = Ledger()
+        self.ledger = Ledger(network_us=network_us)
         self.kills: list[Kill] = []
         self.left: dict[str, int] = {}
-        self.producers = [Producer(f"drill-{number}-{g}-queue", g) for g in self.regions]
+        self.producers = [Producer(f"drill-{number}-{g}-queue", g, queue) for g in self.regions]
         self.workers: list[Worker] = []
         self._away: dict[str, tuple[int, int]] = {}
         """By region whose consumers were killed: when, and what they held."""
@@ -334,8 +344,14 @@ class QueueLoad:
         """New consumers of a region."""
         self._lives += 1
         new = [
-            Worker(f"drill-{self._number}-{region}-{k}{self._lives}", region, is_slow, self.ledger)
-            for k, is_slow in (("prompt", False), ("slow", True))
+            Worker(
+                f"drill-{self._number}-{region}-{kind}{self._lives}",
+                region,
+                is_slow,
+                self.ledger,
+                self.queue,
+            )
+            for kind, is_slow in (("prompt", False), ("slow", True))
         ]
         self.workers += new
         return new
@@ -355,7 +371,7 @@ class QueueLoad:
         if region not in self.regions:
             notes = " ".join(self.notes)
             raise FabricError(
-                f"region {region} has no consumers of queue {DRILL_QUEUE}: {self.why or notes}"
+                f"region {region} has no consumers of queue {self.queue}: {self.why or notes}"
             )
 
     async def kill(self, region: str) -> int:
@@ -415,7 +431,7 @@ class QueueLoad:
         """What instances say that their queues hold. Of one that does not answer it is what
         it said before; of one that never did, all that may be."""
         for name in self.names:
-            told = statuses.get(name, {}).get("queues", {}).get(QUEUE_STORED_AS, {})
+            told = statuses.get(name, {}).get("queues", {}).get(self._stored_as, {})
             self.left[name] = int(told.get("queue_depth", self.left.get(name, 1)))
 
     async def close(self) -> None:
@@ -479,7 +495,8 @@ class KillConsumers:
     def inject(self, step: Step, hit: Hit) -> list[str]:
         """They die."""
         held = self._load.from_thread(self._load.kill(hit.region))
-        return [f"they held {held} messages that they had not acknowledged"]
+        some = "1 message" if held == 1 else f"{held:,} messages"
+        return [f"they held {some} that they had not acknowledged"]
 
     def renew(self, step: Step, hit: Hit, left_s: float) -> None:
         """Who is dead stays so."""
@@ -489,11 +506,13 @@ class KillConsumers:
         self._load.from_thread(self._load.hire(hit.region))
 
 
-def _joined(groups: Sequence[str], members: Mapping[str, Member]) -> list[str]:
+def _joined(
+    groups: Sequence[str], members: Mapping[str, Member], topics: Sequence[str]
+) -> list[str]:
     """Of these regions the first one, and those to which links lead from it and back."""
     if not groups:
         return []
-    reach = [reaching(members, topic, SOW_TYPE) for topic in (DRILL_WORK_TOPIC, DRILL_QUEUE)]
+    reach = [reaching(members, topic, SOW_TYPE) for topic in topics]
     found: list[str] = []
     for group in groups:
         if all(

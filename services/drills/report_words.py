@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from raylay.services.drills.drill import Result
-from raylay.services.drills.judging import COPIES_MAX
+from raylay.services.drills.judging import COPIES_MAX, Judgement
 from raylay.services.drills.measure import Injected, Recovery
 
 UNJUDGED_LAWS = (
@@ -45,6 +45,7 @@ def verdict_sentence(result: Result) -> str:
             + ", once and in order"
             + ("; every ack owed was given." if all_told else ".")
             + late
+            + _of_queue(judgement)
             + ("" if judgement.laws_judged else f" {UNJUDGED_LAWS}")
         )
     if not verdict.persisted and verdict.valid and not judgement.broken:
@@ -62,6 +63,14 @@ def verdict_sentence(result: Result) -> str:
         if count
     ]
     return f"Of {verdict.persisted:,} {kind} messages: {', '.join(wrong)}."
+
+
+def _of_queue(judgement: Judgement) -> str:
+    """The verdict on the queue, where there is one and nothing is wrong."""
+    queue = judgement.queue
+    if queue is None or queue.why:
+        return ""
+    return f" Each of the {queue.persisted:,} messages of the queue was done."
 
 
 def story(result: Result) -> list[str]:

@@ -28,15 +28,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from soak import working
 from soak.faults import LASTING, Faults, SmallDisk, small_disks
 from soak.publisher import body_of
 from soak.relay import Relay
+from soak.working import Working
 
 from raylay.services.client import EPOCH, Client, Server, Subscription
 from raylay.services.client.messages import ranges_of
 from raylay.services.configuration.model import InstanceSettings
 from raylay.services.drills import checkers
 from raylay.services.drills.history import History
+from raylay.services.drills.laws.queue_load import QueueVerdict
 from raylay.services.drills.recorded import (
     ClientRecorder,
     Recording,
@@ -89,6 +92,8 @@ class Plan:
     """Between faults, and how long what they break stays broken."""
     faults: tuple[str, ...] = ()
     """These, one after another, in place of what the seed draws for `seconds`."""
+    queue: bool = False
+    """Whether there are workers on a queue, too."""
     real_disk: bool = True
     """Whether the disk of one instance is really full, where this machine allows it (root)."""
 
@@ -107,6 +112,8 @@ class Report:
     """What is wrong besides the verdict: an instance not whole, a content that is another's, …"""
     history: History | None = None
     """Of the group of three."""
+    queue: QueueVerdict | None = None
+    """What became of a queue's messages. What is wrong with them is among the complaints."""
     seconds: float = 0.0
     """How long it took, healing included."""
 
@@ -121,6 +128,8 @@ class Report:
             f"published {verdict.published}, persisted {verdict.persisted}, late {self.late}, "
             f"faults {dict(self.faults)}, events {dict(self.events)}"
         ]
+        if self.queue is not None:
+            lines.append(self.queue.sentence)
         for place in verdict.places:
             if not place.valid:
                 lines.append(
@@ -135,7 +144,8 @@ def declare(plan: Plan) -> RelayedFabric:
     which stands alone."""
     fabric = RelayedFabric(
         f"soak-{os.getpid()}-{plan.seed}",
-        topics=[Topic("t/.*", "json")],
+        topics=[Topic("t/.*", "json"), *([Topic(working.TOPIC, "json")] * plan.queue)],
+        queues=[working.DECLARED] * plan.queue,
         downgrade={"age": "1s", "upgrade_age": "500ms"},
         journal={"segment_size": "1MiB"},
         tracing={"sampling_ratio": 0.01, "directory": "traces"},
@@ -264,6 +274,7 @@ class Soak:
         self.small_disks = disks or {}
         self.chance = random.Random(plan.seed)
         self.breaker = Faults(self)
+        self.working = Working(self)
         self.recordings: dict[str, Recording] = {}
         self.faults: Counter[str] = Counter()
         self.complaints: list[str] = []
@@ -282,10 +293,11 @@ class Soak:
         self.began_s = time.monotonic()
         if plan.trio:
             self.recordings[TRIO] = Recording(
-                self._members(TRIO), fabric.directory / "logs", f"t/{TRIO}"
+                self.members(TRIO), fabric.directory / "logs", f"t/{TRIO}"
             )
 
-    def _members(self, group: str) -> dict[str, Any]:
+    def members(self, group: str) -> dict[str, Any]:
+        """The instances of a group, as laws see them."""
         settings, record = self.fabric._known()
         return members_of(
             (
@@ -306,7 +318,8 @@ class Soak:
             recording.faults.append((now_us(), text))
 
     # -- clients -----------------------------------------------------------------------------
-    def _options(self, group: str, first: str | None = None) -> dict[str, Any]:
+    def options(self, group: str, first: str | None = None) -> dict[str, Any]:
+        """What a client of a group is made with."""
         servers = self.fabric.servers(group)
         if first is not None:
             servers.sort(key=lambda server: server.instance != first)
@@ -349,7 +362,7 @@ class Soak:
             publish_store=store,
             on_event=recorder.event if recorder else None,
             on_persisted=recorder.persisted if recorder else None,
-            **self._options(publisher.group, first),
+            **self.options(publisher.group, first),
         )
         if recorder is not None:
             recorder.machine = client.machine
@@ -417,7 +430,7 @@ class Soak:
         client = Client(
             subscriber.name,
             bookmark_store=subscriber.store,
-            **self._options(subscriber.group, first),
+            **self.options(subscriber.group, first),
         )
         if subscriber.recorder is not None:
             subscriber.recorder.listen(client.machine)
@@ -511,11 +524,15 @@ class Soak:
                 tasks.append(asyncio.create_task(self._publish(publisher)))
             for subscriber in self.subscribers:
                 await self._open_subscriber(subscriber)
+            if plan.queue:
+                stack.push_async_callback(self.working.close)
+                await self.working.open()
             await self._break(plan)
             await self._heal()
             self._publishing = False
             await asyncio.gather(*tasks)
             await self._settle()
+            await self.working.settle(HEAL_S_MAX)
             await self._await_subscribers()
             await self._await_whole()
         return await self._judge()
@@ -684,7 +701,11 @@ class Soak:
         for group, recording in self.recordings.items():
             history = await self._history(group, recording, journals)
             self.complaints += await asyncio.to_thread(broken_laws, history)
-        return Report(verdict, late, self.faults, events, self.complaints, history)
+        queue = await self.working.judge()
+        if queue is not None and self.working.load is not None:
+            self.complaints += [f"{each.law}: {each.text}" for each in queue.broken]
+            self.complaints += self.working.load.complaints
+        return Report(verdict, late, self.faults, events, self.complaints, history, queue)
 
     async def _history(
         self, group: str, recording: Recording, journals: dict[str, list[Run]]
@@ -768,6 +789,8 @@ def journal_of(fabric: Fabric, name: str, complaints: list[str]) -> list[Run]:
         after_txid = 0
         while runs := reader.read(after_txid):
             for run in runs:
+                if run.topic in working.TOPICS:
+                    continue  # judged by themselves
                 if run.kind == Kind.RECORDS:
                     for record in iterate_records(run.payload, verify=True):
                         if record.body != body_of(record.publisher, record.sequence):

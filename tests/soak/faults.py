@@ -18,6 +18,7 @@
     kill_publisher   SIGKILL of a publisher with an LMDB store, started again under its name
     move_publisher   a publisher closes in good order and comes back, another server first
     move_subscriber  the same of a subscriber, with its bookmark store
+    kill_consumers   the workers of a region's queue are gone for a while, with what they hold
 
 What may not be asked of any system is left out: a disk is lost only where the rest of its region
 has everything that was acknowledged, and a publisher that moves knows what it was told about
@@ -34,12 +35,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from soak import relay as relays
 
+from raylay.services.drills.laws.queue_load import Excuse
 from raylay.services.drills.recorded import Lost, now_us
 from raylay.services.drills.verdict import judge
 from raylay.services.errors import FabricError
@@ -65,9 +68,12 @@ WEIGHTS = {
     "kill_publisher": 2,
     "move_publisher": 2,
     "move_subscriber": 2,
+    "kill_consumers": 3,
 }
 """How often each is drawn, against the others."""
-LASTING = frozenset(("pause", "pause_link", "cut", "stall", "swallow", "slow", "full_disk"))
+LASTING = frozenset(
+    ("pause", "pause_link", "cut", "stall", "swallow", "slow", "full_disk", "kill_consumers")
+)
 """They go on while the next fault comes."""
 WHOLE_S_MAX = 30.0
 """How long a disk that is to be lost waits for its group to be whole."""
@@ -128,6 +134,10 @@ class Faults:
         """Instances whose disk takes nothing now."""
         self.missed: list[dict[str, Any]] = []
         """Events of the time in which an instance could not write its log."""
+        self.excuses: list[Excuse] = []
+        """When which instance could not act on what had come to it."""
+        self.lost: set[str] = set()
+        """Instances that lost a disk."""
         self._stopped: set[int] = set()
         self._broken: dict[str, int] = {}
         """Route to how many faults hold it."""
@@ -158,6 +168,14 @@ class Faults:
 
     def _seconds(self, chance: random.Random, least_s: float = 0.1) -> float:
         return chance.uniform(least_s, max(least_s, self._run.plan.pause_s_max))
+
+    @contextmanager
+    def _excused(self, name: str) -> Iterator[None]:
+        since_us = now_us()
+        try:
+            yield
+        finally:
+            self.excuses.append(Excuse(name, since_us, now_us()))
 
     # -- processes ---------------------------------------------------------------------------
     async def _kill(self, name: str, *, restart: bool = True) -> int:
@@ -225,7 +243,8 @@ class Faults:
         pid = await asyncio.to_thread(self._run.fabric.pid, name)
         if pid:
             self._run.note(f"stop {name} for {seconds:.1f} s")
-            await self._stand_still(pid, seconds)
+            with self._excused(name):
+                await self._stand_still(pid, seconds)
             self._run.note(f"{name} goes on")
 
     async def pause_link(self, chance: random.Random) -> None:
@@ -304,11 +323,12 @@ class Faults:
         small = run.small_disks.get(name)
         if small is not None:
             run.note(f"disk of {name} is full for {seconds:.1f} s")
-            try:
-                await asyncio.to_thread(small.fill)
-                await asyncio.sleep(seconds)
-            finally:
-                small.free()
+            with self._excused(name):
+                try:
+                    await asyncio.to_thread(small.fill)
+                    await asyncio.sleep(seconds)
+                finally:
+                    small.free()
             run.note(f"disk of {name} has room again")
             return
         pid = await asyncio.to_thread(run.fabric.pid, name)
@@ -317,8 +337,9 @@ class Faults:
         run.note(f"{name} may not write for {seconds:.1f} s")
         self.full.add(name)
         try:
-            if _limit_files(pid, 0):
-                await asyncio.sleep(seconds)
+            with self._excused(name):
+                if _limit_files(pid, 0):
+                    await asyncio.sleep(seconds)
         finally:
             _limit_files(pid, None)
             if any(name in recording.members for recording in run.recordings.values()):
@@ -359,6 +380,7 @@ class Faults:
             return
         await asyncio.to_thread(await_process_end, pid, run.heal_s_max)
         acked = run.record(group)
+        self.lost.add(name)
         directory = run.fabric.data_directory(name)
         runs = await asyncio.to_thread(run.journal, name)
         await asyncio.to_thread(shutil.rmtree, directory)
@@ -408,6 +430,13 @@ class Faults:
         if publisher.client is not None and not publisher.moving:
             run.note(f"move {publisher.name} from {publisher.client.instance} to {target}")
             await run.move_publisher(publisher, target)
+
+    async def kill_consumers(self, chance: random.Random) -> None:
+        """The workers of a region are gone for a while."""
+        run = self._run
+        seconds = self._seconds(chance, 0.5)
+        if run.working.regions:
+            await run.working.kill(chance.choice(run.working.regions), seconds)
 
     async def move_subscriber(self, chance: random.Random) -> None:
         """A subscriber closes and comes back, with its bookmark store."""

@@ -25,7 +25,7 @@ class Entry:
     published: int
     persisted: int
     judged: int
-    """Copies of messages that were looked at, in journals and at subscribers."""
+    """Copies of messages that were looked at, in journals, at subscribers and at consumers."""
     faults: Mapping[str, int]
     valid: bool
     complaints: list[str] = field(default_factory=list)

@@ -46,8 +46,8 @@ def scenarios_asked() -> tuple[str, ...]:
 def plan_of(scenario: str, seconds: float, seed: int) -> Plan:
     """What runs."""
     if scenario == "group":
-        return Plan(seconds, seed, regions=0, pair=False, trio=True)
-    return Plan(seconds, seed)
+        return Plan(seconds, seed, regions=0, pair=False, trio=True, queue=True)
+    return Plan(seconds, seed, queue=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,7 +129,8 @@ def entry_of(
         round(report.seconds, 1),
         verdict.published,
         verdict.persisted,
-        sum(place.messages for place in verdict.places),
+        sum(place.messages for place in verdict.places)
+        + (report.queue.given if report.queue is not None else 0),
         {name: count for name, count in report.faults.items() if count > 0},
         report.valid,
         [complaint[:500] for complaint in complaints[:COMPLAINTS_MAX]],

@@ -137,7 +137,7 @@ def test_who_is_killed_says_nothing_more(monkeypatch: pytest.MonkeyPatch) -> Non
         load._loop = asyncio.get_running_loop()
         clients = {name: StubClient() for name in ("near", "far")}
         for region, client in clients.items():
-            worker = Worker(region, region, True, load.ledger, cast(Any, client))
+            worker = Worker(region, region, True, load.ledger, client=cast(Any, client))
             worker.held = {(7, 1), (7, 2)}
             load.workers.append(worker)
         near, far = load.workers

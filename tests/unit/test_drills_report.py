@@ -139,6 +139,9 @@ def test_what_became_of_the_queue_is_told(tmp_path: Path) -> None:
     with_queue(result, verdict)
     text = report.write(result, tmp_path).read_text(encoding="utf-8")
     assert text.count("<svg") == 7 and verdict.sentence in text
+    assert report.verdict_sentence(result).endswith(
+        "every ack owed was given. Each of the 149 messages of the queue was done."
+    )
     assert "The consumers in A died with 6 messages in hand." in text
     assert "first message of the region 577 ms later, and 40 messages went to others" in text
     assert "half was with a consumer within 174 ms, and all within 539 ms." in text
