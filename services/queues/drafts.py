@@ -4,14 +4,15 @@ too, when they are read back from the journal (rule 5)."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.messages.records import Command
-from raylay.services.queues.decisions import Consumer, Draft, Leased
+from raylay.services.queues.decisions import Consumer, Draft, Key, Leased
 from raylay.services.queues.records import (
     NAMES_MAX,
+    Keys,
     Move,
     Removal,
     Transfer,
@@ -24,6 +25,10 @@ from raylay.services.queues.values import FROZEN, Message
 DRAFT_MESSAGES_MAX = 4_096
 NAMES = "names"
 """Of a draft that is about no message."""
+AGAIN = "again"
+"""Of one that says what was said before."""
+TOLD = "told"
+"""Of one that says what another instance does not know, which asks for it once more."""
 _TAGS_SHIFT = 32
 
 
@@ -33,15 +38,20 @@ class Drafted:
     Attributes:
         receivers: of each message, where it is sent when its removal is in the journal: the
             consumers, and the number of the lease that it would have.
+        gone, moves: of one that says again: what.
+        absent: messages that are to be frozen as well, and have not come.
     """
 
-    __slots__ = ("messages", "receivers", "tag", "why")
+    __slots__ = ("absent", "gone", "messages", "moves", "receivers", "tag", "why")
 
     def __init__(self, tag: int, why: str) -> None:
         self.tag = tag
         self.why = why
         self.messages: list[Message] = []
         self.receivers: list[tuple[Leased, list[Consumer]]] = []
+        self.gone: Keys = {}
+        self.moves: Sequence[Move] = ()
+        self.absent: Sequence[Key] = ()
 
     def frozen(self, message: Message) -> bool:
         """Whether the message still waits for this draft."""
@@ -58,7 +68,7 @@ class Drafts:
         least: the highest number of a lease that was told.
     """
 
-    __slots__ = ("_name", "_next", "_open", "_out", "made")
+    __slots__ = ("_absent", "_name", "_next", "_open", "_out", "made")
 
     def __init__(
         self, name: str, incarnation: int, life: int, fence_txid: int, least: int = 0
@@ -68,6 +78,7 @@ class Drafts:
         self._next = max(seed >> _TAGS_SHIFT << _TAGS_SHIFT, least)
         self._out: dict[int, Drafted] = {}
         self._open: dict[str, Drafted] = {}
+        self._absent: dict[Key, Drafted] = {}
         self.made: list[Draft] = []
         """Drafts that are to be said."""
 
@@ -90,13 +101,52 @@ class Drafts:
             self._out[drafted.tag] = drafted
             self.made.append(Draft(drafted.tag, Command.TRANSFER, body))
 
+    def let_go(self, moves: list[Move], messages: list[Message], absent: list[Key]) -> None:
+        """Says who is to own messages that this instance does not own, or does not have.
+
+        Args:
+            messages: those that are here: they are frozen.
+            absent: those that are not: they are frozen if they come before the record is read.
+        """
+        drafted = self._said(Transfer(self._name, self.number(), moves), "")
+        for message in messages:
+            self._freeze(drafted, message)
+        drafted.absent = absent
+        self._absent.update(dict.fromkeys(absent, drafted))
+
+    def freezes(self, message: Message) -> bool:
+        """Whether a draft is about this message, which comes only now: then it is frozen."""
+        drafted = self._absent.get(message.key)
+        if drafted is not None:
+            self._freeze(drafted, message)
+        return drafted is not None
+
+    @property
+    def waits_for_absent(self) -> bool:
+        """Whether a draft is about a message that is not here."""
+        return bool(self._absent)
+
+    def say_moves(self, moves: Sequence[Move], why: str) -> None:
+        """Says whose messages are, as this instance knows: it freezes nothing."""
+        self._said(Transfer(self._name, self.number(), moves), why).moves = moves
+
+    def say_gone(self, keys: Keys) -> None:
+        """Says that these have left the queue, as this instance knows."""
+        drafted = Drafted(self.number(), AGAIN)
+        drafted.gone = keys
+        self._out[drafted.tag] = drafted
+        body = pack_removal(Removal(self._name, drafted.tag, keys, "left"))
+        self.made.append(Draft(drafted.tag, Command.QUEUE_REMOVAL, body))
+
+    def _said(self, said: Transfer, why: str) -> Drafted:
+        drafted = self._out[said.tag] = Drafted(said.tag, why)
+        self.made.append(Draft(said.tag, Command.TRANSFER, pack_transfer(said)))
+        return drafted
+
     def tell_names(self, names: Mapping[int, str]) -> None:
         """Says who bears, and bore, which incarnations: the last ones, where they are too many."""
         told = dict(list(names.items())[-NAMES_MAX:])
-        drafted = Drafted(self.number(), NAMES)
-        self._out[drafted.tag] = drafted
-        body = pack_transfer(Transfer(self._name, drafted.tag, (), told))
-        self.made.append(Draft(drafted.tag, Command.TRANSFER, body))
+        self._said(Transfer(self._name, self.number(), (), told), NAMES)
 
     def remove(
         self, message: Message, why: str, receivers: tuple[Leased, list[Consumer]] | None = None
@@ -122,7 +172,12 @@ class Drafts:
 
     def take(self, tag: int) -> Drafted | None:
         """Forgets a draft: it was read, or its append has failed."""
-        return self._out.pop(tag, None)
+        drafted = self._out.pop(tag, None)
+        if drafted is not None:
+            for key in drafted.absent:
+                if self._absent.get(key) is drafted:
+                    del self._absent[key]
+        return drafted
 
     def failed(self, tags: Collection[int]) -> list[Drafted]:
         """The drafts of these tags, forgotten."""

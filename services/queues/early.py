@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from raylay.services.messages.ranges import PublisherRanges, Range
-from raylay.services.queues.register import Register, is_better
+from raylay.services.queues.register import UNKNOWN, Register, is_better
 
 Value = TypeVar("Value")
 Piece = tuple[int, int, Value]
@@ -71,6 +71,12 @@ class Stretches(Generic[Value]):
             left.append((last + 1, found[-1][1], found[-1][2]))
         self._replace(begin, end, left)
         return [(max(a, first), min(b, last), value) for a, b, value in found]
+
+    def find(self, sequence: int) -> Value | None:
+        """What is known of one."""
+        at = bisect_left(self._lasts, sequence)
+        is_there = at < len(self._firsts) and self._firsts[at] <= sequence
+        return self._values[at] if is_there else None
 
     def missing(self, first: int, last: int) -> list[Range]:
         """Those of first..last of which nothing is known."""
@@ -158,6 +164,11 @@ class Book(Generic[Value]):
         stretches = self.publishers.get(publisher)
         return [(first, last)] if stretches is None else stretches.missing(first, last)
 
+    def find(self, publisher: int, sequence: int) -> Value | None:
+        """What is known of one."""
+        stretches = self.publishers.get(publisher)
+        return None if stretches is None else stretches.find(sequence)
+
     def pieces(self) -> list[tuple[int, int, int, Value]]:
         """All of them: publisher, first, last, value."""
         return [
@@ -187,7 +198,7 @@ class EarlyEntries:
         kept_us: for how long removals are kept; 0: until their messages come.
     """
 
-    __slots__ = ("_came", "_moves", "_removals", "_step_us", "_swept_us", "_then")
+    __slots__ = ("_came", "_moves", "_removals", "_since", "_step_us", "_swept_us", "_then")
 
     def __init__(self, kept_us: int = 0) -> None:
         self._step_us = -(-kept_us // STEPS)
@@ -195,6 +206,9 @@ class EarlyEntries:
         self._removals: Book[int] = Book(int.__ge__)
         """When they came, as the beginning of a step, in microseconds since 1970."""
         self._moves: Book[Register] = Book(is_better)
+        self._since: dict[int, int] = {}
+        """By publisher, the transaction id of the first record of those that `_moves` is of; of
+        those that came before the floor, nobody knows it."""
         self._then: tuple[Book[int], Book[Register]] = (Book(int.__ge__), Book(is_better))
         self._came: deque[_Came] = deque()
 
@@ -205,6 +219,13 @@ class EarlyEntries:
     def removals_waiting(self) -> int:
         """Messages whose removal is known and that have not come, up to `COUNTED_MAX`."""
         return min(self._removals.count, COUNTED_MAX)
+
+    def known_of(self, publisher: int, sequence: int) -> Register | None:
+        """What was said of whose a message is that has not come: nothing, which is below all other
+        registers; None: it has been removed."""
+        if not self._removals.missing(publisher, sequence, sequence):
+            return None
+        return self._moves.find(publisher, sequence) or UNKNOWN
 
     def removed(self, publisher: int, ranges: list[Range], txid: int, at_us: int) -> None:
         """These messages have not come, and were removed by the record with this transaction id,
@@ -217,18 +238,28 @@ class EarlyEntries:
 
     def moved(self, publisher: int, ranges: list[Range], register: Register, txid: int) -> None:
         """The same of a transfer."""
+        if publisher not in self._moves.publishers:
+            self._since[publisher] = txid
         for first, last in ranges:
             self._moves.add(publisher, first, last, register)
             self._came.append(_Came(txid, publisher, first, last, register))
 
     def arrived(
         self, publisher: int, ranges: list[Range], at_us: int
-    ) -> tuple[list[Range], list[Piece[Register]]]:
+    ) -> tuple[list[Range], list[Piece[Register]], int]:
         """These messages come at this time: which of them have been removed, and the registers of
-        others. It is known no longer then."""
+        others. It is known no longer then.
+
+        Returns:
+            And the transaction id from which on records said these registers; 0: before the floor.
+        """
         self._forget(at_us)
         gone = [(first, last) for first, last, _ in self._removals.take(publisher, ranges)]
-        return gone, self._moves.take(publisher, ranges)
+        moved = self._moves.take(publisher, ranges)
+        since_txid = self._since.get(publisher, 0)
+        if publisher not in self._moves.publishers:
+            self._since.pop(publisher, None)
+        return gone, moved, since_txid
 
     def _forget(self, now_us: int) -> None:
         """Forgets removals whose time is over. Those that were used before stay as of the floor:

@@ -42,6 +42,7 @@ from raylay.services.queues.early import early_ranges
 from raylay.services.queues.entrance import Entrance
 from raylay.services.queues.expirations import Expirations
 from raylay.services.queues.holdings import Holdings
+from raylay.services.queues.lacking import Lacking
 from raylay.services.queues.picking import Picking
 from raylay.services.queues.rebuilding import Arrival, History, Start
 from raylay.services.queues.records import (
@@ -55,6 +56,7 @@ from raylay.services.queues.records import (
 )
 from raylay.services.queues.refused import Refused
 from raylay.services.queues.register import Owners, Register, is_better
+from raylay.services.queues.saying_again import SayingAgain
 from raylay.services.queues.values import AVAILABLE, GONE, LEASED, Message
 from raylay.services.queues.waiting import Contents
 
@@ -102,6 +104,7 @@ class FoldedQueue:
     """
 
     __slots__ = (
+        "_again",
         "_asking",
         "_barriers",
         "_consumers",
@@ -118,6 +121,7 @@ class FoldedQueue:
         "_is_ready",
         "_is_serving",
         "_known",
+        "_lacking",
         "_lease_us",
         "_message_type",
         "_name",
@@ -164,6 +168,8 @@ class FoldedQueue:
         self._consumers: set[Consumer] = set()
         self._asking = Asking()
         self._refused = Refused()
+        self._lacking = Lacking()
+        self._again = SayingAgain()
         self._holdings = Holdings(definition.deliveries_max, definition.cancels_max)
         self._expirations = Expirations()
         told = max((lease.number for lease in start.leases), default=0)
@@ -210,8 +216,9 @@ class FoldedQueue:
         publisher, ranges = run.publisher, run.ranges()
         gone: list[Range] = []
         moved: list[tuple[int, int, Register]] = []
+        since_txid = 0
         if history.early:
-            gone, moved = history.early.arrived(publisher, ranges, run.receive_time_us)
+            gone, moved, since_txid = history.early.arrived(publisher, ranges, run.receive_time_us)
         register = self._owners.initial(run.path)
         arrival = history.arrived(
             publisher, ranges, run.first_txid, run.last_txid, run.receive_time_us
@@ -220,9 +227,13 @@ class FoldedQueue:
         if known is None:
             known = self._known[publisher] = {}
         plain = None
-        if not (gone or moved or self._told_leases or not register.owner):
+        is_plain = not (gone or moved or self._told_leases or self._drafts.waits_for_absent)
+        if is_plain and register.owner:
             plain = self._entrance.plain(run)
         if plain is None:
+            if moved and not history.reaches_back(arrival, since_txid):
+                for first, last, found in moved:
+                    self._again.moved(publisher, first, last, found)
             self._arrive_one_by_one(run, arrival, register, known, gone, moved)
             return
         arrival.live += len(plain)
@@ -249,6 +260,9 @@ class FoldedQueue:
         }
         for coming in self._entrance.each(run):
             if coming.sequence in left:
+                # Each instance sends a barrier by itself.
+                if self._definition.is_distributed and not coming.is_barrier:
+                    self._again.removed(run.publisher, coming.sequence)
                 continue
             register = registers.get(coming.sequence, initial)
             message = known[coming.sequence] = Message(
@@ -271,7 +285,7 @@ class FoldedQueue:
             lease = self._told_leases.pop(message.key, None)
             if lease is not None:
                 self._lease(message, lease)
-            else:
+            elif not self._drafts.freezes(message):
                 self._place(message)
 
     def _note_unnamed(self, incarnation: int, message: Message) -> None:
@@ -317,6 +331,8 @@ class FoldedQueue:
     def _remove(self, keys: Keys, txid: int, run: Run, reason: str) -> None:
         """These messages leave the queue, everywhere (rule 6)."""
         history = self._history
+        if self._again:
+            self._again.heard_removal(keys)
         for publisher, ranges in keys.items():
             known = self._known.get(publisher)
             early: list[Range] = []
@@ -331,7 +347,7 @@ class FoldedQueue:
                     age_us = run.receive_time_us - found[0].arrival.received_us
                     self._asking.acknowledged(age_us)
                 early += self._early(publisher, first, last)
-                if self._sent and reason != "sent":
+                if self._sent and reason not in ("sent", "left"):
                     self._forget_sent(publisher, first, last)
             if early:
                 history.early.removed(publisher, early, txid, run.receive_time_us)
@@ -358,7 +374,7 @@ class FoldedQueue:
             self._expirations.overdue.discard(message)
         if self._asking.is_waiting:
             self._asking.got(message.key)
-        is_told = reason not in ("", "sent", "barrier") and txid > self._told_txid
+        is_told = reason not in ("", "sent", "barrier", "left") and txid > self._told_txid
         if is_told and self._is_ours(message):
             self._said.append(Expired(message.txid, message.key, reason))
 
@@ -373,18 +389,22 @@ class FoldedQueue:
 
     def _transfer(self, said: Transfer, txid: int) -> None:
         """Takes registers in by their order, whoever wrote them (rule 1)."""
+        history = self._history
         if said.names:
             self.named(said.names)
             is_herald = said.by != self._name and set(said.names.values()) == {said.by}
-            if is_herald and txid > self._told_txid and self._owners.has_former:
-                # Who has lost its disk gets its messages back, but not the records that said whom
-                # its former incarnation was: they may be removed everywhere.
+            is_late = self._owners.has_former or bool(history.held.sets)
+            if is_herald and txid > self._told_txid and is_late:
+                # Who has lost its disk, or is new, gets the messages that there are, but not the
+                # records that said who took them in: they may be removed everywhere.
                 self._tells_names = self._definition.is_distributed
-        history = self._history
         finders: dict[int, Within] = {}
-        for publisher, first, last, generation, owner in said.moves:
+        for move in said.moves:
             if self._definition.kind == "local":
                 break
+            publisher, first, last, generation, owner = move
+            if self._again:
+                self._again.heard_move(move)
             register = self._owners.shared(generation, owner)
             known = self._known.get(publisher)
             if known:

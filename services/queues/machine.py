@@ -27,8 +27,9 @@ from raylay.services.queues.decisions import (
     Wanted,
 )
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.drafts import NAMES
+from raylay.services.queues.drafts import AGAIN, NAMES, TOLD
 from raylay.services.queues.folding import FoldedQueue, Watch
+from raylay.services.queues.lacking import answer
 from raylay.services.queues.picking import Picking
 from raylay.services.queues.rebuilding import Snapshot, Start
 from raylay.services.queues.refused import Refusal
@@ -172,6 +173,8 @@ class QueueMachine(FoldedQueue):
             self._thaw(drafted)
             if drafted.why == NAMES:
                 self._drafts.tell_names(self._owners.names)
+            elif drafted.why == AGAIN:
+                self._again.again(drafted.gone, drafted.moves)
 
     def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
         """Another instance asks for `count` of these. Refusal is silence, and what was refused may
@@ -179,6 +182,16 @@ class QueueMachine(FoldedQueue):
         if self._is_ready:
             refusal = self._grant(Refusal(requester, count, wanted))
             self._refused.note(refusal, self._now_us + REPEAT_US)
+            if lacked := [each for each in wanted if self._lacks(each)]:
+                self._answer(requester, refusal.places, lacked)
+
+    def _lacks(self, wanted: Wanted) -> bool:
+        """Whether this instance is asked for what it cannot give, as far as it knows."""
+        owner, (publisher, sequence) = wanted.owner, wanted.key
+        if owner != self._name and not (self._is_proxied and owner not in self._reachable):
+            return False
+        message = self._known.get(publisher, {}).get(sequence)
+        return message is None or not self._is_ours(message)
 
     def _grant(self, asked: Refusal) -> Refusal:
         """Grants what can be; gives what was not."""
@@ -208,6 +221,27 @@ class QueueMachine(FoldedQueue):
         self._drafts.transfer(granted)
         return Refusal(requester, count - len(granted), refused)
 
+    def _answer(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+        """Lets go what others take for this instance's, and it does not have (rule 15)."""
+        said = answer(self._name, requester, count, wanted, self._look_for)
+        if not (said.grants or said.told):
+            return
+        if not self._lacking.asked(requester, self._now_us):
+            return
+        if said.grants:
+            self._drafts.let_go(said.grants, said.messages, said.absent)
+        if said.told and self._lacking.tells(requester, self._now_us):
+            self._drafts.say_moves(said.told, TOLD)
+
+    def _look_for(self, key: Key) -> tuple[Message | None, Register | None]:
+        publisher, sequence = key
+        message = self._known.get(publisher, {}).get(sequence)
+        if message is not None:
+            return message, message.register
+        if not self._early(publisher, sequence, sequence):
+            return None, None
+        return None, self._history.early.known_of(publisher, sequence)
+
     def serves(self) -> None:
         """The instance serves: it has what its peers have (rule 12)."""
         self._is_serving = True
@@ -219,8 +253,7 @@ class QueueMachine(FoldedQueue):
         self._reachable = reachable
 
     def _may_claim(self, message: Message) -> bool:
-        owner = message.register.owner
-        return self._is_proxied and owner not in self._reachable
+        return self._is_proxied and message.register.owner not in self._reachable
 
     def tick(self, now_us: int) -> None:
         """Ends leases and expires messages whose time is over."""
@@ -261,6 +294,8 @@ class QueueMachine(FoldedQueue):
         """
         self._now_us = now_us
         if self._is_ready:
+            if self._again:
+                self._say_again()
             if self._barriers:
                 self._send_barrier()
             if self._definition.at_most_once:
@@ -280,6 +315,13 @@ class QueueMachine(FoldedQueue):
         said, self._said = self._said, []
         said += self._drafts.flush()
         return said
+
+    def _say_again(self) -> None:
+        removals, transfers = self._again.take()
+        for keys in removals:
+            self._drafts.say_gone(keys)
+        for moves in transfers:
+            self._drafts.say_moves(moves, AGAIN)
 
     def _ask(self) -> None:
         room = self._picking.room()

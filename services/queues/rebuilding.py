@@ -146,7 +146,15 @@ class History:
     Owner: the queue's machine.
     """
 
-    __slots__ = ("_arrivals", "_held_then", "_looked_at", "early", "folded_txid", "held")
+    __slots__ = (
+        "_advanced",
+        "_arrivals",
+        "_held_then",
+        "_looked_at",
+        "early",
+        "folded_txid",
+        "held",
+    )
 
     def __init__(self, snapshot: Snapshot, early_kept_us: int) -> None:
         self.folded_txid = snapshot.after_txid
@@ -155,6 +163,8 @@ class History:
         self._held_then = snapshot.held.copy()
         self._arrivals: deque[Arrival] = deque()
         self._looked_at = 0
+        self._advanced = self.folded_txid
+        """What is up to here may have been removed from the journal."""
 
     @property
     def floor_txid(self) -> int:
@@ -202,6 +212,18 @@ class History:
         last.add(publisher, ranges, last_txid)
         return last
 
+    def reaches_back(self, arrival: Arrival, txid: int) -> bool:
+        """Whether the journal keeps a record that came before this arrival, the last one, for as
+        long as a message of it is in the queue. Where nothing else came between, the arrival begins
+        at the record then."""
+        if arrival.first_txid <= txid:
+            return True
+        before = self._arrivals[-2].last_txid if len(self._arrivals) > 1 else 0
+        if txid <= max(before, self._advanced):
+            return False
+        arrival.first_txid = txid
+        return True
+
     def advance(self) -> None:
         """Moves the floor on. For when all that was read has been folded."""
         passed: list[tuple[int, list[Range]]] = []
@@ -211,7 +233,8 @@ class History:
             for publisher, ranges in arrival.parts():
                 self._held_then.add_ranges(publisher, ranges)
                 passed.append((publisher, ranges))
-        self.early.floor_reached(self.floor_txid, passed)
+        self._advanced = self.floor_txid
+        self.early.floor_reached(self._advanced, passed)
         if len(arrivals) > 2 * self._looked_at + ARRIVALS_MAX:
             self._put_together()
 

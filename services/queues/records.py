@@ -35,8 +35,12 @@ NAME_BYTES_MAX = 400
 """Of an instance: as in a link's logon."""
 U64_MAX = (1 << 64) - 1
 HOW = ("ack", "expire")
-REASONS = ("time_limit", "forced_expire", "max_cancels", "max_deliveries", "sent", "barrier")
-"""Why a message has left a queue without an acknowledgment. The last two: it was delivered."""
+REASONS = (
+    *("time_limit", "forced_expire", "max_cancels", "max_deliveries"),
+    *("sent", "barrier", "left"),
+)
+"""Why a message has left a queue without an acknowledgment. `sent` and `barrier`: it was delivered.
+`left`: another record said so before the message came, and this says it again behind it."""
 
 Keys = Mapping[int, Sequence[Range]]
 """Messages: publisher to the ranges of their sequences."""

@@ -23,6 +23,10 @@ class Register(NamedTuple):
     owner: str
 
 
+UNKNOWN = Register(-1, "")
+"""Of a message of which nothing is known: any other one counts more."""
+
+
 def is_better(one: Register, other: Register) -> bool:
     """Whether the first of two registers of one message is the one that counts."""
     if one.generation != other.generation:

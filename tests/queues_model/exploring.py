@@ -18,6 +18,8 @@ TOPOLOGIES = [
     ("ABCD", ["AB", "CD", "AC", "BD"]),
     ("ABCD", ["AB", "AC", "AD"]),
 ]
+MESHES = [*TOPOLOGIES[:2], ("ABCD", ["AB", "BC", "CD", "AD", "AC", "BD"])]
+"""Where all have links to one another, none has to pass anything on."""
 FAULTS = [
     "crash",
     "restart",
@@ -70,6 +72,7 @@ USUAL = [
     "pfail0",
 ]
 STEPS = (60, 150, 300)
+TRIMS = 0.1
 
 
 class Ran(NamedTuple):
@@ -92,10 +95,17 @@ def explore(
     at_most_once: bool = False,
     group_local: bool = False,
     one_never_returns: bool = False,
+    narrow: str = "",
+    trims: bool = False,
 ) -> Ran:
-    """Runs the schedule of a seed."""
+    """Runs the schedule of a seed.
+
+    Args:
+        narrow: what links do not pass on (world.py).
+        trims: whether journals are removed from the front.
+    """
     chance = random.Random(seed)
-    names, pairs = chance.choice(TOPOLOGIES)
+    names, pairs = chance.choice(MESHES if narrow else TOPOLOGIES)
     world = World(
         names,
         pairs,
@@ -104,6 +114,8 @@ def explore(
         initial_owner=chance.choice(names) if group_local else "",
         store_every=chance.choice([1, 3, 10]),
         folded_most=chance.choice([1, 1, 5]),
+        narrow=narrow,
+        trims=trims,
     )
     faults = chance.choice([0, 0.03, 0.08, 0.15, 0.25])
     steps, tries = chance.choice(STEPS), 0
@@ -111,6 +123,9 @@ def explore(
     try:
         while len(world.log) < steps and tries < steps * 8:
             tries += 1
+            if trims and chance.random() < TRIMS:
+                world.do("trim", chance.choice(world.names))
+                continue
             action = _next(chance, world, faults, without)
             if action is not None:
                 world.do(*action)
@@ -206,6 +221,7 @@ def play(
     proxy: str = "",
     at_most_once: bool = False,
     initial_owner: str = "",
+    narrow: str = "",
 ) -> Ran:
     """Runs a schedule made by hand: actions with their arguments behind dots; `=`: all that is
     under way arrives, and nobody decides anything new.
@@ -214,7 +230,14 @@ def play(
         topology: names of the instances, and after a blank their links.
     """
     names, *pairs = topology.split()
-    world = World(names, pairs, rules, at_most_once=at_most_once, initial_owner=initial_owner)
+    world = World(
+        names,
+        pairs,
+        rules,
+        at_most_once=at_most_once,
+        initial_owner=initial_owner,
+        narrow=narrow,
+    )
     missed: list[str] = []
     try:
         for step in steps.split():

@@ -190,6 +190,7 @@ class Instance:
         self.up = True
         self.lives += 1
         self.staged, self.idents = [], set[Key]()
+        self.met: dict[int, str] = {}
         self.granted: dict[Key, Lease] = {}
         self.authored = 0
         self.flood = Flood(self.name, self.disk.incarnation, self.lives)
@@ -222,6 +223,7 @@ class Instance:
         )
         self.read = snapshot.after_txid
         self.folds = 0
+        self.machine.named(self.met)
         if not rules.heralds:
             self.learn()
         for each in begin.consumers:
@@ -238,10 +240,16 @@ class Instance:
         bearers = self.world.bearers.items()
         self.machine.named({each: name(bearer, each) for each, bearer in bearers})
 
+    def meets(self, other: Instance) -> None:
+        """A link's logon says who the other one is."""
+        self.met[other.disk.incarnation] = other.owner_name
+        self.machine.named(self.met)
+
     def serve(self) -> None:
         """It has what its peers have."""
         self.serving = True
         self.machine.serves()
+        self.take(0, asks=False)
 
     # -- the journal ---------------------------------------------------------------------------
     def stage(self, rec: Rec, path: tuple[int, ...] = ()) -> None:
@@ -312,7 +320,7 @@ class Instance:
         self.folds += 1
         if self.folds % self.world.store_every == 0:
             self.disk.stored = self.machine.stored()
-        self.said()
+        self.take(0, asks=False)
         return True
 
     def heed(self) -> bool:
@@ -322,7 +330,7 @@ class Instance:
         self.look()
         what, *said = self.to_owner.pop(0)
         getattr(self.machine, what)(*said)
-        self.said()
+        self.take(0, asks=False)
         return True
 
     def look(self) -> None:
@@ -342,10 +350,13 @@ class Instance:
         exceptions to law 6 (rule 13)."""
         own = self.owner_name
         for decision in said:
-            if isinstance(decision, Draft) and decision.command == Command.TRANSFER:
+            if not isinstance(decision, Draft) or decision.command != Command.TRANSFER:
+                continue
+            if self.disk.proxied:
                 owners = self.machine.registers()
                 keys = keys_of_moves(read_transfer(decision.body).moves)
-                self.world.exempt |= {key for key in keys if owners[key].owner != own}
+                ours = {key for key in keys & owners.keys() if owners[key].owner == own}
+                self.world.exempt |= keys - ours
         self.from_owner += said
         return bool(said)
 

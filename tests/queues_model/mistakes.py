@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from raylay.services.messages.ranges import Range
-from raylay.services.messages.records import Record, Run, publisher_id
+from raylay.services.messages.records import Run, publisher_id
 from raylay.services.queues.asking import Asking
 from raylay.services.queues.decisions import (
     Consumer,
@@ -23,7 +23,7 @@ from raylay.services.queues.door import Asked, Beginning
 from raylay.services.queues.drafts import Drafted, Drafts
 from raylay.services.queues.early import EarlyEntries
 from raylay.services.queues.rebuilding import Snapshot
-from raylay.services.queues.records import Keys, Move, keys_of, read_transfer
+from raylay.services.queues.records import Keys, Move, Transfer, keys_of
 from raylay.services.queues.register import Register
 from raylay.services.queues.values import AVAILABLE, LEASED, Message
 
@@ -38,9 +38,9 @@ FORGOTTEN_US = 25 * STEP_US
 class OnlyFromTheBelievedOwner(ModelMachine):
     granter = ""
 
-    def _transfer(self, record: Record, txid: int) -> None:
-        self.granter = read_transfer(record.body).by
-        super()._transfer(record, txid)
+    def _transfer(self, said: Transfer, txid: int) -> None:
+        self.granter = said.by
+        super()._transfer(said, txid)
 
     def _moved(self, message: Message, register: Register) -> None:
         if message.register.owner == self.granter:
@@ -226,6 +226,11 @@ class WhatLeftIsRemembered(ModelMachine):
         return [(at, at) for at in range(first, last + 1) if at not in there]
 
 
+class NothingIsSaidAgain(ModelMachine):
+    def _say_again(self) -> None:
+        self._again.take()
+
+
 # -- rule 8 ------------------------------------------------------------------------------------
 class SentFirst(ModelMachine):
     def _draft_sends(self, messages_max: int) -> None:
@@ -319,6 +324,25 @@ class AuthorsAreIncarnations(Rules):
         return AUTHORS + instance.disk.incarnation * 1_000
 
 
+# -- rule 15 -----------------------------------------------------------------------------------
+class KeepsWhatItLacks(ModelMachine):
+    def _answer(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+        pass
+
+
+class _FreezesNothingAbsent(Drafts):
+    __slots__ = ()
+
+    def freezes(self, message: Message) -> bool:
+        return False
+
+
+class LetsGoAndDelivers(ModelMachine):
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._drafts.__class__ = _FreezesNothingAbsent
+
+
 class Mistake(NamedTuple):
     """How something is done wrong.
 
@@ -330,7 +354,7 @@ class Mistake(NamedTuple):
 
     rules: type[Rules]
     seeds: int = 0
-    worlds: Mapping[str, bool] = MappingProxyType({})
+    worlds: Mapping[str, Any] = MappingProxyType({})
     without: Sequence[str] = ("losedisk", "rollback", "proxy")
 
 
@@ -369,4 +393,9 @@ MISTAKES: dict[str, Mistake] = {
     "leases have no end": Mistake(LeasesHaveNoEnd, 300),
     "decisions are not looked up": Mistake(DecisionsAreNotLookedUp, 300),
     "authors are incarnations": Mistake(AuthorsAreIncarnations),
+    "what an owner lacks stays its own": Mistake(
+        _with(KeepsWhatItLacks), 100, {"narrow": "messages"}, without=()
+    ),
+    "what is let go is delivered when it comes": Mistake(_with(LetsGoAndDelivers)),
+    "what came before its message is not said again": Mistake(_with(NothingIsSaidAgain)),
 }

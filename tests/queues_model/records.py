@@ -121,6 +121,8 @@ class Disk:
         self.runs: list[Run] = []
         self.held: dict[Key, int] = {}
         self.commits = [0]
+        self.first = 0
+        """What is before this is removed from the journal."""
         self.removed: set[Key] = set()
         self.stored = b""
         self.is_rolled = False

@@ -23,6 +23,7 @@ class Schedule(NamedTuple):
     initial_owner: str = ""
     dead: str = ""
     proxy: str = ""
+    narrow: str = ""
 
 
 SCHEDULES = [
@@ -193,9 +194,9 @@ SCHEDULES = [
     ),
     Schedule(
         "ack before its message",
-        TRIANGLE,
+        PAIR,
         (
-            "cut.A.B cut.B.C cut.A.C cnew.A.None in.A pub.p.0 commit.A fold.A deliver.A "
+            "cut.A.B cnew.A.None in.A pub.p.0 commit.A fold.A deliver.A "
             "out.A cjoin.c1.B ack.c1 commit.B fold.B qcrash.B fold.B heal.A.B conn.A.B "
             "conn.B.A send.A.B recv.A.B commit.B fold.B cnew.B.None in.B deliver.B"
         ),
@@ -215,7 +216,6 @@ SCHEDULES = [
         "early transfer forgotten by time",
         CHAIN,
         ("cut.A.B pub.p.0.0.False pfail.p.B commit.B fold.B tick.45 timer.B"),
-        "early entries are forgotten by time",
     ),
     Schedule(
         "strict: ack at B while A leased it to another",
@@ -320,6 +320,54 @@ SCHEDULES = [
         TRIANGLE,
         ("cut.A.C pub.p.0 = pfail.p.B cnew.B.None = tick.5 request.B heal.A.C conn.A.C ="),
         initial_owner="C",
+    ),
+    Schedule(
+        "an owner loses its disk, and is not given back what it owned",
+        TRIANGLE,
+        "cut.A.C pub.p.0 = pack.p crash.A losedisk.A",
+        "what an owner lacks stays its own",
+        narrow="messages",
+    ),
+    Schedule(
+        "the same, and who had been granted it knew of that alone",
+        TRIANGLE,
+        (
+            "cut.A.B pub.p.0 commit.A send.A.C recv.A.C commit.C fold.C cnew.C.None in.C tick.5 "
+            "heal.A.B conn.A.B send.A.B recv.A.B commit.B fold.B cut.A.B request.C out.C recv.C.A "
+            "fold.A in.A out.A commit.A fold.A send.A.C recv.A.C commit.C fold.C crash.A losedisk.A"
+        ),
+        narrow="all",
+    ),
+    Schedule(
+        "a message comes to its owner's queue when it has been let go",
+        PAIR,
+        (
+            "cnew.B.None pub.p.0 commit.A send.A.B recv.A.B commit.B fold.B in.B tick.5 timer.A "
+            "request.B out.B recv.B.A in.A tick.9 timer.A request.B out.B recv.B.A in.A out.A "
+            "fold.A cnew.A.None in.A deliver.A out.A commit.A send.A.B recv.A.B commit.B fold.B "
+            "deliver.B"
+        ),
+        "what is let go is delivered when it comes",
+    ),
+    Schedule(
+        "an acknowledgment that came before its message is removed; an empty disk gets that",
+        PAIR,
+        (
+            "cut.A.B cnew.A.None in.A pub.p.0 commit.A fold.A deliver.A out.A cjoin.c1.B "
+            "ack.c1 commit.B fold.B heal.A.B conn.B.A send.B.A recv.B.A commit.A fold.A trim.B "
+            "conn.A.B send.A.B recv.A.B commit.B fold.B out.B commit.B fold.B crash.A losedisk.A"
+        ),
+        "what came before its message is not said again",
+    ),
+    Schedule(
+        "the same of a claim",
+        PAIR,
+        (
+            "cut.A.B pub.p.0.0.False pfail.p.B commit.B fold.B heal.A.B conn.B.A send.B.A "
+            "recv.B.A commit.A trim.B fold.B out.B commit.B fold.B send.B.A recv.B.A commit.A "
+            "crash.A losedisk.A"
+        ),
+        "what came before its message is not said again",
     ),
     Schedule(
         "at-most-once: killed after the send",

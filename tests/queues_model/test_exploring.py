@@ -3,6 +3,8 @@ mistakes that both must catch."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from queues_model.exploring import Ran, explore, play
@@ -19,6 +21,10 @@ MANY_SEEDS, MANY_WORLDS = (
         {"at_most_once": True},
         {"group_local": True},
         {"one_never_returns": True},
+        {"narrow": "messages", "trims": True},
+        {"narrow": "messages", "one_never_returns": True},
+        {"narrow": "all", "trims": True, "at_most_once": True},
+        {"narrow": "all", "trims": True, "group_local": True},
     ],
 )
 CATCHING = {schedule.catches: schedule for schedule in reversed(SCHEDULES) if schedule.catches}
@@ -43,6 +49,7 @@ def played(schedule: Schedule, rules: type[Rules]) -> Ran:
         proxy=schedule.proxy,
         at_most_once=schedule.at_most_once,
         initial_owner=schedule.initial_owner,
+        narrow=schedule.narrow,
     )
 
 
@@ -59,7 +66,9 @@ def test_random_schedules() -> None:
     commands: set[int] = set()
     for seed in range(SEEDS):
         rules = Rules() if seed % 2 else Told()
-        ran = explore(seed, rules, at_most_once=seed % 8 == 3, group_local=seed % 8 == 5)
+        world: dict[str, Any] = {"at_most_once": seed % 8 == 3, "group_local": seed % 8 == 5}
+        narrow = ("", "messages", "all")[seed % 3]
+        ran = explore(seed, rules, narrow=narrow, trims=seed % 4 == 2, **world)
         assert ran.violation == "", f"seed {seed}: {ran.violation}"
         kinds.update(action[0] for action in ran.world.log)
         for instance in ran.world.instances.values():
@@ -79,7 +88,7 @@ def test_each_mistake_is_caught_by_a_schedule_made_by_hand_or_by_seeds() -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", MANY_WORLDS, ids=lambda world: "".join(world) or "plain")
-def test_many_random_schedules(world: dict[str, bool]) -> None:
+def test_many_random_schedules(world: dict[str, Any]) -> None:
     for seed in range(10_000, 10_000 + MANY_SEEDS):
         ran = explore(seed, Rules() if seed % 2 else Told(), **world)
         assert ran.violation == "", f"seed {seed}: {ran.violation}"

@@ -14,12 +14,15 @@ from raylay.services.messages.records import Command, publisher_id
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.queues.decisions import Consumer, Key, Subscribed
 from raylay.services.queues.door import Asked
+from raylay.services.queues.rebuilding import Snapshot
 from raylay.services.queues.records import Acknowledgment, keys_of, pack_acknowledgment
 
 from .instance import BACKLOG, Instance, Rules, sent
 from .records import Disk, Entry, Rec, command, keys_of_moves, queue
 
 PENDING_MAX, PUBLISHED_MAX, CONSUMERS_MAX = 3, 5, 6
+MESSAGES, ALL = "messages", "all"
+"""What narrow links do not pass on."""
 Action = tuple[Any, ...]
 
 
@@ -41,15 +44,33 @@ class Link:
         source, target = self.world.instances[self.a], self.world.instances[self.b]
         self.on, self.wire, self.cursor = True, [], 0
         self.end = len(source.disk.journal)
-        target.catch[self.a] = set(source.disk.held) if source.serving else None
+        journal = source.disk.journal
+        carried = {each.rec.ident for each in journal[source.disk.first :] if self._carries(each)}
+        target.catch[self.a] = carried if source.serving else None
+        if self.world.trims:
+            target.meets(source)
+            source.meets(target)
+
+    def _carries(self, entry: Entry) -> bool:
+        """Whether it may go over this link: not all links pass on what comes from others."""
+        narrow = self.world.narrow
+        return not narrow or not entry.path or (narrow == MESSAGES and entry.rec.kind != "pub")
+
+    def lacks(self, entry: Entry) -> bool:
+        """Whether the other end is still to be given it."""
+        target = self.world.instances[self.b].disk
+        return self._carries(entry) and entry.rec.ident not in target.held
 
     def send(self) -> bool:
         """Puts the next record on the wire."""
         source, target = self.world.instances[self.a], self.world.instances[self.b]
         journal = source.disk.journal
+        self.cursor = max(self.cursor, source.disk.first)
         while self.cursor < len(journal):
             entry, at = journal[self.cursor], self.cursor
             self.cursor += 1
+            if not self._carries(entry):
+                continue
             if at < self.end:
                 if target.has(entry.rec.ident):
                     continue
@@ -105,8 +126,14 @@ class World:
         initial_owner: str = "",
         store_every: int = 1,
         folded_most: int = 1,
+        narrow: str = "",
+        trims: bool = False,
     ) -> None:
         self.rules = rules
+        self.trims = trims
+        """Whether journals are removed from the front: then logons tell names, as heralds may be
+        gone."""
+        self.narrow = narrow
         self.names = list(names)
         self.queue = queue(at_most_once, initial_owner)
         self.store_every = store_every
@@ -420,7 +447,7 @@ class World:
     def a_rollback(self, name: str, commit: int) -> bool:
         instance = self.instances[name]
         disk = instance.disk
-        if instance.up or commit >= len(disk.commits) - 1:
+        if instance.up or commit >= len(disk.commits) - 1 or disk.first:
             return False
         if not all(other.serving for other in self.instances.values()):
             return False
@@ -434,6 +461,22 @@ class World:
             rolled.add(entry, run.receive_time_us)
         instance.serving, instance.catch = False, {}
         return True
+
+    def a_trim(self, name: str) -> bool:
+        """What nobody needs is removed from the front of a journal: the queue has it in its store,
+        and whoever a link leads to has it."""
+        instance = self.instances[name]
+        disk = instance.disk
+        if not instance.up or not disk.stored:
+            return False
+        floor, before = Snapshot.from_bytes(disk.stored).after_txid, disk.first
+        for at in range(disk.first, floor):
+            if any(
+                a == name and link.lacks(disk.journal[at]) for (a, _), link in self.links.items()
+            ):
+                break
+            disk.first = at + 1
+        return disk.first > before
 
     def a_qcrash(self, name: str) -> bool:
         instance = self.instances[name]

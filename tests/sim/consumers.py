@@ -170,7 +170,9 @@ def consume(world: World) -> None:
     # Those that there are may be at an instance that has no queue, and stay there.
     assert world.queues is not None
     names, rng = list(world.queues.instances), world.queue_rng
-    is_one = rng.random() < ONE_AT_THE_END
+    found = [keeper.keys for keeper in queues.keepers(world) if keeper.definitions]
+    # Who lost its disk may not have all: then nobody gets everything.
+    is_one = rng.random() < ONE_AT_THE_END and all(each == found[0] for each in found)
     for name in rng.sample(names, 1) if is_one else names:
         group = world.topology.members[name].group
         SimConsumer(world, f"last of {name}", [name], group, "", BACKLOG_AT_THE_END)

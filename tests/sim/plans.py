@@ -540,10 +540,11 @@ def _beside(seed: int, plan: Plan) -> None:
     sees = plan.filters or plan.topology.passes is not None
     plan.deletes = deletes and not plan.stateful and not plan.twins and not sees
     _queue(random.Random(f"queues {seed}"), plan)
+    if plan.queues is not None:
+        _lose_a_region(random.Random(f"queues lost {seed}"), plan)
 
 
 QUEUE = "jobs"
-LOSES = frozenset(("lose_disk", "lose_disk_and_copy"))
 QUEUES_CHANCE = 0.25
 """Of the seeds whose topology carries everything everywhere, and that have nothing besides that a
 queue is no part of."""
@@ -561,9 +562,6 @@ def _queue(rng: random.Random, plan: Plan) -> None:
         return
     names = list(members)
     kind = rng.choice(("local", "queue", "queue", "group_local"))
-    if kind != "local" and plan.topology.name.startswith("three") and LOSES & actions:
-        # What its region has not, an owner does not get back: nobody brings it there again.
-        return
     at = (rng.choice(names),) if kind == "local" else tuple(names)
     definition = QueueDefinition(
         QUEUE,
@@ -591,6 +589,30 @@ def _queue(rng: random.Random, plan: Plan) -> None:
         found.owner_crashes.append((rng.randint(20, plan.end_ms), rng.choice(at)))
     plan.script.sort(key=lambda step: step[:2])
     plan.queues, plan.deletes = found, False
+
+
+def _lose_a_region(rng: random.Random, plan: Plan) -> None:
+    """Some messages are in no instance of the region that took them in: the other one is down, and
+    nobody waits for it, while the one that has them loses its disk. Other regions have them, and do
+    not bring them back."""
+    members = plan.topology.members
+    if plan.topology.name.startswith("mesh") or rng.random() < 0.2:
+        return
+    for name in rng.sample(list(members), rng.randint(1, 4)):
+        group = members[name].group
+        partner = next(each for each in members[name].destinations if each.group == group)
+        at_ms = rng.randint(50, plan.end_ms)
+        plan.script.append((at_ms, "crash", (partner.addresses[0], 400)))
+        for after_ms in (5, 60):
+            plan.script.append((at_ms + after_ms, "downgrade", (name, partner.name)))
+        plan.script.append((at_ms + rng.randint(150, 350), "lose_disk", (name, 40)))
+        for client, servers, _, topic in plan.clients:
+            if name in servers and not topic:
+                for _ in range(5):
+                    found = [TOPICS[0]] * rng.randint(1, 3)
+                    plan.publishes.append((at_ms + rng.randint(0, 300), client, found))
+    plan.script.sort(key=lambda step: step[:2])
+    plan.publishes.sort(key=lambda entry: entry[:2])
 
 
 def _other_filters(seed: int, plan: Plan) -> None:

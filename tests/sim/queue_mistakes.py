@@ -104,6 +104,15 @@ class IgnoresWhoLeft(QueueMachine):
         pass
 
 
+class KeepsWhatItLacks(QueueMachine):
+    """Who is asked for what it does not have says nothing (rule 15)."""
+
+    __slots__ = ()
+
+    def _answer(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+        pass
+
+
 class ClaimsNothing(Queues):
     """What is sent again is taken as if it were new (rule 3)."""
 
@@ -220,6 +229,10 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
     "queue: ignores who left": (
         QueueMachines(machine=IgnoresWhoLeft),
         frozenset(("queue stuck",)),
+    ),
+    "queue: keeps what it lacks": (
+        QueueMachines(machine=KeepsWhatItLacks),
+        frozenset(("queue consumed",)),
     ),
     "queue: claims nothing": (
         QueueMachines(queues=ClaimsNothing),

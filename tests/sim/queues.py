@@ -325,6 +325,9 @@ class Keeper:
             self.queues.draft(self.door(owner), decision, world.now_us)
             if decision.command == Command.TRANSFER:
                 world.probes["queue transfer granted"] += 1
+                index = self.instance.disk.index
+                if any((each[0], each[1]) not in index for each in _moves(decision.body)):
+                    world.probes["queue message let go that is not here"] += 1
                 if owner.machine is not None and owner.machine._asking.is_waiting:
                     world.probes["queue grants cross"] += 1
             self._author_soon()
@@ -475,8 +478,14 @@ class Keeper:
             self.world.log(QueueHolds(self.world.now_us, *of, registers, stuck, is_last))
 
     @property
-    def depth(self) -> int:
+    def keys(self) -> set[tuple[int, int]]:
         """Messages in all queues."""
+        machines = [owner.machine for owner in self.owners.values()]
+        return {key for machine in machines if machine is not None for key in machine.registers()}
+
+    @property
+    def depth(self) -> int:
+        """How many there are."""
         machines = [owner.machine for owner in self.owners.values()]
         return sum(machine.depth for machine in machines if machine is not None)
 
@@ -495,11 +504,7 @@ def log_recorded(disk: Disk, run: Run) -> None:
         world.history.deletions.add((record.publisher, record.sequence))
         said = msgpack.unpackb(record.body, strict_map_key=False)
         if record.command == Command.TRANSFER:
-            moves = tuple(
-                (publisher, sequence, generation, owner)
-                for publisher, first, last, generation, owner in said["moves"]
-                for sequence in range(first, last + 1)
-            )
+            moves = _moves(record.body)
             is_claim = not said["tag"] and bool(moves)
             world.probes["queue claim"] += is_claim
             world.log(QueueRecorded(now_us, *of, "transfer", (), moves, is_claim))
@@ -509,7 +514,19 @@ def log_recorded(disk: Disk, run: Run) -> None:
                 world.probes["queue acknowledgment before its message"] += 1
             world.log(QueueRecorded(now_us, *of, said["how"], keys))
         else:
+            if said["why"] == "left":
+                world.probes["queue removal said again"] += 1
             world.log(QueueRecorded(now_us, *of, said["why"], _expanded(said["gone"])))
+
+
+def _moves(body: bytes) -> tuple[tuple[int, int, int, str], ...]:
+    """Publisher, sequence, generation and owner, of all that a transfer says."""
+    said = msgpack.unpackb(body, strict_map_key=False)
+    return tuple(
+        (publisher, sequence, generation, owner)
+        for publisher, first, last, generation, owner in said["moves"]
+        for sequence in range(first, last + 1)
+    )
 
 
 def _expanded(said: dict[int, list[int]]) -> tuple[tuple[int, int], ...]:

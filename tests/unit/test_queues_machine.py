@@ -698,6 +698,101 @@ def test_the_usual_time_follows_acknowledgments_from_elsewhere() -> None:
     assert here.machine.status()["usual_us"] == pytest.approx(S_US, rel=0.01)
 
 
+# -- rules 7 and 15 ----------------------------------------------------------------------------
+def asked_for_a_while(here: Instance, *wanted: Wanted, count: int = 9) -> list[Decision]:
+    """Another instance asks for these until it is answered."""
+    said: list[Decision] = []
+    for _ in range(4):
+        here.machine.requested("B", count, wanted)
+        said += here.tick(500_000)
+    return said
+
+
+def test_what_an_owner_does_not_have_it_lets_go_to_who_asks() -> None:
+    here = Instance()
+    here.machine.requested("B", 1, wanted(1, 2))
+    assert here.take() == [], "it may be on its way"
+    draft = the_draft(asked_for_a_while(here, *wanted(1, 2), count=1)[:1])
+    assert read_transfer(draft.body).moves == [Move(P, 1, 1, 1, "B")]
+    # It comes before that is in the journal: it is frozen until then.
+    here.join()
+    here.publish(1)
+    assert here.take() == []
+    here.write([draft])
+    assert here.register == (1, "B") and here.take() == []
+
+
+def test_what_an_owner_let_go_in_vain_is_its_own_when_it_comes() -> None:
+    here = Instance()
+    draft = the_draft(asked_for_a_while(here, *wanted(1))[:1])
+    here.publish(1)
+    drafts = [each.tag for each in here.take() if isinstance(each, Draft)]
+    here.machine.failed([draft.tag, *drafts], here.machine.folded_txid)
+    here.join()
+    here.machine.failed(range(draft.tag, draft.tag + 9), here.machine.folded_txid)
+    assert delivered(here.take()) == {ONE: [1]}
+
+
+def test_what_has_left_an_owners_queue_is_not_let_go() -> None:
+    here = Instance()
+    here.publish(1)
+    here.ack(1, 2)
+    assert asked_for_a_while(here, *wanted(1, 2)) == []
+
+
+def test_an_owner_that_others_know_of_lets_go_and_a_later_one_is_told() -> None:
+    here = Instance()
+    here.publish(1, 2, path=(B,))
+    here.move(2, 3, "C")
+    asked = Wanted((P, 1), 1, "A"), Wanted((P, 2), 2, "A")
+    said = [read_transfer(each.body).moves for each in asked_for_a_while(here, *asked)[:2]]
+    assert said == [[Move(P, 1, 1, 2, "B")], [Move(P, 2, 2, 3, "C")]]
+
+
+def test_who_takes_messages_over_lets_go_of_those_that_it_does_not_have() -> None:
+    here = Instance()
+    asked = Wanted((P, 1), 0, "C")
+    assert asked_for_a_while(here, asked) == []
+    here.machine.proxied(True, frozenset("C"))
+    assert asked_for_a_while(here, asked) == []
+    here.machine.proxied(True, frozenset())
+    draft = the_draft(asked_for_a_while(here, asked)[:1])
+    assert read_transfer(draft.body).moves == [Move(P, 1, 1, 1, "B")]
+
+
+def test_an_acknowledgment_that_came_before_its_message_is_said_behind_it() -> None:
+    here = Instance(queue(barrier="/b = 1"))
+    here.ack(1, 3)
+    here.publish(1, 3, bodies=[{}, {}, {"b": 1}])
+    draft = the_draft(here.take())
+    assert read_removal(draft.body)[2:] == ({P: [(1, 2)]}, "left"), "of a barrier nobody says it"
+    here.machine.failed([draft.tag], here.machine.folded_txid)
+    draft = the_draft(here.take())
+    here.write([draft])
+    assert here.take() == [], "once"
+    # Who reads the journal again reads that, too.
+    here.restart(snapshot=Snapshot(names=NAMES))
+    here.machine.fold(here.runs, here.now_us)
+    assert here.take() == []
+
+
+def test_a_transfer_that_came_before_its_message_is_said_behind_it_if_it_may_be_removed() -> None:
+    here = Instance()
+    here.move(1, 1, "B")
+    assert here.machine.floor_txid == 1
+    here.publish(1)
+    (said,) = [read_transfer(each.body) for each in here.take() if isinstance(each, Draft)]
+    assert said.moves == [Move(P, 1, 1, 1, "B")]
+    # Directly before it, and read with it, it stays for as long as the message does.
+    together = Instance()
+    machine, together.machine = together.machine, Instance().machine
+    together.move(1, 1, "B")
+    together.publish(1)
+    together.machine = machine
+    machine.fold(together.runs, together.now_us)
+    assert together.take() == [] and machine.floor_txid == 0
+
+
 # -- rule 9 ------------------------------------------------------------------------------------
 def test_a_restarted_owner_waits_for_the_fence_and_begins_at_the_floor() -> None:
     here = Instance()

@@ -166,3 +166,24 @@ def test_a_snapshot_is_read_as_it_was_written() -> None:
 def test_bytes_that_are_no_snapshot_are_refused(stored: bytes) -> None:
     with pytest.raises(CorruptRecord, match="no snapshot of a queue"):
         Snapshot.from_bytes(stored)
+
+
+def test_an_arrival_may_begin_at_what_was_said_of_it_before() -> None:
+    fed = Fed()
+    first = fed.come()
+    fed.history.advance()
+    fed.txid += 2
+    second = fed.come(at_us=JOINED_US)
+    assert fed.history.reaches_back(second, 2) and second.first_txid == 2
+    assert fed.history.reaches_back(second, 3)
+    assert not fed.history.reaches_back(second, 1), "a message of another arrival is there"
+    first.live = 0
+    fed.history.advance()
+    assert fed.history.floor_txid == 1
+    second.live = 0
+    fed.history.folded_txid = fed.txid = 9
+    fed.history.advance()
+    fed.txid += 1
+    third = fed.come()
+    assert not fed.history.reaches_back(third, 9), "it may be removed"
+    assert fed.history.reaches_back(third, 10)

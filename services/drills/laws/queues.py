@@ -234,8 +234,11 @@ class _Replay:
         """All instances hold the same."""
         every: defaultdict[Key, dict[str, Register | None]] = defaultdict(dict)
         for name, found in self._rest.items():
+            has = self._journals[name].messages
             for key in {key for each in self._rest.values() for key in each}:
-                every[key][name] = found.get(key)
+                # What was on a lost disk its owner may not get back: others have it then.
+                if key in has:
+                    every[key][name] = found.get(key)
         for key, views in every.items():
             if len(set(views.values())) > 1:
                 said = ", ".join(f"{name} {view}" for name, view in sorted(views.items()))
