@@ -5,22 +5,31 @@ A fabric in Python or YAML shows all its links at once, so a link without a way 
 way, not forgotten. Where nothing is said of a destination:
 
 - `replicate` and `cascade` are left out where none of its instances replicates back;
+- `queue_passthrough` is left out where what its instance's group has goes to others by the links of
+  all of that group, and each region sends on what is its own alone: nobody has to pass it on;
 - `cascade` is left out where one of its instances leaves out more at a destination of its own.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Mapping
 
-from raylay.services.configuration.model import DestinationSettings, FabricSettings, TopicSettings
+from raylay.services.configuration.model import (
+    DestinationSettings,
+    FabricSettings,
+    InstanceSettings,
+    TopicSettings,
+)
 from raylay.services.configuration.topology import waited_for
-from raylay.services.messages.topics import TopicRule
+from raylay.services.messages.topics import TopicRule, compile_regex
 
 Link = tuple[str, str]
 """Instance, destination."""
 
 ONE_WAY = frozenset(("replicate", "cascade"))
 _CASCADE = frozenset(("cascade",))
+_PASSED_BY_NOBODY = frozenset(("queue_passthrough",))
 
 
 def exclusions(settings: FabricSettings) -> dict[Link, frozenset[str]]:
@@ -49,6 +58,8 @@ def exclusions(settings: FabricSettings) -> dict[Link, frozenset[str]]:
             (target, instance.name) in ways or ":" in target for target in targets[link]
         )
         found[link] = ONE_WAY if is_one_way else frozenset()
+        if settings.queue_terms_of(instance) and _brings_itself(settings, instance, link, targets):
+            found[link] |= _PASSED_BY_NOBODY
     # What its topics say counts for those upstream as well.
     relaxed = {
         (instance.name, destination.name): found[instance.name, destination.name].union(
@@ -66,6 +77,38 @@ def exclusions(settings: FabricSettings) -> dict[Link, frozenset[str]]:
                 found[link] |= _CASCADE
                 relaxed[link] |= _CASCADE
                 pending.append(link)
+    return found
+
+
+def _brings_itself(
+    settings: FabricSettings,
+    instance: InstanceSettings,
+    link: Link,
+    targets: Mapping[Link, tuple[str, ...]],
+) -> bool:
+    """Whether some that a link leads to do not pass on what came from its instance's group, and
+    need not: that group has links of its own to the same instances."""
+    group = instance.group
+    if not targets[link] or any(":" in target for target in targets[link]):
+        return False
+    members = [each for each in settings.instances if each.group == group]
+    found = False
+    for name in targets[link]:
+        for onward in settings.instance(name).destinations:
+            if compile_regex(onward.pass_through or "^$", "PassThrough").search(group):
+                continue
+            to = set(targets[name, onward.name])
+            if to == {instance.name}:
+                continue  # what came from there never goes back
+            if not onward.own_group_only or not to:
+                return False
+            led = (
+                to <= {each.name}.union(*(targets[each.name, d.name] for d in each.destinations))
+                for each in members
+            )
+            if not all(led):
+                return False
+            found = True
     return found
 
 

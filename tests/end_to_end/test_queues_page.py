@@ -13,6 +13,7 @@ from end_to_end.test_queues import Consumer
 from typed_pages import Typist, blocks
 
 from raylay.services.configuration.files import load_fabric
+from raylay.services.fabric.check import check_settings
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import InstanceConfig
 
@@ -28,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for name, text in (("pool.yaml", first), ("two.yaml", regions)):
         (place / name).write_text(text, encoding="utf-8")
     # Both are right; the second one needs a fabric to run.
-    load_fabric([place / "two.yaml"])
+    assert not check_settings(load_fabric([place / "two.yaml"])).errors
     settings = load_fabric([place / "pool.yaml"])
     topics = tuple(TopicRule(name, "json") for name in ("orders", "orders/failed"))
     queues = settings.queues_of(settings.instances[0])

@@ -16,6 +16,7 @@ from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.exclusions import exclusions
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import FabricSettings
+from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
@@ -85,6 +86,40 @@ def test_a_link_without_a_way_back_and_what_leads_to_it() -> None:
         ("L-2", "L-1"): {"cascade"},
     }
     assert failures(settings) == []
+
+
+WORK = {"name": "work", "message_type": "json", "underlying": "orders"}
+
+
+def with_a_queue(builder: FabricBuilder) -> FabricSettings:
+    return builder.settings().model_copy(update={"queues": (QueueSettings.model_validate(WORK),)})
+
+
+@pytest.mark.parametrize("regions", [(2, 2), (3, 1, 2)])
+def test_a_queue_over_regions_that_each_send_on_what_is_theirs(regions: tuple[int, ...]) -> None:
+    """As docs/queues.md shows it: nobody passes anything on between regions, and nobody has to."""
+    builder = FabricBuilder("f")
+    for number, instances in enumerate(regions):
+        builder.region(f"R{number}", instances)
+    made = builder.connect_regions()
+    settings = with_a_queue(made)
+    assert failures(settings) == []
+    named = left_out(settings)
+    between = {link for link, names in named.items() if "queue_passthrough" in names}
+    assert between == {(i.name, d.name) for i, d in settings.links() if d.group != i.group}
+    # It is left out for queues alone.
+    assert left_out(made.settings()) == {}
+
+
+def test_a_queue_that_some_of_a_region_do_not_send_to_all_is_refused() -> None:
+    builder = FabricBuilder("f").region("C", 2).region("L", 1).region("N", 1)
+    builder.destination("C-1", "L-1", pass_through="^C$", own_group_only=True)
+    builder.destination("C-2", "N-1", pass_through="^C$", own_group_only=True)
+    for one, other in (("L-1", "C-1"), ("L-1", "N-1"), ("N-1", "C-2"), ("N-1", "L-1")):
+        group = f"^{one[0]}$"
+        builder.destination(one, other, pass_through=group, own_group_only=True)
+    wrong = {found.check for *_, found in failures(with_a_queue(builder))}
+    assert "queue_passthrough" in wrong
 
 
 def test_what_is_said_counts() -> None:
