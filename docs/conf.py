@@ -28,7 +28,7 @@ CHAPTERS = {
         "configuration",
         "pipeline",
     ],
-    "Run": ["troubleshooting", "operations", "journal", "tracing", "drills"],
+    "Run": ["troubleshooting", "operations", "journal", "security", "tracing", "drills"],
     "Look up": ["protocol", "deviations", "architecture", "coverage"],
 }
 

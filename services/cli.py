@@ -130,6 +130,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "journal": (f"{_COMMANDS}.journal:journal_app", "Look at, verify and tidy a journal."),
 }
 """Where each command is (module:name), and the first paragraph of its help."""
+_OF_CLIENTS = tuple(
+    COMMANDS[name][0] for name in ("publish", "delete", "subscribe", "sow", "queue")
+)
+"""They speak to servers, and may do so over TLS."""
 
 
 class Commands(TyperGroup):
@@ -156,6 +160,8 @@ class Commands(TyperGroup):
             found = alone
         command: Any = typer.main.get_command(found)
         command.name = cmd_name
+        if place in _OF_CLIENTS:
+            importlib.import_module(f"{_COMMANDS}.tls_options").offer(command)
         made: TyperCommand | TyperGroup = command
         return made
 

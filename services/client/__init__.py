@@ -42,6 +42,7 @@ from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.client.sync import SyncClient, SyncQuery, SyncSubscription
 from raylay.services.client.tracer import Tracer
 from raylay.services.messages.bookmarks import EPOCH, NOW
+from raylay.services.tls.config import TlsConfig
 from raylay.storage.stores import (
     LmdbBookmarkStore,
     LmdbPublishStore,
@@ -80,6 +81,7 @@ __all__ = [
     "LmdbPublishStore",
     "MemoryBookmarkStore",
     "MemoryPublishStore",
+    "TlsConfig",
     "Tracer",
     "ClientMachine",
     "ClientOptions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,31 @@ from raylay.services.client.failover import Server, as_server
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.errors import ConfigurationError, LocalProtocolError
 from raylay.services.messages.records import decode_record, publisher_id
+from raylay.services.tls.config import TlsConfig
+from raylay.services.tls.files import client_context
 
 ServerLike = Server | str | Mapping[str, Any]
 Resolver = Callable[[], Sequence[ServerLike] | Awaitable[Sequence[ServerLike]]]
+
+
+Tls = TlsConfig | ssl.SSLContext | bool | Mapping[str, Any] | None
+"""How a client speaks TLS; None and False: not at all. True: by the system's CAs."""
+
+
+def usable(tls: Tls, client_name: str) -> TlsConfig | ssl.SSLContext | None:
+    """What `tls` says, with its files looked at. They are read anew at each connect.
+
+    Raises:
+        ConfigurationError: a file cannot be used, or a value is none.
+    """
+    if tls is None or tls is False or isinstance(tls, ssl.SSLContext):
+        return tls or None
+    where = f"client {client_name}: tls"
+    if tls is True:
+        return TlsConfig()
+    config = tls if isinstance(tls, TlsConfig) else TlsConfig.of(dict(tls), where)
+    client_context(config, where)
+    return config
 
 
 def check_owner(store: PublishStore, client_name: str) -> None:

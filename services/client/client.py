@@ -36,6 +36,8 @@ class Client(Queueing):
         publish_store: what is published and not durable yet; in memory when not given.
         bookmark_store: what bookmark subscriptions have seen; not given: for as long as this
             client lives.
+        tls: how it speaks TLS: a TlsConfig, or a mapping of its values (`ca_file`, `certificate`,
+            `private_key`, `server_name`, …); True: by the system's CAs; None: not at all.
         heartbeat_s: a server that is silent as long is left; 0: never.
         publish_timeout_s: how long `publish` waits for room in the store.
         connect_wait_s: how long `connect` tries before it gives up.
@@ -49,7 +51,8 @@ class Client(Queueing):
         on_publish_failed: called for each refused publish. Without it `flush` raises the error.
 
     Raises:
-        ConfigurationError: there is no server, an address is none, a value is out of range.
+        ConfigurationError: there is no server, an address is none, a value is out of range, a file
+            of `tls` cannot be used.
 
     Owner: one event loop; not thread-safe (SyncClient is).
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import cast
 
@@ -14,6 +15,8 @@ from raylay.services.protocol.frames import (
     Header,
     encode_frame,
 )
+from raylay.services.tls.config import TlsConfig
+from raylay.services.tls.dialling import connect
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Above this the socket does not keep up: publishes then wait in the store, not in a buffer."""
@@ -118,13 +121,18 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-async def open_connection(address: str, make: Callable[[], Connection]) -> Connection:
+async def open_connection(
+    address: str, make: Callable[[], Connection], tls: TlsConfig | ssl.SSLContext | None = None
+) -> Connection:
     """Opens a stream to `host:port`, `[v6 address]:port` or `unix:path`.
 
     Host names are looked up at each call, and every address found is tried.
 
+    Args:
+        tls: for `host:port`; a Unix socket has none.
+
     Raises:
-        OSError: nobody answers there.
+        OSError: nobody answers there, or TLS failed: says why.
         ValueError: the address has another form.
     """
     loop = asyncio.get_running_loop()
@@ -132,5 +140,5 @@ async def open_connection(address: str, make: Callable[[], Connection]) -> Conne
     if not port:
         _, connection = await loop.create_unix_connection(make, host)
     else:
-        _, connection = await loop.create_connection(make, host, port)
+        _, connection = await connect(make, host, port, tls)
     return connection

@@ -15,9 +15,11 @@ from typing import Any
 from raylay.services.client.arguments import (
     Resolver,
     ServerLike,
+    Tls,
     check_owner,
     listed,
     sample_every,
+    usable,
 )
 from raylay.services.client.connection import Connection, open_connection
 from raylay.services.client.events import (
@@ -60,11 +62,7 @@ from raylay.services.client.resumption import GROUPED, BookmarkStore
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Subscription
 from raylay.services.client.tracer import Tracer
-from raylay.services.errors import (
-    ConnectionLost,
-    RaylayError,
-    StorageError,
-)
+from raylay.services.errors import ConnectionLost, RaylayError, StorageError
 from raylay.services.protocol.frames import Frame, encode_front
 from raylay.storage.stores import MemoryPublishStore
 
@@ -101,6 +99,7 @@ class Performing:
         user_id: str = "",
         password: str = "",
         answers: Callable[[str, str], tuple[str, str]] | None = None,
+        tls: Tls = None,
         heartbeat_s: float = 5.0,
         connect_timeout_s: float = 3.0,
         connect_wait_s: float = 30.0,
@@ -117,13 +116,13 @@ class Performing:
         on_publish_failed: Callable[[PublishFailed], None] | None = None,
     ) -> None:
         self._resolver: Resolver | None = servers if callable(servers) else None
-        known = () if callable(servers) else listed(name, servers)
         store = publish_store if publish_store is not None else MemoryPublishStore()
         check_owner(store, name)
         self.name = name
         self.on_event = on_event
         self.on_persisted = on_persisted
         self.on_publish_failed = on_publish_failed
+        self._tls = usable(tls, name)
         self._store = store
         # A store that the caller gave outlives this client, and what it holds with it.
         self._owns_store = publish_store is None
@@ -131,7 +130,7 @@ class Performing:
         self._machine = ClientMachine(
             ClientOptions(
                 client_name=name,
-                servers=known,
+                servers=() if callable(servers) else listed(name, servers),
                 resolves=self._resolver is not None,
                 group=group,
                 allow_other_groups=allow_other_groups,
@@ -157,8 +156,7 @@ class Performing:
         self._sample_every = sample_every(sampling_ratio) if tracer is not None else 0
         # At a random place of the first round, so that clients of few messages are sampled too.
         self._until_sample = self._sample_every and 1 + random.randrange(self._sample_every)
-        self._publishes_a_turn = PUBLISHES_A_TURN
-        self._until_yield = PUBLISHES_A_TURN
+        self._publishes_a_turn = self._until_yield = PUBLISHES_A_TURN
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -320,7 +318,7 @@ class Performing:
     async def _open(self, number: int, address: str) -> None:
         make = partial(Connection, number, self._received, self._stream_ended, self._pump)
         try:
-            connection = await open_connection(address, make)
+            connection = await open_connection(address, make, self._tls)
         except (OSError, ValueError) as error:
             self._refusals[address] = str(error)
             self._step(ConnectionEnded(number, str(error)))

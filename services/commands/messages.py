@@ -28,6 +28,7 @@ from raylay.services.commands.publishing import (
     send_once,
     send_several,
 )
+from raylay.services.commands.tls_options import tls_given
 from raylay.services.commands.waiting_lines import WaitingLines
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
 
@@ -44,11 +45,12 @@ def client_options(
     if servers:
         if trace_all:
             raise ConfigurationError("--trace needs a fabric: where traces go is in its settings")
-        yield {"name": name, "servers": servers, "group": group}
+        yield {"name": name, "servers": servers, "group": group, "tls": tls_given()}
         return
     entry = running(fabric)
     from raylay.services.configuration.model import FabricSettings
-    from raylay.services.fabric.plan import FabricRecord, client_options, tracing_options
+    from raylay.services.fabric.plan import FabricRecord, client_options
+    from raylay.services.fabric.telling import tracing_options
     from raylay.services.telemetry.client_traces import ClientTracer
     from raylay.services.telemetry.tracing import start_tracing
 
@@ -57,7 +59,8 @@ def client_options(
         raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
     settings = FabricSettings.from_json(record.settings)
     options = {"name": name, **client_options(settings, record, group, name)}
-    tracing = tracing_options(settings, record)
+    options["tls"] = tls_given() or options["tls"]
+    tracing = tracing_options(settings, record.directory)
     if not tracing.enabled:
         if trace_all:
             raise ConfigurationError(

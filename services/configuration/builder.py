@@ -26,6 +26,7 @@ from raylay.services.configuration.security import ModuleLike
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
+from raylay.services.configuration.transports import TlsSettings
 from raylay.services.errors import ConfigurationError
 
 TopicLike = TopicSettings | str | Mapping[str, Any]
@@ -54,6 +55,7 @@ class FabricBuilder:
         message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
         sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
         queues: Iterable[QueueSettings | Mapping[str, Any]] | None = None,
+        tls: TlsSettings | Mapping[str, Any] | None = None,
         downgrade_age: str | None = None,
         authentication: ModuleLike | None = None,
         entitlement: ModuleLike | None = None,
@@ -75,6 +77,7 @@ class FabricBuilder:
                 on (docs/queues.md).
             authentication, entitlement: modules that say who is let in and what he may do: a name,
                 or `module` and `options` (docs/security.md); default: everybody, everything.
+            tls: of all transports, and of those who connect to them (docs/security.md).
             downgrade_age: short for `downgrade={"age": …}`.
 
         Raises:
@@ -97,6 +100,7 @@ class FabricBuilder:
             ("authentication", authentication),
             ("entitlement", entitlement),
             ("relocate_after", relocate_after),
+            ("tls", tls),
             ("message_types", None if message_types is None else tuple(message_types)),
             ("sow_topics", None if sow_topics is None else tuple(sow_topics)),
             ("queues", None if queues is None else tuple(queues)),
@@ -208,7 +212,8 @@ class FabricBuilder:
         Args:
             group: for a new instance; default is its name.
             options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
-                directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics, queues.
+                directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics, queues,
+                tls, transports.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.
@@ -255,7 +260,8 @@ class FabricBuilder:
                 are left out; None: those that the shape of the fabric makes impossible), dial
                 (False: it waits for one of `to` to connect), share_connection (a connection that
                 one of them made is used before any is dialled), wide_ip (whether several servers
-                may answer at one address; None: they may where it is one of another fabric), waits
+                may answer at one address; None: they may where it is one of another fabric), tls,
+                waits
                 and waits_for (beside dialling it takes a connection that another server of the
                 group made).
 

@@ -31,7 +31,14 @@ from raylay.services.configuration.message_types import check_types
 from raylay.services.configuration.queues import QueueSettings, terms_of
 from raylay.services.configuration.security import Module
 from raylay.services.configuration.sow_topics import SowTopicSettings
-from raylay.services.configuration.transports import FirstTransportSettings, TransportSettings
+from raylay.services.configuration.transports import (
+    FirstReplicationSettings,
+    FirstTransportSettings,
+    ReplicationTransportSettings,
+    TlsChoice,
+    TlsSettings,
+    TransportSettings,
+)
 from raylay.services.configuration.units import (
     parse_milliseconds,
 )
@@ -261,6 +268,8 @@ class DestinationSettings(Section):
     waits_for: tuple[Name, ...] = ()
     """Names of these; empty: the one that bears the destination's name, else any of the group that
     no other destination names."""
+    tls: TlsChoice = None
+    """How it dials. None: as the instance, where whom it dials has TLS."""
 
 
 class LogSettings(Section):
@@ -279,6 +288,8 @@ class BootstrapSettings(Section):
     """In order of priority: names of this fabric, or `host:port` of replication transports."""
     topics: tuple[TopicSettings, ...] = ()
     """Which are copied, of those that it journals; none: all."""
+    tls: TlsChoice = None
+    """How it dials. None: as the instance, where whom it dials has TLS."""
 
 
 class InstanceSettings(Section):
@@ -291,10 +302,16 @@ class InstanceSettings(Section):
     replication_port: Port = 0
     message_types: tuple[MessageType, ...] = ()
     """That `client_port` is for: other messages are refused there. None: any."""
+    tls: TlsChoice = None
+    """Of all its transports that say nothing else, and of what it dials. None: the fabric's."""
+    replication_transport: FirstReplicationSettings | None = None
+    """More about that of `replication_port`."""
     client_transport: FirstTransportSettings | None = None
     """More about that of `client_port`."""
     transports: tuple[TransportSettings, ...] = ()
     """More for clients."""
+    replication_transports: tuple[ReplicationTransportSettings, ...] = ()
+    """More for other instances."""
     metrics_port: Port | None = None
     """For Prometheus. None: as the fabric says."""
     directory: str = ""
@@ -345,6 +362,8 @@ class ClientSettings(Section):
     heartbeat_ms: Milliseconds = Field(default=5_000, alias="heartbeat")
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
     publish_timeout_ms: Milliseconds = Field(default=30_000, alias="publish_timeout")
+    tls: TlsChoice = None
+    """None: by the CA of the fabric's `tls`, where it has one."""
 
 
 class FabricSettings(Section):
@@ -364,6 +383,8 @@ class FabricSettings(Section):
     metrics: MetricsSettings = MetricsSettings()
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
+    tls: TlsSettings | None = None
+    """Of all instances that say nothing else. `{instance}` in a path is the instance's name."""
     drills: Literal["refused", "allowed"] = "refused"
     """Whether drills may break it while it runs (docs/drills.md)."""
     authentication: Module | None = None

@@ -283,6 +283,10 @@ def _ports(settings: FabricSettings) -> Iterator[Problem]:
                 (f"port of transport {each.name}", each.host or instance.host, each.port)
                 for each in instance.transports
             ),
+            *(
+                (f"port of transport {each.name}", each.host or replication_host, each.port)
+                for each in instance.replication_transports
+            ),
         ):
             if not port:
                 continue

@@ -2,12 +2,85 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raylay.services.configuration.fields import MessageType, Port, Section
 from raylay.services.configuration.security import Module
+from raylay.services.errors import ConfigurationError
+from raylay.services.tls.config import PROTOCOLS, TlsConfig
+
+INSTANCE_PLACE = "{instance}"
+"""In the path of a file: the instance's name."""
+
+
+class TlsSettings(Section):
+    """The TLS of transports, and of those who connect to them (docs/security.md). Paths are taken
+    from the fabric's directory where they are relative, on the host that uses them."""
+
+    certificate: str = ""
+    private_key: str = ""
+    ca_file: str = ""
+    ca_path: str = ""
+    verify_client: bool = False
+    ciphers: str = ""
+    protocols: tuple[str, ...] = PROTOCOLS
+    server_name: str = ""
+    verify_name: bool = True
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        try:
+            self.config(str).check("", serves=False)
+        except ConfigurationError as error:
+            raise ValueError(str(error).removeprefix(": ")) from None
+        return self
+
+    def config(self, place: Callable[[str], str]) -> TlsConfig:
+        """As an instance or a client reads it.
+
+        Args:
+            place: where the file of a path is.
+        """
+        values: dict[str, Any] = self.model_dump()
+        for name in ("certificate", "private_key", "ca_file", "ca_path"):
+            if values[name]:
+                values[name] = place(values[name])
+        return TlsConfig(**values)
+
+
+TlsChoice = TlsSettings | Literal[False] | None
+"""False: no TLS, whatever holds around it. None: what holds around it."""
+
+
+class ReplicationTerms(Section):
+    """What can be said of any transport for other instances."""
+
+    enabled: bool = True
+    """Whether it listens when the instance starts."""
+    tls: TlsChoice = None
+    """None: the instance's."""
+
+    def terms(self) -> dict[str, Any]:
+        """As an instance reads them."""
+        return {"is_enabled": self.enabled}
+
+
+class FirstReplicationSettings(ReplicationTerms):
+    """More about the transport of `replication_port`."""
+
+    name: Annotated[str, Field(min_length=1)] = "replication"
+
+
+class ReplicationTransportSettings(ReplicationTerms):
+    """One more transport for other instances."""
+
+    name: Annotated[str, Field(min_length=1)]
+    port: Port = 0
+    host: str = ""
+    """Empty: that of the first."""
 
 
 class ClientTerms(Section):
@@ -21,6 +94,8 @@ class ClientTerms(Section):
     """Who is let in. None: as the instance says."""
     entitlement: Module | None = None
     """What he may do. None: as the instance says."""
+    tls: TlsChoice = None
+    """None: the instance's."""
 
     def terms(self) -> dict[str, Any]:
         """As an instance reads them."""

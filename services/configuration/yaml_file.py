@@ -49,7 +49,14 @@ from raylay.services.configuration.model import (
 from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.security import Module
 from raylay.services.configuration.sow_topics import SowTopicSettings
-from raylay.services.configuration.transports import FirstTransportSettings, TransportSettings
+from raylay.services.configuration.transports import (
+    FirstReplicationSettings,
+    FirstTransportSettings,
+    ReplicationTransportSettings,
+    TlsChoice,
+    TlsSettings,
+    TransportSettings,
+)
 from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
 
@@ -74,8 +81,11 @@ class _InstanceEntry(Section):
     topics: tuple[TopicSettings, ...] | None = None
     replication_host: str | None = None
     message_types: tuple[MessageType, ...] | None = None
+    tls: TlsChoice = None
+    replication_transport: FirstReplicationSettings | None = None
     client_transport: FirstTransportSettings | None = None
     transports: tuple[TransportSettings, ...] | None = None
+    replication_transports: tuple[ReplicationTransportSettings, ...] | None = None
     logs: LogSettings | None = None
     authentication: Module | None = None
     entitlement: Module | None = None
@@ -138,6 +148,7 @@ class _LinkEntry(Section):
     wide_ip: bool | None = None
     waits: bool = False
     waits_for: tuple[str, ...] = ()
+    tls: TlsChoice = None
 
 
 class _File(Section):
@@ -156,6 +167,7 @@ class _File(Section):
     metrics: MetricsSettings = MetricsSettings()
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
+    tls: TlsSettings | None = None
     drills: Literal["refused", "allowed"] = "refused"
     authentication: Module | None = None
     entitlement: Module | None = None
@@ -226,7 +238,7 @@ def _explain(error: ValidationError) -> list[tuple[Path_, str]]:
     return list(found.values())
 
 
-_BRANCHES = frozenset(("int", "str"))
+_BRANCHES = frozenset(("int", "str", "TlsSettings"))
 
 
 def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
@@ -253,6 +265,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         message_types=file.message_types,
         sow_topics=file.sow_topics,
         queues=file.queues,
+        tls=file.tls,
     )
     for path, line in lines.items():
         if subject := _topic_subject(path):
@@ -304,6 +317,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 wide_ip=link.wide_ip,
                 waits=link.waits,
                 waits_for=link.waits_for,
+                tls=link.tls,
                 origin=place,
             )
         except ConfigurationError as error:

@@ -16,9 +16,9 @@ from raylay.services.fabric.held import Held
 from raylay.services.fabric.plan import (
     FabricRecord,
     client_options,
-    tracing_options,
 )
 from raylay.services.fabric.plan import servers as servers_of_group
+from raylay.services.fabric.telling import tracing_options
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.tracing import start_tracing
 
@@ -67,7 +67,7 @@ class Clients(Held):
         settings, record = self._known()
         made = client_options(settings, record, group or "", name)
         made["servers"] = self._resolver(made["group"])
-        tracing = tracing_options(settings, record)
+        tracing = tracing_options(settings, record.directory)
         if tracing.enabled:
             if self._tracing is None:
                 self._tracing = start_tracing(f"clients-{os.getpid()}", tracing)

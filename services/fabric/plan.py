@@ -19,9 +19,9 @@ from raylay.services.client.failover import Server
 from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
 from raylay.services.configuration.model import (
     DestinationSettings,
+    DowngradeSettings,
     FabricSettings,
     InstanceSettings,
-    LogSettings,
     occasions,
 )
 from raylay.services.configuration.reserved import with_drill_topic
@@ -29,7 +29,8 @@ from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.record import LeftOver, Move
 from raylay.services.fabric.registry import FABRIC_FILE as FABRIC_FILE
-from raylay.services.fabric.transports import first_transport, module, more_transports
+from raylay.services.fabric.telling import log_options, tracing_options
+from raylay.services.fabric.transports import Transports, client_tls, module
 from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
@@ -39,8 +40,7 @@ from raylay.services.server.config import (
     DestinationConfig,
     InstanceConfig,
 )
-from raylay.services.telemetry.logs import LogOptions
-from raylay.services.telemetry.tracing import TracingOptions
+from raylay.services.tls.config import TlsConfig
 
 FREE_PORT_MIN = 20_000
 EPHEMERAL_PORT_MIN_DEFAULT = 32_768
@@ -366,6 +366,7 @@ def client_options(
         "heartbeat_s": wanted.heartbeat_ms / 1000,
         "ack_conflation_ms": wanted.ack_conflation_ms,
         "publish_timeout_s": wanted.publish_timeout_ms / 1000,
+        "tls": client_tls(settings, record.directory),
     }
 
 
@@ -402,6 +403,7 @@ def instance_config(
     journal = settings.journal_of(instance)
     downgrade = settings.downgrade_of(instance)
     ports = record.ports[instance.name]
+    transports = Transports(settings, record.directory, instance)
     age_ms = journal.retention.age_ms
     excluded = exclusions(settings)
     declared = {each.name for each in settings.instances}
@@ -413,7 +415,11 @@ def instance_config(
         unjournaled=settings.unjournaled_of(instance),
         destinations=tuple(
             _destination_config(
-                settings, record, destination, excluded[instance.name, destination.name]
+                settings,
+                record,
+                destination,
+                excluded[instance.name, destination.name],
+                transports.dialling(destination.tls, destination.to),
             )
             for destination in instance.destinations
         ),
@@ -426,13 +432,16 @@ def instance_config(
         client_port=ports.client,
         client_advertised=client_address(record, instance),
         client_message_types=instance.message_types,
-        client_terms=first_transport(instance, directory),
-        client_transports=more_transports(instance, directory),
+        client_terms=transports.first(),
+        client_transports=transports.more(),
         authentication=module(instance.authentication or settings.authentication, directory),
         entitlement=module(instance.entitlement or settings.entitlement, directory),
         replication_host=instance.replication_host or instance.host,
         replication_port=ports.replication,
         replication_advertised=replication_address(record, instance),
+        replication_terms=transports.first_replication(),
+        replication_transports=transports.more_replication(),
+        announce_tls=transports.dialling(None, declared),
         first=instance.name not in record.settled,
         durability=journal.durability,
         flush_interval_ms=journal.flush_interval_ms,
@@ -444,22 +453,10 @@ def instance_config(
         journal_actions=tuple(
             JournalAction(each.do, each.age_ms, occasions(each.every)) for each in journal.actions
         ),
-        policy=DowngradePolicy(
-            downgrade.age_ms,
-            downgrade.upgrade_age_ms,
-            downgrade.min_sync_destinations,
-            downgrade.every_ms,
-            downgrade.upgrade_every_ms,
-            downgrade.grace_period_ms,
-            downgrade.upgrade_grace_period_ms,
-            tuple(
-                Look(look.age_ms, look.upgrade_age_ms, occasions(look.every), look.grace_period_ms)
-                for look in downgrade.looks
-            ),
-        ),
+        policy=_policy(downgrade),
         check_interval_ms=downgrade.check_interval_ms,
-        tracing=tracing_options(settings, record),
-        log=log_options(settings.logs_of(instance), record),
+        tracing=tracing_options(settings, record.directory),
+        log=log_options(settings.logs_of(instance), record.directory),
         metrics_port=ports.metrics,
         metrics_host=instance.host,
         bootstrap=_bootstrap_config(settings, record, instance),
@@ -477,6 +474,22 @@ def instance_config(
     )
     config.check()
     return config
+
+
+def _policy(downgrade: DowngradeSettings) -> DowngradePolicy:
+    return DowngradePolicy(
+        downgrade.age_ms,
+        downgrade.upgrade_age_ms,
+        downgrade.min_sync_destinations,
+        downgrade.every_ms,
+        downgrade.upgrade_every_ms,
+        downgrade.grace_period_ms,
+        downgrade.upgrade_grace_period_ms,
+        tuple(
+            Look(look.age_ms, look.upgrade_age_ms, occasions(look.every), look.grace_period_ms)
+            for look in downgrade.looks
+        ),
+    )
 
 
 def _archive_directory(
@@ -522,7 +535,12 @@ def _bootstrap_config(
     declared = {each.name: each for each in settings.instances}
     fillers = [declared[name] for name in move.filled_by if name in declared] if move else []
     if fillers:
-        return BootstrapConfig(tuple(replication_address(record, each) for each in fillers))
+        tls = Transports(settings, record.directory, instance).dialling(
+            None, [each.name for each in fillers]
+        )
+        return BootstrapConfig(
+            tuple(replication_address(record, each) for each in fillers), tls=tls
+        )
     if wanted is None:
         return None
     return BootstrapConfig(
@@ -531,6 +549,7 @@ def _bootstrap_config(
             for source in wanted.sources
         ),
         tuple(TopicRule(topic.name, topic.message_type) for topic in wanted.topics),
+        tls=Transports(settings, record.directory, instance).dialling(wanted.tls, wanted.sources),
     )
 
 
@@ -539,6 +558,7 @@ def _destination_config(
     record: FabricRecord,
     destination: DestinationSettings,
     excluded: frozenset[str],
+    tls: TlsConfig | None,
 ) -> DestinationConfig:
     addresses: list[str] = []
     clients: list[str] = []
@@ -570,26 +590,5 @@ def _destination_config(
         wide_ip=destination.wide_ip,
         waits=destination.waits,
         waits_for=destination.waits_for,
-    )
-
-
-def tracing_options(settings: FabricSettings, record: FabricRecord) -> TracingOptions:
-    """Where the processes of the fabric, clients included, write their traces."""
-    tracing, directory = settings.tracing, settings.tracing.directory
-    return TracingOptions(
-        sampling_ratio=tracing.sampling_ratio,
-        otlp_endpoint=tracing.otlp_endpoint,
-        console=tracing.console,
-        file_directory=str(Path(record.directory) / directory) if directory else "",
-    )
-
-
-def log_options(logs: LogSettings, record: FabricRecord) -> LogOptions:
-    """Where processes of the fabric log."""
-    directory = logs.directory or ("logs" if logs.target == "file" else "")
-    return LogOptions(
-        level=logs.level,
-        target=logs.target,
-        directory=str(Path(record.directory) / directory) if directory else "",
-        format=logs.format,
+        tls=tls,
     )

@@ -1,15 +1,17 @@
-"""Transports of an instance, from what is declared to what it is started with."""
+"""Transports of an instance and their TLS, from what is declared to what it is started with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from raylay.services.configuration.model import InstanceSettings
+from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.configuration.security import ModuleSettings
-from raylay.services.configuration.transports import ClientTerms
+from raylay.services.configuration.transports import INSTANCE_PLACE, ClientTerms, TlsChoice
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.config import ClientTransportConfig
+from raylay.services.server.transport_config import ClientTransportConfig
+from raylay.services.tls.config import TlsConfig
 
 
 def module(settings: ModuleSettings | None, directory: Path) -> ModuleConfig | None:
@@ -17,27 +19,114 @@ def module(settings: ModuleSettings | None, directory: Path) -> ModuleConfig | N
     return None if settings is None else settings.config(directory)
 
 
-def _terms(each: ClientTerms, directory: Path) -> dict[str, Any]:
-    return {
-        **each.terms(),
-        "authentication": module(each.authentication, directory),
-        "entitlement": module(each.entitlement, directory),
-    }
+class Transports:
+    """Makes the configurations of one instance's transports, and of how it dials.
 
+    Args:
+        directory: the fabric's.
+    """
 
-def first_transport(instance: InstanceSettings, directory: Path) -> ClientTransportConfig | None:
-    """What is declared of the transport of `client_port`; None: nothing."""
-    first = instance.client_transport
-    return None if first is None else ClientTransportConfig(first.name, **_terms(first, directory))
+    def __init__(self, settings: FabricSettings, directory: str, instance: InstanceSettings):
+        self._settings = settings
+        self._instance = instance
+        self._directory = Path(directory)
+        self._place = _placing(directory, instance.name)
 
+    def first(self) -> ClientTransportConfig | None:
+        """What is declared of the transport of `client_port`; None: nothing."""
+        first = self._instance.client_transport
+        if first is None:
+            tls = self._serving(None)
+            return None if tls is None else ClientTransportConfig("client", tls=tls)
+        return ClientTransportConfig(first.name, **self._terms(first))
 
-def more_transports(
-    instance: InstanceSettings, directory: Path
-) -> tuple[ClientTransportConfig, ...]:
-    """The others for clients."""
-    return tuple(
-        ClientTransportConfig(
-            each.name, each.port, each.host, each.message_types, **_terms(each, directory)
+    def more(self) -> tuple[ClientTransportConfig, ...]:
+        """The others for clients."""
+        return tuple(
+            ClientTransportConfig(
+                each.name, each.port, each.host, each.message_types, **self._terms(each)
+            )
+            for each in self._instance.transports
         )
-        for each in instance.transports
+
+    def _terms(self, each: ClientTerms) -> dict[str, Any]:
+        return {
+            **each.terms(),
+            "tls": self._serving(each.tls),
+            "authentication": module(each.authentication, self._directory),
+            "entitlement": module(each.entitlement, self._directory),
+        }
+
+    def first_replication(self) -> ClientTransportConfig | None:
+        """What is declared of the transport of `replication_port`; None: nothing."""
+        first = self._instance.replication_transport
+        tls = self._serving(first.tls if first is not None else None)
+        if first is None:
+            return None if tls is None else ClientTransportConfig("replication", tls=tls)
+        return ClientTransportConfig(first.name, **first.terms(), tls=tls)
+
+    def more_replication(self) -> tuple[ClientTransportConfig, ...]:
+        """The others for other instances."""
+        return tuple(
+            ClientTransportConfig(
+                each.name, each.port, each.host, **each.terms(), tls=self._serving(each.tls)
+            )
+            for each in self._instance.replication_transports
+        )
+
+    def dialling(self, own: TlsChoice, targets: Iterable[str]) -> TlsConfig | None:
+        """How it dials.
+
+        Args:
+            own: what is declared of that alone.
+            targets: names of instances of the fabric, and `host:port` of others.
+        """
+        if own is not None:
+            return own.config(self._place) if own else None
+        base = self._base()
+        if not base or not any(self._has_tls(target) for target in targets):
+            return None
+        return base.config(self._place)
+
+    def _has_tls(self, target: str) -> bool:
+        other = next((each for each in self._settings.instances if each.name == target), None)
+        if other is None:
+            return True  # of another fabric: as this one, unless it is said
+        first = other.replication_transport
+        choice = first.tls if first is not None else None
+        return bool(_of(_of(choice, other.tls), self._settings.tls))
+
+    def _base(self) -> TlsChoice:
+        return _of(self._instance.tls, self._settings.tls) or None
+
+    def _serving(self, own: TlsChoice) -> TlsConfig | None:
+        chosen = _of(own, self._base())
+        return chosen.config(self._place) if chosen else None
+
+
+def client_tls(settings: FabricSettings, directory: str) -> TlsConfig | None:
+    """How clients of the fabric speak TLS: as it says of them, else by the CA of its transports."""
+    own, base = settings.client.tls, settings.tls
+    place = _placing(directory, "")
+    if own is not None:
+        return own.config(place) if own else None
+    if base is None:
+        return None
+    serving = base.config(place)
+    return TlsConfig(
+        ca_file=serving.ca_file,
+        ca_path=serving.ca_path,
+        server_name=serving.server_name,
+        verify_name=serving.verify_name,
     )
+
+
+def _of(own: TlsChoice, around: TlsChoice) -> TlsChoice:
+    return around if own is None else own
+
+
+def _placing(directory: str, instance: str) -> Callable[[str], str]:
+    def place(path: str) -> str:
+        return str(Path(directory) / path.replace(INSTANCE_PLACE, instance))
+
+    return place

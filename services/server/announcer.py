@@ -14,6 +14,7 @@ from raylay.services.protocol.replication import link_logon, read_placed
 from raylay.services.server.config import split_address
 from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.surroundings import Surroundings
+from raylay.services.tls.dialling import open_streams
 
 PAUSE_S_MIN = 0.5
 PAUSE_S_MAX = 10.0
@@ -50,7 +51,7 @@ class Announcer:
         host, port = split_address(address)
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(host, port)
+                reader, writer = await open_streams(host, port, self._here.config.announce_tls)
                 try:
                     logon = self._placements.logon_words("", 0, announces=True)
                     writer.write(link_logon(logon))

@@ -29,6 +29,7 @@ from raylay.services.server.config import BootstrapConfig, split_address
 from raylay.services.server.opening import JOURNAL_DIRECTORY, open_journal
 from raylay.services.server.sow_copy import SowCopy
 from raylay.services.server.surroundings import Surroundings
+from raylay.services.tls.dialling import connect
 from raylay.services.transports.framed import FramedConnection
 from raylay.storage.files import sync_directory
 from raylay.storage.wipe import wipe_journal
@@ -193,7 +194,7 @@ class Bootstrap:
         here.phase = f"connecting to {address} to copy from"
         host, port = split_address(address)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, connection = await loop.create_connection(lambda: _Source(self), host, port)
+            _, connection = await connect(lambda: _Source(self), host, port, self.config.tls)
         self._connection = connection
         self._sow = await here.in_thread(SowCopy, here.config, here.directory)
         rules = here.config.topics

@@ -1,4 +1,6 @@
-"""A transport for clients: what its connections know of it, and how it is opened and shut."""
+"""A transport, for clients or for the links of others: what its connections know of it, and how it
+is opened and shut.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,14 @@ from typing import Any, Protocol
 
 from raylay.services.server.doorway import Doorway
 from raylay.services.server.gate import Gate
+from raylay.services.tls.files import RenewedContext
 
 TRANSPORT_DISABLED = "transport_disabled"
 """Why a session ends whose transport is disabled."""
 
 
 class Member(Protocol):
-    """A connection that came by it (`ClientConnection`)."""
+    """A connection that came by it (`ClientConnection`, `UpstreamConnection`)."""
 
     def end(self, reason: str, text: str) -> None:
         """Ends the session and tells the client why."""
@@ -31,28 +34,40 @@ class Listener(Protocol):
 
 
 Listen = Callable[["ClientTransport"], Awaitable[tuple[Listener, str]]]
-"""Begins to listen for a transport; gives the listener, and `host:port` for clients."""
+"""Begins to listen for a transport; gives the listener, and `host:port` for others."""
 
 
 class ClientTransport:
-    """One transport for clients. Owner: the instance's event loop. Lifecycle: the instance's.
+    """One transport. Owner: the instance's event loop. Lifecycle: the instance's.
 
     Args:
         name: unique among the instance's.
         message_types: that it is for; none: any.
         connections_max: it has at once; None: as many as the instance.
+        tls: its TLS; None: it has none.
+        kind: `client`, or `replication`: for the links of other instances.
     """
 
     def __init__(
-        self, name: str, message_types: Iterable[str] = (), *, connections_max: int | None = None
+        self,
+        name: str,
+        message_types: Iterable[str] = (),
+        *,
+        connections_max: int | None = None,
+        tls: RenewedContext | None = None,
+        kind: str = "client",
     ) -> None:
+        self.kind = kind
         self.name = name
+        self.tls = tls
+        self.refused = 0
+        """TLS handshakes that failed."""
         self.message_types = frozenset(kind.encode() for kind in message_types)
         self.connections_max = connections_max
         self.gate: Gate | None = None
         """Who is let in; None: everybody."""
         self.address = ""
-        """`host:port` where clients reach it; of one that was never enabled it is not known."""
+        """`host:port` where it is reached; of one that was never enabled it is not known."""
         self.connections: set[Member] = set()
         self._doorway: Doorway | None = None
         if connections_max is not None:
@@ -78,6 +93,8 @@ class ClientTransport:
         async with self._turn:
             if self._listener is not None:
                 return False
+            if self.tls is not None:
+                self.tls.current(at_once=True)
             self._listener, self.address = await listen(self)
             return True
 
@@ -121,10 +138,12 @@ class ClientTransport:
         """What it is and how many use it."""
         return {
             "name": self.name,
-            "kind": "client",
+            "kind": self.kind,
             "address": self.address,
             "enabled": self.is_enabled,
             "connections": len(self.connections),
             "connections_max": self.connections_max,
+            "tls": self.tls is not None,
+            "tls_refused": self.refused,
             "message_types": sorted(kind.decode() for kind in self.message_types),
         }

@@ -27,10 +27,16 @@ from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
 from raylay.services.security.modules import ModuleConfig
+from raylay.services.server.transport_config import (
+    FIRST_TRANSPORT,
+    REPLICATION_TRANSPORT,
+    ClientTransportConfig,
+)
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
+from raylay.services.tls.config import TlsConfig
 
 INSTANCE_FILE = "instance.json"
 CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
@@ -67,6 +73,7 @@ class DestinationConfig:
             dial: one of these names; none: the one that bears its name, else any of the group that
             no other destination names.
         retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
+        tls: how it is dialled; None: without TLS.
     """
 
     name: str
@@ -92,6 +99,7 @@ class DestinationConfig:
     wide_ip: bool | None = None
     waits: bool = False
     waits_for: tuple[str, ...] = ()
+    tls: TlsConfig | None = None
 
     def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
         """For how long each address is tried; None: until the attempt ends by itself."""
@@ -121,43 +129,6 @@ class DestinationConfig:
         )
 
 
-FIRST_TRANSPORT = "client"
-
-
-@dataclass(slots=True)
-class ClientTransportConfig:
-    """One transport for clients.
-
-    Attributes:
-        name: unique among the instance's.
-        port: 0: any free one at the first start, kept from then on.
-        host: empty: that of the first transport.
-        message_types: that it is for; none: any.
-        advertised: `host:port` that clients reach it by; None: host and port.
-        connections_max: at once; None: as many as the instance.
-        is_enabled: whether it listens when the instance starts.
-        authentication, entitlement: its modules; None: those of the instance.
-    """
-
-    name: str
-    port: int = 0
-    host: str = ""
-    message_types: tuple[str, ...] = ()
-    advertised: str | None = None
-    connections_max: int | None = None
-    is_enabled: bool = True
-    authentication: ModuleConfig | None = None
-    entitlement: ModuleConfig | None = None
-
-    def check(self, where: str) -> None:
-        """Raises ConfigurationError where a value is none that it can have."""
-        if self.connections_max is not None and self.connections_max < 1:
-            raise ConfigurationError(
-                f"{where}: transport {self.name!r} admits {self.connections_max} connections: give "
-                "at least 1, or disable it"
-            )
-
-
 @dataclass(slots=True)
 class BootstrapConfig:
     """Where an empty instance copies its log from before it serves.
@@ -166,12 +137,14 @@ class BootstrapConfig:
         sources: `host:port` of replication transports, in priority order.
         topics: which of the source's topics; none: all.
         retry_ms_min, retry_ms_max: pause after every source failed; doubles up to the maximum.
+        tls: how they are dialled; None: without TLS.
     """
 
     sources: tuple[str, ...]
     topics: tuple[TopicRule, ...] = ()
     retry_ms_min: int = 200
     retry_ms_max: int = 10_000
+    tls: TlsConfig | None = None
 
 
 @dataclass(slots=True)
@@ -215,6 +188,8 @@ class InstanceConfig:
         client_transports: more transports for clients.
         authentication: the module that says who a client is; None: everybody is let in.
         entitlement: the module that says what he may do; None: everything.
+        replication_terms, replication_transports: the same of those for other instances.
+        announce_tls: how `announce_to` is dialled; None: without TLS.
         fabric_key: that proves to other instances that this one is of their fabric
             (protocol/proof.py); empty: it cannot, and believes nobody that connects to it.
     """
@@ -259,6 +234,9 @@ class InstanceConfig:
     client_terms: ClientTransportConfig | None = None
     authentication: ModuleConfig | None = None
     entitlement: ModuleConfig | None = None
+    replication_terms: ClientTransportConfig | None = None
+    replication_transports: tuple[ClientTransportConfig, ...] = ()
+    announce_tls: TlsConfig | None = None
     fabric_key: str = ""
     front_log: bool = True
     lent_links: bool = True
@@ -279,14 +257,14 @@ class InstanceConfig:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
-        transports = [transport.name for transport in self.for_clients()]
+        transports = [each.name for each in (*self.for_clients(), *self.for_instances())]
         for name in transports:
             if not name or transports.count(name) > 1:
                 raise ConfigurationError(
-                    f"{self.name}: client transports are called {', '.join(map(repr, transports))}:"
+                    f"{self.name}: transports are called {', '.join(map(repr, transports))}:"
                     " give each a name of its own"
                 )
-        for transport in self.for_clients():
+        for transport in (*self.for_clients(), *self.for_instances()):
             transport.check(self.name)
         self.policy.check()
         for action in self.journal_actions:
@@ -307,6 +285,9 @@ class InstanceConfig:
                 split_address(source)
             TopicMatcher(self.bootstrap.topics, f"{self.name}: Bootstrap Topic")
         for destination in self.destinations:
+            if destination.tls is not None:
+                where = f"{self.name}: Destination {destination.name!r}"
+                destination.tls.check(where, serves=False)
             if destination.compression_type not in COMPRESSION_TYPES:
                 raise ConfigurationError(
                     f"{self.name}: Destination {destination.name!r}: no CompressionType "
@@ -341,6 +322,17 @@ class InstanceConfig:
             *(replace(each, host=each.host or self.client_host) for each in self.client_transports),
         )
 
+    def for_instances(self) -> tuple[ClientTransportConfig, ...]:
+        """All its transports for other instances."""
+        first = replace(
+            self.replication_terms or ClientTransportConfig(REPLICATION_TRANSPORT),
+            port=self.replication_port,
+            host=self.replication_host,
+            advertised=self.replication_advertised,
+        )
+        others = self.replication_transports
+        return first, *(replace(each, host=each.host or self.replication_host) for each in others)
+
     def to_json(self) -> str:
         """As the text of `instance.json`."""
         values = asdict(self)
@@ -355,12 +347,22 @@ class InstanceConfig:
             del values["sow"]
         if not self.queue_definitions:
             del values["queue_definitions"]
-        for name in ("client_terms", "authentication", "entitlement"):
-            if values[name] is None:
+        for name in (
+            "client_terms",
+            "authentication",
+            "entitlement",
+            "replication_terms",
+            "announce_tls",
+            "replication_transports",
+        ):
+            if not values[name]:
                 del values[name]
         for each in values["client_transports"]:
             for name in [name for name in _NEW_OF_TRANSPORT if each[name] == _PLAIN[name]]:
                 del each[name]
+        for each in (*values["destinations"], values["bootstrap"]):
+            if each is not None and each["tls"] is None:
+                del each["tls"]
         return json.dumps(values, indent=2)
 
     @classmethod
@@ -488,10 +490,13 @@ class QueueOwnerConfig:
 
 
 _PLAIN = asdict(ClientTransportConfig(FIRST_TRANSPORT))
-_NEW_OF_TRANSPORT = ("connections_max", "is_enabled", "authentication", "entitlement")
+_NEW_OF_TRANSPORT = ("connections_max", "is_enabled", "authentication", "entitlement", "tls")
 """What the release before does not know of a transport."""
 _NESTED: dict[str, type] = {
     "client_terms": ClientTransportConfig,
+    "replication_terms": ClientTransportConfig,
+    "announce_tls": TlsConfig,
+    "tls": TlsConfig,
     "bootstrap": BootstrapConfig,
     "policy": DowngradePolicy,
     "tracing": TracingOptions,
@@ -512,6 +517,7 @@ _NESTED_LISTS: dict[str, type] = {
     "when": Occasion,
     "journal_actions": JournalAction,
     "client_transports": ClientTransportConfig,
+    "replication_transports": ClientTransportConfig,
     "type_definitions": TypeDefinition,
     "sow": SowTopicDefinition,
     "queue_definitions": RunQueue,

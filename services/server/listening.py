@@ -13,19 +13,31 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.protocol.codec import NativeCodec
 from raylay.services.protocol.control import LENT_SUFFIX
+from raylay.services.protocol.replication import refusal
 from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.client_transport import ClientTransport, Listener
 from raylay.services.server.clients import Clients
-from raylay.services.server.config import FIRST_TRANSPORT, ClientTransportConfig
 from raylay.services.server.gate import gate_of
 from raylay.services.server.link_connection import LinkConnection
 from raylay.services.server.link_control import Links
 from raylay.services.server.node_address import listen_advice, shown
 from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.surroundings import Surroundings
+from raylay.services.server.tls_entrance import TLS_REQUIRED, TLS_REQUIRED_TEXT, TlsEntrance
+from raylay.services.server.transport_config import (
+    FIRST_TRANSPORT,
+    REPLICATION_TRANSPORT,
+    ClientTransportConfig,
+)
 from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
+from raylay.services.tls.config import TlsConfig
+from raylay.services.tls.files import RenewedContext
 
+HANDSHAKES_TOLD_S = 1.0
+_PLAIN_CLIENT = NativeCodec().acknowledgment("processed", "", TLS_REQUIRED, TLS_REQUIRED_TEXT)
+_PLAIN_LINK = refusal(TLS_REQUIRED, TLS_REQUIRED_TEXT)
 UNIX_PATH_BYTES_MAX = 100
 """A Unix socket's address ends at 108 bytes."""
 
@@ -49,8 +61,10 @@ class Listening:
         self._upstreams = upstreams
         self._servers: list[asyncio.AbstractServer] = []
         self.transports: dict[str, ClientTransport] = {}
-        """For clients, by name; the first is that of the instance's own port."""
-        self._configs: dict[str, ClientTransportConfig] = {}
+        """By name, those for clients first; the first of a kind is that of the instance's port."""
+        self._told_s = -HANDSHAKES_TOLD_S
+        self._kept: dict[str, tuple[ClientTransportConfig, str]] = {}
+        """What is configured of each, and by which name its free port is kept."""
         self.unix_path = ""
         """Where the processes of its links connect to it."""
 
@@ -62,31 +76,34 @@ class Listening:
         """
         here = self._here
         config = here.config
-        for each in config.for_clients():
-            transport = ClientTransport(
-                each.name, each.message_types, connections_max=each.connections_max
-            )
-            transport.gate = gate_of(
-                here,
-                each.authentication or config.authentication,
-                each.entitlement or config.entitlement,
-                each.name,
-            )
-            self.transports[each.name] = transport
-            self._configs[each.name] = each
-            port = each.port or here.state.get_number(_port_key(self._kept_as(transport)))
-            transport.address = each.advertised or f"{shown(each.host)}:{port}"
-            if each.is_enabled:
+        for kind, found in (
+            (FIRST_TRANSPORT, config.for_clients()),
+            (REPLICATION_TRANSPORT, config.for_instances()),
+        ):
+            for number, each in enumerate(found):
+                transport = ClientTransport(
+                    each.name,
+                    each.message_types,
+                    connections_max=each.connections_max,
+                    tls=self._tls(each.name, each.tls),
+                    kind=kind,
+                )
+                if kind == FIRST_TRANSPORT:
+                    transport.gate = gate_of(
+                        here,
+                        each.authentication or config.authentication,
+                        each.entitlement or config.entitlement,
+                        each.name,
+                    )
+                self.transports[each.name] = transport
+                self._kept[each.name] = each, f"{kind}/{each.name}" if number else kind
+                port = each.port or here.state.get_number(_port_key(self._kept[each.name][1]))
+                transport.address = each.advertised or f"{shown(each.host)}:{port}"
+        # All files were read: nobody is let in where one is wrong.
+        for transport in self.transports.values():
+            if self._kept[transport.name][0].is_enabled:
                 await transport.enable(self._listen)
-        server, replication = await self._bind(
-            lambda: UpstreamConnection(self._upstreams),
-            config.replication_host,
-            config.replication_port,
-            "replication",
-        )
-        self._servers.append(server)
-        here.client_address = self._first.address
-        here.replication_address = config.replication_advertised or replication
+        self._tell_addresses()
         self.unix_path = self._unix_socket_path()
         self.remove()
         self._servers.append(
@@ -112,20 +129,17 @@ class Listening:
                 os.unlink(path)
 
     @property
-    def _first(self) -> ClientTransport:
-        return next(iter(self.transports.values()))
-
-    @property
     def more_client_addresses(self) -> dict[str, str]:
         """Of the other transports for clients, by name."""
-        return {name: each.address for name, each in list(self.transports.items())[1:]}
+        clients = [each for each in self.transports.values() if each.kind == FIRST_TRANSPORT]
+        return {each.name: each.address for each in clients[1:]}
 
     def status(self) -> list[dict[str, Any]]:
-        """Of each transport for clients."""
+        """Of each transport."""
         return [transport.status() for transport in self.transports.values()]
 
     async def switch(self, name: str, *, on: bool) -> str:
-        """Enables or disables a transport for clients, until the next start. What was done.
+        """Enables or disables a transport, until the next start. What was done.
 
         Raises:
             ConfigurationError: there is no such transport, or it cannot be listened there: nothing
@@ -143,13 +157,12 @@ class Listening:
         else:
             changed = await transport.disable(
                 f"transport {name} of {here.config.name} was disabled: another transport or "
-                "instance may serve this client"
+                "instance may serve you"
             )
         if changed:
             event = "transport_enabled" if on else "transport_disabled"
             here.report(event, transport=name, address=transport.address)
-        if transport is self._first:
-            here.client_address = transport.address
+        self._tell_addresses()
         where = f"transport {name} of {here.config.name}"
         if not changed:
             return f"{where} is {'enabled' if on else 'disabled'} already"
@@ -160,18 +173,70 @@ class Listening:
         )
 
     async def _listen(self, transport: ClientTransport) -> tuple[Listener, str]:
-        config = self._configs[transport.name]
-        server, bound = await self._bind(
-            lambda: ClientConnection(self._clients, transport),
-            config.host,
-            config.port,
-            self._kept_as(transport),
+        config, kept_as = self._kept[transport.name]
+        entrance = (
+            self._entrance(
+                transport, lambda: ClientConnection(self._clients, transport), _PLAIN_CLIENT
+            )
+            if transport.kind == FIRST_TRANSPORT
+            else self._entrance(
+                transport,
+                lambda: UpstreamConnection(self._upstreams, came_by=transport),
+                _PLAIN_LINK,
+            )
         )
+        server, bound = await self._bind(entrance, config.host, config.port, kept_as)
         return server, config.advertised or bound
 
-    def _kept_as(self, transport: ClientTransport) -> str:
-        first = transport is self._first
-        return FIRST_TRANSPORT if first else f"{FIRST_TRANSPORT}/{transport.name}"
+    def _tell_addresses(self) -> None:
+        """Where the first of each kind are reached."""
+        first = {each.kind: each for each in reversed(self.transports.values())}
+        self._here.client_address = first[FIRST_TRANSPORT].address
+        self._here.replication_address = first[REPLICATION_TRANSPORT].address
+
+    def _tls(self, name: str, config: TlsConfig | None) -> RenewedContext | None:
+        here = self._here
+        if config is None:
+            return None
+
+        def renewed(problem: str) -> None:
+            if problem:
+                here.report("tls_not_renewed", transport=name, text=problem)
+            else:
+                here.report("tls_renewed", transport=name)
+
+        return RenewedContext(config, f"{here.config.name}: transport {name}", renewed)
+
+    def _entrance(
+        self,
+        transport: ClientTransport,
+        make: Callable[[], asyncio.Protocol],
+        plain_answer: bytes,
+    ) -> Callable[[], asyncio.Protocol]:
+        """What a connection by this transport begins as."""
+        tls = transport.tls
+        if tls is None:
+            return make
+        loop, doorway = self._here.loop, self._clients.doorway
+        return lambda: TlsEntrance(
+            loop,
+            tls.current(),
+            make,
+            came_by=transport,
+            doorway=doorway,
+            plain_answer=plain_answer,
+            refused=self._handshake_failed,
+        )
+
+    def _handshake_failed(self, transport: ClientTransport, text: str) -> None:
+        """Told at most once a second: anybody can make as many as he likes."""
+        transport.refused += 1
+        now_s = self._here.loop.time()
+        if now_s - self._told_s >= HANDSHAKES_TOLD_S:
+            self._told_s = now_s
+            self._here.report(
+                "tls_refused", transport=transport.name, text=text, refused=transport.refused
+            )
 
     async def _bind(
         self, make: Callable[[], asyncio.Protocol], host: str, port: int, transport: str

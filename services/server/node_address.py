@@ -45,6 +45,10 @@ def following(config: InstanceConfig, address: str) -> InstanceConfig:
             replace(each, host=host(each.host), advertised=advertised(each.advertised))
             for each in config.client_transports
         ),
+        replication_transports=tuple(
+            replace(each, host=host(each.host), advertised=advertised(each.advertised))
+            for each in config.replication_transports
+        ),
     )
 
 

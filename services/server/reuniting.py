@@ -41,6 +41,8 @@ from raylay.services.replication.placement import Placements, from_wire
 from raylay.services.replication.reunion import SUCCESSOR, Reunion
 from raylay.services.server.config import InstanceConfig, split_address
 from raylay.services.server.state_thread import StateThread
+from raylay.services.tls.config import TlsConfig
+from raylay.services.tls.dialling import open_streams
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.state import LmdbStateStore
@@ -260,10 +262,14 @@ class Reuniting:
                 found.append(known)
         return list(dict.fromkeys(found))
 
+    def _tls_of(self, name: str) -> TlsConfig | None:
+        tls = {each.name: each.tls for each in self.config.destinations}
+        return tls.get(name, self.config.announce_tls)
+
     async def _once(self, name: str, address: str) -> None:
         host, port = split_address(address)
         reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(host, port), CONNECT_TIMEOUT_S
+            open_streams(host, port, self._tls_of(name)), CONNECT_TIMEOUT_S
         )
         try:
             connection = _Connection(reader, writer)

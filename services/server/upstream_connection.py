@@ -45,6 +45,7 @@ from raylay.services.replication.placement import Placement
 from raylay.services.replication.validation import DestinationTerms, check, told
 from raylay.services.server.admission import Admission
 from raylay.services.server.bootstrap_source import BootstrapSource
+from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.commits import Commits
 from raylay.services.server.describe import describe
 from raylay.services.server.doorway import Doorway
@@ -136,19 +137,26 @@ class UpstreamConnection(Carrier):
 
     Args:
         carried_over: the destination whose link's connection it came over; empty: it was accepted
-            at the replication transport.
+            at a replication transport.
+        came_by: that transport.
     """
 
     urgency = 0
     """Somebody's publisher waits for these acks; what a commit tells our own links comes after."""
 
-    def __init__(self, upstreams: Upstreams, carried_over: str = "") -> None:
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        carried_over: str = "",
+        came_by: ClientTransport | None = None,
+    ) -> None:
         reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX)
         here = upstreams.here
         super().__init__(here.outbox, here.loop, reader)
         self._upstreams = upstreams
         self._here = here
         self.number = upstreams.doorway.next_number()
+        self._came_by = came_by
         self.logon: UpstreamLogon | None = None
         self.is_accepted = False
         self.carried_over = carried_over
@@ -167,6 +175,8 @@ class UpstreamConnection(Carrier):
         """Begins the time in which a logon must come."""
         self._upstreams.connected[self.number] = self
         self._upstreams.doorway.came(self)
+        if self.is_open and self._came_by is not None:
+            self._came_by.came(self)
         if not self.is_open:
             return
         self._logon_timer = self.loop.call_later(
@@ -177,6 +187,10 @@ class UpstreamConnection(Carrier):
     def turn_away(self, text: str) -> None:
         """There are too many connections."""
         self.refuse("too_many", text)
+
+    def end(self, reason: str, text: str) -> None:
+        """Its transport is disabled."""
+        self.refuse(reason, text)
 
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the link's."""
@@ -296,6 +310,8 @@ class UpstreamConnection(Carrier):
     def ended(self, why: str) -> None:
         """The connection is gone."""
         self._upstreams.doorway.left(self)
+        if self._came_by is not None:
+            self._came_by.left(self)
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         if self._copied is not None:
@@ -336,6 +352,8 @@ class UpstreamConnection(Carrier):
             self._logon_timer.cancel()
         self.is_accepted = True
         self._upstreams.doorway.admitted(self)
+        if self._came_by is not None:
+            self._came_by.admitted(self)
         self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
         self._behind_answer = []

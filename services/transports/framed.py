@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.protocol.frames import FrameReader, Header
+
+if TYPE_CHECKING:
+    from raylay.services.tls.files import PeerCertificate
 
 WRITE_HIGH_BYTES = 1024 * 1024
 WRITE_LOW_BYTES = 256 * 1024
@@ -140,6 +143,15 @@ class FramedConnection(asyncio.Protocol):
 
     def ended(self, why: str) -> None:
         """The connection ended. Called once."""
+
+    @property
+    def peer_certificate(self) -> PeerCertificate | None:
+        """Who the other side is by a certificate that was verified; None: it showed none."""
+        transport = self.transport
+        found: PeerCertificate | None = None
+        if transport is not None:
+            found = transport.get_extra_info("peer_certificate")
+        return found
 
     # -- writing -----------------------------------------------------------------------------
     def send(self, frame: bytes) -> None:

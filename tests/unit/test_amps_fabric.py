@@ -148,6 +148,16 @@ def types(name: str, module: str, options: str = "") -> str:
     return f"<MessageTypes><MessageType>{inner}</MessageType></MessageTypes>"
 
 
+KEY = "<Certificate>c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>"
+INCOMING, OUTGOING = "Transports/Transport", "Replication/Destination/Transport"
+SECURE = [
+    # element, more beside certificate and key, the value that comes of it
+    ("Certificate", "", "certificate", "/data/c.pem"),
+    ("PrivateKey", "", "private_key", "/k.pem"),
+    ("CAFile", "<CAFile>ca.pem</CAFile>", "ca_file", "/data/ca.pem"),
+    ("CAPath", "<CAPath>/cas</CAPath>", "ca_path", "/cas"),
+    ("Ciphers", "<Ciphers>HIGH</Ciphers>", "ciphers", "HIGH"),
+]
 RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     # element, what is replaced, by what, the attribute, its value before and after
     ("Name", "A-1", "A-2", "name", "A-1", "A-2"),
@@ -166,6 +176,19 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     ("Transports/Transport/InitialState", "<Name>clients</Name>",
      "<Name>clients</Name><InitialState>disabled</InitialState>", "client_terms.is_enabled",
      True, False),
+    *((f"{INCOMING}/{element}", "<Name>clients</Name>", f"<Name>clients</Name>{KEY}{more}",
+       f"client_terms.tls.{name}", None, after) for element, more, name, after in SECURE),
+    *((f"{OUTGOING}/{element}", ADDRESS, f"{ADDRESS}{KEY}{more}",
+       f"destinations.0.tls.{name}", None, after) for element, more, name, after in SECURE),
+    *((f"Bootstrap/Transport/{element}", GROUP,
+       GROUP + bootstrap().replace("</InetAddr>", f"</InetAddr>{KEY}{more}"),
+       f"bootstrap.tls.{name}", None, after) for element, more, name, after in SECURE),
+    ("Transports/Transport/VerifyClient", "<Name>clients</Name>", f"<Name>clients</Name>{KEY}"
+     "<CAFile>ca</CAFile><VerifyClient>true</VerifyClient>", "client_terms.tls.verify_client",
+     None, True),
+    ("Transports/Transport/InitialState", "amps-replication</Type>",
+     "amps-replication</Type><InitialState>disabled</InitialState>",
+     "replication_terms.is_enabled", True, False),
     ("TransactionLog/JournalArchiveDirectory", JOURNAL,
      JOURNAL + "<JournalArchiveDirectory>archive</JournalArchiveDirectory>",
      "archive_directory", None, "/data/A-1/journal/../archive"),
@@ -255,6 +278,8 @@ NO_CHANGE = {
 
 def attribute(config: Any, path: str) -> Any:
     for part in path.split("."):
+        if config is None:
+            return None
         config = config[int(part)] if part.isdigit() else getattr(config, part)
     return config
 
@@ -456,8 +481,10 @@ NOT_YET = [
      "</Authentication>", 3, "Authentication with amps-default-no-authentication-module"),
     (f"{TOPIC}</Topic>\n  <", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n  <", 18,
      "Filter does not run yet"),
-    ("amps-replication</Type>", "amps-replication</Type><InitialState>disabled</InitialState>", 10,
-     "InitialState disabled of replication transport"),
+    ("<Name>clients</Name>", "<Name>clients</Name><SecureSocketProtocols>TLSv1.1 TLSv1.2"
+     "</SecureSocketProtocols>", 6, "SecureSocketProtocols TLSv1.1 does not run: TLSv1.2 and"),
+    ("</Transport>\n    </Destination>", "</Transport><Transport><InetAddr>c:1</InetAddr>"
+     f"<Type>amps-replication-secure</Type>{KEY}</Transport></Destination>", 21, "different TLS"),
     ("</Transports>", "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9</InetAddr>"
      "<Protocol>websocket</Protocol></Transport></Transports>", 15, "Protocol websocket"),
     ("<Name>clients</Name>", "<Name>clients</Name><Protocol>fix</Protocol>", 6, "Protocol fix"),

@@ -259,7 +259,6 @@ def test_every_documented_instance_element_is_modelled() -> None:
         ("9007", "10004", 13, ["taken by clients"]),
         ("tcp<", "udp<", 7, ["'tcp'", "udp"]),
         ("clients", "amps-replication", 10, ["two transports"]),
-        ("<Type>tcp<", "<Type>amps-replication<", 10, ["second one for replication"]),
         ("<Type>tcp<", "<Type>tcps<", 5, ["Certificate and PrivateKey"]),
         ("20MB", "20 barrels", 18, ["a size such as", "20 barrels"]),
         ("<Name>orders</Name><MessageType>json</MessageType></Topic>\n  </Tr",

@@ -124,18 +124,21 @@ ROOMS: dict[str, frozenset[str]] = {
         "security": "expressions messages",
         "topology": "messages replication",
         "telemetry": "messages",
-        "client": "messages protocol queues storage",
-        "configuration": "messages plugins queues replication security sow storage",
-        "transports": "protocol",
+        "tls": "",
+        "client": "messages protocol queues storage tls",
+        "configuration": "messages plugins queues replication security sow storage tls",
+        "transports": "protocol tls",
         "server": (
             "core messages plugins protocol queues replication security sow storage subscriptions "
-            "telemetry transports"
+            "telemetry tls transports"
         ),
         "programs": (
             "expressions messages plugins protocol queues replication server sow storage "
-            "telemetry transports"
+            "telemetry tls transports"
         ),
-        "fabric": "client configuration messages replication security server telemetry topology",
+        "fabric": (
+            "client configuration messages replication security server telemetry tls topology"
+        ),
         "reports": "",
         "hosts": "",
         "drills": (

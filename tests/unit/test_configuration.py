@@ -79,6 +79,9 @@ instances:
     logs: {level: debug}
     bootstrap: {sources: [A-1], topics: [own]}
     message_types: [json]
+    tls: {certificate: "{instance}.crt", private_key: /k, ca_file: ca, verify_name: false}
+    replication_transport: {name: back, enabled: false, tls: false}
+    replication_transports: [{name: more, port: 9005, host: 127.0.0.5, enabled: false}]
     client_transport: {name: main, connections_max: 100, enabled: false}
     authentication: {module: passwords, options: {File: who}}
     entitlement: amps-default-entitlement-module
@@ -108,6 +111,7 @@ links:
     wide_ip: true
     waits: true
     waits_for: [C]
+    tls: {ca_file: /ca, server_name: c.example}
   - {from: C, to: A-1}
 journal: {segment_size: 64MiB}
 downgrade: {age: 5s}
@@ -115,6 +119,7 @@ tracing: {sampling_ratio: 0.5, otlp_endpoint: "http://127.0.0.1:4318", console: 
 metrics: {enabled: true}
 logs: {level: warning, target: file, directory: l, format: json}
 client: {heartbeat: 4s, ack_conflation: 10ms, publish_timeout: 20s}
+tls: {certificate: c, private_key: k, protocols: [TLSv1.3], ciphers: HIGH}
 drills: allowed
 authentication: {module: tokens, options: {SecretFile: /s, Audience: 7}}
 entitlement: {module: permissions, options: {File: what}}

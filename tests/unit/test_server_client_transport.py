@@ -104,12 +104,13 @@ def test_one_that_is_shut_at_the_start_can_be_opened(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         assert transports(server)["shut"] == {
             "name": "shut", "kind": "client", "address": "127.0.0.1:0", "enabled": False,
-            "connections": 0, "connections_max": None, "message_types": [],
+            "connections": 0, "connections_max": None, "message_types": [], "tls": False,
+            "tls_refused": 0,
         }  # fmt: skip
         await server.switch_transport("shut", on=True)
         async with Client("c", servers=[transports(server)["shut"]["address"]]) as client:
             assert client.instance == "solo"
-        with pytest.raises(ConfigurationError, match="no transport 'none': it has client, few, sh"):
+        with pytest.raises(ConfigurationError, match="it has client, few, shut, replication"):
             await server.switch_transport("none", on=False)
 
     in_instance(tmp_path / "solo", visit, CONFIG)
@@ -125,7 +126,7 @@ def test_one_whose_port_is_taken_stays_shut(tmp_path: Path) -> None:
             await server.switch_transport("few", on=True)
             assert transports(server)["few"]["address"] != address
             own = ClientTransportConfig("own", split_address(address)[1])
-            server._listening._configs["shut"] = own
+            server._listening._kept["shut"] = own, "client/shut"
             with pytest.raises(ConfigurationError, match="is the port in use"):
                 await server.switch_transport("shut", on=True)
         assert not transports(server)["shut"]["enabled"]

@@ -77,20 +77,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _transports(config: AmpsConfig) -> Iterator[Problem]:
     names: dict[str, int] = {}
     taken: dict[tuple[str, int], str] = {}
-    incoming = ""
     for number, transport in enumerate(config.transports.transports):
         path: Path = ("Transports", "Transport", number)
         if transport.name in names:
             yield path, f"two transports are called {transport.name}: give each a name of its own"
         names[transport.name] = number
-        if transport.is_replication:
-            if incoming:
-                yield (
-                    path,
-                    f"transport {transport.name} is a second one for replication, beside "
-                    f"{incoming}: an instance has one",
-                )
-            incoming = transport.name
         if transport.inet_address is None:
             continue
         host, port = split_listen_address(transport.inet_address)

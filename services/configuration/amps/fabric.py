@@ -27,6 +27,7 @@ from raylay.services.configuration.amps.queues import queue_settings
 from raylay.services.configuration.amps.sow import Sow
 from raylay.services.configuration.amps.sow_topics import not_running, settings_of
 from raylay.services.configuration.amps.support import Finding, findings, runs_for_clients
+from raylay.services.configuration.amps.tls import dialling_settings, tls_settings
 from raylay.services.configuration.amps.types import split_listen_address
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
@@ -192,6 +193,13 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
         options["host"], options["client_port"] = split_listen_address(clients[0].inet_address)
         options["message_types"] = clients[0].message_types
         options["client_transport"] = {"name": clients[0].name, **_terms(clients[0])}
+    if replication is not None:
+        options["replication_transport"] = {"name": replication.name, **_terms(replication)}
+    options["replication_transports"] = tuple(
+        _more_replication(each)
+        for each in config.transports.transports
+        if each.is_replication and each is not replication
+    )
     options["transports"] = tuple(
         _transport(each) for each in clients[1:] if runs_for_clients(each)
     )
@@ -230,8 +238,14 @@ def _transport(transport: IncomingTransport) -> dict[str, Any]:
     }
 
 
+def _more_replication(transport: IncomingTransport) -> dict[str, Any]:
+    assert transport.inet_address is not None, "links come over TCP"
+    host, port = split_listen_address(transport.inet_address)
+    return {"name": transport.name, "host": host, "port": port, **_terms(transport)}
+
+
 def _terms(transport: IncomingTransport) -> dict[str, Any]:
-    return {"enabled": transport.initial_state}
+    return {"enabled": transport.initial_state, "tls": tls_settings(transport)}
 
 
 def _bootstrap(
@@ -245,6 +259,7 @@ def _bootstrap(
             for transport in bootstrap.transports
             for address in transport.inet_addresses
         ),
+        "tls": dialling_settings(bootstrap.transports),
         "topics": tuple(
             {"name": topic.name, "message_type": topic.message_type} for topic in bootstrap.topics
         ),
@@ -314,6 +329,7 @@ def _add_destination(
         options["reconnect_timeout_ms"] = tuple(
             _time(max(MILLISECOND_NS, timeout_ns or longest_ns)) for _, timeout_ns in addresses
         )
+    options["tls"] = dialling_settings(destination.transports)
     if "ack_conflation_ns" in destination.model_fields_set:
         options["ack_conflation_ms"] = _time(destination.ack_conflation_ns)
     others = [listener for listener in listeners if listener.name != config.name]

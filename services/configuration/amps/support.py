@@ -14,6 +14,7 @@ from raylay.services.configuration.amps.load import Document, Path, slots
 from raylay.services.configuration.amps.message_types import unsupported
 from raylay.services.configuration.amps.model import IncomingTransport
 from raylay.services.configuration.amps.sow_topics import not_running, size_note
+from raylay.services.configuration.amps.tls import mixed, old_protocols
 from raylay.services.configuration.amps.types import ModuleUse, Stanza
 from raylay.services.messages.records import RECORD_BYTES_MAX
 
@@ -22,6 +23,13 @@ _OUTGOING = f"{_DESTINATION}/Transport"
 _INCOMING = "Transports/Transport"
 _SOW = "SOW/Topic"
 _QUEUES = ("SOW/Queue", "SOW/LocalQueue", "SOW/GroupLocalQueue")
+_OF_TLS = (
+    "Certificate",
+    "PrivateKey",
+    "CAFile",
+    "CAPath",
+    "Ciphers",
+)
 _OF_QUEUES = (
     "Name",
     "MessageType",
@@ -47,6 +55,9 @@ _OF_QUEUES = (
 
 RUNS = frozenset(
     (
+        *(f"{place}/{element}" for place in (_INCOMING, _OUTGOING) for element in _OF_TLS),
+        *(f"Bootstrap/Transport/{element}" for element in _OF_TLS),
+        f"{_INCOMING}/VerifyClient",
         *(f"{queue}/{element}" for queue in _QUEUES for element in _OF_QUEUES),
         "SOW/GroupLocalQueue/InitialOwner",
         "SOW/GroupLocalQueue/GroupLocalQueueDomain",
@@ -128,6 +139,8 @@ NEEDS_NOTHING = {
     "Bootstrap/Type": "state is made from the transaction log, so both are copied",
     "Bootstrap/Transport/IpProtocolPrefer": "every address of a name is tried",
     "Bootstrap/Transport/ReconnectTimeout": "an address is tried for 5 s",
+    f"{_OUTGOING}/VerifyClient": "whom one connects to is always verified",
+    "Bootstrap/Transport/VerifyClient": "whom one connects to is always verified",
     f"{_OUTGOING}/IpProtocolPrefer": "every address of a name is tried",
     "MessageTypes/MessageType/AMPSVersionCompliance": "messages are read as by the last version",
 }
@@ -248,7 +261,7 @@ def runs_for_clients(transport: IncomingTransport) -> bool:
 
 # -- elements of which some values run ---------------------------------------------------------
 def _transport_type(value: str, path: Path) -> str:
-    return "" if value in ("tcp", "amps-replication") else f"Type {value} does not run yet"
+    return f"Type {value} does not run yet" if value == "amps-unix" else ""
 
 
 def _protocol(value: str, path: Path) -> str:
@@ -264,14 +277,12 @@ def _log_target(item: Any, path: Path) -> str:
     return ""
 
 
-def _incoming(item: IncomingTransport, path: Path) -> str:
-    if item.is_replication and not item.initial_state:
-        return f"InitialState disabled of replication transport {item.name} does not run yet"
-    return ""
-
-
 _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
-    _INCOMING: _incoming,
+    _DESTINATION: lambda item, path: mixed(item),
+    **{
+        f"{place}/SecureSocketProtocols": lambda item, path: old_protocols(item)
+        for place in (_INCOMING, _OUTGOING, "Bootstrap/Transport")
+    },
     f"{_INCOMING}/Type": _transport_type,
     f"{_INCOMING}/Protocol": _protocol,
     f"{_OUTGOING}/Type": _transport_type,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.plan import tracing_options
+from raylay.services.fabric.telling import tracing_options
 from raylay.services.pipeline.journals import OnCorrupt, Place, last_txid, record_of
 from raylay.services.pipeline.selection import topic_condition
 
@@ -227,7 +227,9 @@ def traces_of(source: str) -> Path | None:
     record = record_of(source)
     if record is None:
         return None
-    directory = tracing_options(FabricSettings.from_json(record.settings), record).file_directory
+    directory = tracing_options(
+        FabricSettings.from_json(record.settings), record.directory
+    ).file_directory
     return Path(directory) if directory else None
 
 

@@ -26,6 +26,7 @@ from raylay.services.protocol.replication import (
 from raylay.services.replication.incoming import awaits_dial, gives_way, uses_incoming
 from raylay.services.replication.placement import Placement, from_wire
 from raylay.services.server.config import DestinationConfig, split_address
+from raylay.services.tls.dialling import connect
 from raylay.services.transports.carried import CarriedStream
 from raylay.services.transports.impaired import Impairment, Line
 
@@ -250,8 +251,9 @@ class Dialling:
         raise problem
 
     async def _connect_to(self, host: str, port: int, address: str) -> None:
+        tls, name = self._here.config.destination.tls, split_address(address)[0]
         await self._log_on(
-            self._opened(lambda make: self._here.loop.create_connection(make, host, port), None),
+            self._opened(lambda make: connect(make, host, port, tls, name=name), None),
             address,
         )
 

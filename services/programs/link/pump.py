@@ -414,6 +414,8 @@ class Pump:
             or destination.share_connection
             or self._compress is not None
             or self._here.config.drills
+            # Its descriptor is nothing without the session that lies in this process.
+            or destination.tls is not None
         ):
             self._keep(for_good=True)
             return

@@ -1,0 +1,67 @@
+"""How the clients of commands speak TLS: `--ca-file`, `--certificate`, `--private-key`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+_given: dict[str, str] = {}
+
+
+def _keep(parameter: typer.CallbackParam, value: str) -> None:
+    name = str(parameter.name)
+    _given.pop(name, None)
+    if value:
+        _given[name] = value
+
+
+def _asked(
+    ca_file: Annotated[
+        str,
+        typer.Option(
+            help="PEM file of the CA that the servers' certificates are of: TLS.",
+            envvar="RAYLAY_CA_FILE",
+            callback=_keep,
+            expose_value=False,
+        ),
+    ] = "",
+    certificate: Annotated[
+        str,
+        typer.Option(
+            help="PEM file of a client certificate: TLS.",
+            envvar="RAYLAY_CERTIFICATE",
+            callback=_keep,
+            expose_value=False,
+        ),
+    ] = "",
+    private_key: Annotated[
+        str,
+        typer.Option(
+            help="PEM file of its key.",
+            envvar="RAYLAY_PRIVATE_KEY",
+            callback=_keep,
+            expose_value=False,
+        ),
+    ] = "",
+) -> None:
+    """What each command with `--server` takes beside its own."""
+
+
+def offer(command: Any) -> None:
+    """Adds the options to a command, or to those of a group, that take `--server`."""
+    for each in getattr(command, "commands", {"": command}).values():
+        if any(parameter.name == "server" for parameter in each.params):
+            each.params += _options()
+
+
+def tls_given() -> dict[str, str] | None:
+    """What was given, as `Client(tls=…)` takes it; None: nothing."""
+    return dict(_given) or None
+
+
+def _options() -> list[Any]:
+    asking = typer.Typer(add_completion=False)
+    asking.command()(_asked)
+    command: Any = typer.main.get_command(asking)
+    return [each for each in command.params if each.name != "help"]

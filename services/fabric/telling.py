@@ -1,0 +1,39 @@
+"""Where the processes of a fabric write their traces and logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raylay.services.configuration.model import FabricSettings, LogSettings
+from raylay.services.telemetry.logs import LogOptions
+from raylay.services.telemetry.tracing import TracingOptions
+
+
+def tracing_options(settings: FabricSettings, directory: str) -> TracingOptions:
+    """Where the processes of the fabric, clients included, write their traces.
+
+    Args:
+        directory: the fabric's, as in its record.
+    """
+    tracing = settings.tracing
+    return TracingOptions(
+        sampling_ratio=tracing.sampling_ratio,
+        otlp_endpoint=tracing.otlp_endpoint,
+        console=tracing.console,
+        file_directory=str(Path(directory) / tracing.directory) if tracing.directory else "",
+    )
+
+
+def log_options(logs: LogSettings, directory: str) -> LogOptions:
+    """Where processes of the fabric log.
+
+    Args:
+        directory: the fabric's, as in its record.
+    """
+    folder = logs.directory or ("logs" if logs.target == "file" else "")
+    return LogOptions(
+        level=logs.level,
+        target=logs.target,
+        directory=str(Path(directory) / folder) if folder else "",
+        format=logs.format,
+    )

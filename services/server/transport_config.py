@@ -1,0 +1,49 @@
+"""What one transport of an instance is configured by: plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.tls.config import TlsConfig
+
+FIRST_TRANSPORT, REPLICATION_TRANSPORT = "client", "replication"
+
+
+@dataclass(slots=True)
+class ClientTransportConfig:
+    """One transport for clients, or for other instances.
+
+    Attributes:
+        name: unique among the instance's.
+        port: 0: any free one at the first start, kept from then on.
+        host: empty: that of the first transport.
+        message_types: that it is for; none: any.
+        advertised: `host:port` that clients reach it by; None: host and port.
+        connections_max: at once; None: as many as the instance.
+        is_enabled: whether it listens when the instance starts.
+        authentication, entitlement: its modules; None: those of the instance.
+        tls: None: it has none.
+    """
+
+    name: str
+    port: int = 0
+    host: str = ""
+    message_types: tuple[str, ...] = ()
+    advertised: str | None = None
+    connections_max: int | None = None
+    is_enabled: bool = True
+    authentication: ModuleConfig | None = None
+    entitlement: ModuleConfig | None = None
+    tls: TlsConfig | None = None
+
+    def check(self, where: str) -> None:
+        """Raises ConfigurationError where a value is none that it can have."""
+        if self.connections_max is not None and self.connections_max < 1:
+            raise ConfigurationError(
+                f"{where}: transport {self.name!r} admits {self.connections_max} connections: give "
+                "at least 1, or disable it"
+            )
+        if self.tls is not None:
+            self.tls.check(f"{where}: transport {self.name}", serves=True)
