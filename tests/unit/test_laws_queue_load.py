@@ -144,7 +144,7 @@ def test_each_mistake_is_seen(plant: Callable[[Evidence], None], law: str, text:
     told = violations(found)
     assert any(each.law == law and text in each.text for each in told), told
     verdict = verdict_of(found, {}, ())
-    assert verdict.broken == told and "things are wrong" in verdict.sentence
+    assert verdict.broken == told and "wrong (laws queue …)" in verdict.sentence
 
 
 def test_what_nobody_was_promised_is_no_mistake() -> None:
@@ -205,6 +205,7 @@ def test_what_others_took_over_is_measured() -> None:
         "west": RegionTally(published=1, given=3, taken=2, acknowledged=3),
     }
     assert "4 messages that were acknowledged" in verdict.sentence
+    assert "1 was done in another region" in verdict.sentence
     assert "at all 2 instances" in verdict.sentence and verdict.sentence.endswith("East slept.")
     # Nobody had anything of it while they were away.
     (none,) = verdict_of(evidence(), {}, [replace_region(kill)]).takeovers

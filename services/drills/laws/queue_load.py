@@ -359,7 +359,7 @@ class QueueVerdict:
             return f"Queues were not judged: {self.why}."
         wrong = len(self.broken)
         found = (
-            f"{wrong:,} things are wrong (laws queue …)"
+            f"{wrong:,} {'thing is' if wrong == 1 else 'things are'} wrong (laws queue …)"
             if wrong
             else f"each was given to a consumer and has left the queue at all {len(self.places)} "
             "instances by an acknowledgment, and none was given out again behind it"
@@ -367,10 +367,14 @@ class QueueVerdict:
         notes = "".join(f" {note}" for note in self.notes)
         return (
             f"The queue took {self.persisted:,} messages that were acknowledged to their "
-            f"publishers: {found}. {self.moved:,} were done in another region than the one they "
-            f"were published in, and {self.again:,} were given out more than once, as at least "
-            f"once allows.{notes}"
+            f"publishers: {found}. {_were(self.moved)} done in another region than the one of "
+            f"their publish, and {_were(self.again)} given out more than once, as at least once "
+            f"allows.{notes}"
         )
+
+
+def _were(count: int) -> str:
+    return f"{count:,} {'was' if count == 1 else 'were'}"
 
 
 def verdict_of(
