@@ -80,6 +80,11 @@ def test_those_that_come_with_raylay_undo_nothing(name: str) -> None:
             step("slow_consumer", "A", "4s", "5s"),
             "the subscriber in A",
         ),
+        (
+            step("kill_consumers", "region 1", lasts="5s"),
+            step("kill_consumers", "A", "4s", "5s"),
+            "the consumers in A",
+        ),
         # Whoever serves:
         (
             step("drop", "serving <-> partner", lasts="8s"),
@@ -90,6 +95,7 @@ def test_those_that_come_with_raylay_undo_nothing(name: str) -> None:
         # One after the other, or beside each other:
         (step("drop", "A <-> B", lasts="8s"), step("cut", "A <-> B", "8s", "1s"), ""),
         (step("drop", "A <-> B", lasts="8s"), step("cut", "A <-> C", "1s", "1s"), ""),
+        (step("kill_consumers", "A", lasts="8s"), step("kill_consumers", "B", "1s", "1s"), ""),
         (step("stop", "A-1", lasts="8s"), step("clock_jump", "A-1", "1s", "1s", offset="1s"), ""),
         (step("stop_link", "A-1 -> A-2", lasts="20s"), step("lose_disk", "A-1", "14s"), ""),
         # Who serves may be another one by then:

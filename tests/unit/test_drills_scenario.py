@@ -92,6 +92,17 @@ def test_an_error_names_the_step_and_what_is_allowed(step: dict[str, Any], told:
     assert "\n" not in str(found.value), "one line for one mistake"
 
 
+@pytest.mark.parametrize("name", ["slow-consumer", "kill-consumers"])
+def test_faults_of_clients_need_clients_of_the_drill(name: str, targets: Targets) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} needs clients of the drill's own"):
+        find(name).with_own_load()
+    (step,) = find(name).steps
+    values = {"name": "x", "load": {"publishers": 0}, "steps": [step.model_dump(by_alias=True)]}
+    with pytest.raises(ConfigurationError, match=f"{step.fault} needs a load of the drill's own"):
+        parse(values, "x")
+    assert targets.resolve(step).region == "A"
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
