@@ -226,6 +226,7 @@ def test_pause_and_resume_of_what_cannot_be_change_nothing(
     ):
         answer = command(client, "x", names, **options).header
         assert (answer["status"], answer["reason"]) == ("failure", reason), names
+    assert received(client, 5) == [("running", n) for n in (2, 4, 6, 8, 10)]
     nothing_came(client)
     Client(server.address, "publisher", low=11).publish(range(11, 13), topic="trades")
     assert received(client, 2) == [("running", 11), ("running", 12)], "it was not paused"

@@ -262,7 +262,7 @@ def test_by_filter_messages_are_found_looked_at_and_done(servers: Any) -> None:
         ({"c": "queue_ack", "t": "work", "filter": "/n ="}, b"", "bad_filter"),
         ({"c": "queue_ack", "t": "nothing"}, b"", "no_queue"),
         ({"c": "queue_ack", "t": "work", "how": "lose"}, b"", "bad_command"),
-        ({"c": "sow", "sub": "x", "t": "work", "o": {"order_by": "/n"}}, b"", "not_supported"),
+        ({"c": "subscribe", "sub": "x", "t": "work", "o": {"select": "-/n"}}, b"", "not_supported"),
         ({"c": "p", "t": "orders", "cmd": 3, "a": "processed"}, b"\x80", "no_queue"),
         ({"c": "p", "t": "work", "mt": "json", "cmd": 3, "a": "processed"}, b"\xc1", "bad_message"),
     ],
