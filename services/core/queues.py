@@ -8,6 +8,7 @@ owners as by everybody. Where an append fails, they are told which of their draf
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from raylay.services.core.batch import Batch
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
@@ -191,7 +192,12 @@ class QueueState:
         return left_of(run, kept, refused)
 
     def staged(self, run: Run) -> None:
-        """It takes effect when it is committed."""
+        """It takes effect when it is committed; who is done with them has room before."""
+        if not self._door.has_owner:
+            return
+        for record in iterate_records(run.payload):
+            with suppress(RemoteProtocolError):
+                self._door.acknowledging(read_acknowledgment(record.body).keys)
 
     def failed(self, committed_txid: int) -> None:
         """Nothing was done."""

@@ -22,6 +22,8 @@ frames.
       told     tx: committed up to here
       sub      session, sub, client, filter, max
       left     session, sub
+      done     body: msgpack: publisher to first, last, first, last, …: an acknowledgment of these
+               is on its way to the disk
       cancel, bounce  session, sub; body: leases (publisher, sequence, number: u64 each)
       failed   tx: what is behind it did not come to the disk; body: tags, u64 each
       request  from, n; body as above
@@ -40,6 +42,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgpack
@@ -59,6 +62,7 @@ from raylay.services.queues.decisions import (
     Subscribed,
     Wanted,
 )
+from raylay.services.queues.records import Keys, read_keys
 
 _LEASED = struct.Struct("<QQQQQ")
 _GIVEN_BACK = struct.Struct("<QQQ")
@@ -444,6 +448,21 @@ def bounce(consumer: Consumer, leases: Iterable[tuple[Key, int]]) -> bytes:
 
 def _given_back(leases: Iterable[tuple[Key, int]]) -> bytes:
     return b"".join([_GIVEN_BACK.pack(*key, number) for key, number in leases])
+
+
+def done(keys: Keys) -> bytes:
+    """An acknowledgment of these is on its way to the disk."""
+    flat = {publisher: [*chain.from_iterable(ranges)] for publisher, ranges in keys.items()}
+    return encode_frame({"c": "done"}, _pack(flat))
+
+
+def read_done(body: bytes) -> Keys:
+    """The inverse of `done`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    return read_keys(body)
 
 
 def read_leases(body: bytes) -> list[tuple[Key, int]]:

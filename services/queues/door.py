@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -189,13 +189,15 @@ class QueueDoor:
         """Messages that were sent, in this life."""
         self.bounced = 0
         """Decisions that were sent back: messages."""
+        self.acknowledging: Callable[[Keys], None] = lambda keys: None
+        """Told of acknowledgments that are on their way to the disk, for the owner."""
+        self.has_owner = False
         self._incarnation = incarnation
         self._publishers: dict[Consumer, int] = {}
         """Ids under which consumers' clients publish, and acknowledge."""
         self._leases: dict[int, dict[int, tuple[Consumer, int, int]]] = {}
         """By publisher and sequence: consumer, number and end."""
         self._removed = _Removed()
-        self._has_owner = False
         self._to_sweep: list[int] = []
         """Publishers whose leases are looked at next."""
         self._sweeping: tuple[int, list[int]] = (0, [])
@@ -209,13 +211,13 @@ class QueueDoor:
             staged_txid: the last transaction that is committed or on its way to the disk. What an
                 owner decides, it decides behind it.
         """
-        self._has_owner = True
+        self.has_owner = True
         self._removed.clear()
         return Beginning(staged_txid, self.leases(now_us), list(self.consumers.values()))
 
     def owner_left(self) -> None:
         """Nobody decides for now, so nothing needs to be judged."""
-        self._has_owner = False
+        self.has_owner = False
         self._removed.clear()
 
     def folded(self, txid: int) -> None:
@@ -412,7 +414,7 @@ class QueueDoor:
             txid += 1
 
     def _gone(self, keys: Keys, txid: int) -> None:
-        if self._has_owner:
+        if self.has_owner:
             self._removed.add(keys, txid)
         if self._leases:
             for publisher, ranges in keys.items():

@@ -57,7 +57,7 @@ from raylay.services.queues.records import (
 from raylay.services.queues.refused import Refused
 from raylay.services.queues.register import Owners, Register, is_better
 from raylay.services.queues.saying_again import SayingAgain
-from raylay.services.queues.values import AVAILABLE, GONE, LEASED, Message
+from raylay.services.queues.values import AVAILABLE, DONE, GONE, LEASED, Message
 from raylay.services.queues.waiting import Contents
 
 LOOKED_AT_LEAST = 1_024
@@ -356,10 +356,11 @@ class FoldedQueue:
 
     def _leave(self, message: Message, txid: int, reason: str) -> None:
         held, state = message.held, message.state
-        if state == LEASED:
+        if state in (LEASED, DONE):
             assert isinstance(held, Lease)
             self._holdings.end(message, held)
-            self._picking.freed(held.consumer, message)
+            if state == LEASED:
+                self._picking.freed(held.consumer, message)
         elif state == AVAILABLE:
             self._displace(message)
         if message.is_barrier:

@@ -28,13 +28,14 @@ from raylay.services.queues.decisions import (
 )
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import AGAIN, NAMES, TOLD
-from raylay.services.queues.folding import FoldedQueue, Watch
+from raylay.services.queues.folding import FoldedQueue, Watch, Within
 from raylay.services.queues.lacking import answer
 from raylay.services.queues.picking import Picking
 from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.records import Keys
 from raylay.services.queues.refused import Refusal
 from raylay.services.queues.register import Register
-from raylay.services.queues.values import AVAILABLE, FROZEN, GONE, Message
+from raylay.services.queues.values import AVAILABLE, DONE, FROZEN, GONE, LEASED, Message
 from raylay.services.queues.waiting import Contents
 
 PART_SPANNED = 4_096
@@ -102,7 +103,8 @@ class QueueMachine(FoldedQueue):
             self._consumers.add(each.consumer)
             # Leases that were told at the start, before their consumer was.
             for message in self._holdings.of(each.consumer):
-                self._picking.leased(each.consumer, message)
+                if message.state == LEASED:
+                    self._picking.leased(each.consumer, message)
 
     def left(self, consumer: Consumer) -> None:
         """The consumer is no more: what it had is available."""
@@ -127,6 +129,22 @@ class QueueMachine(FoldedQueue):
         for message in self._leased(consumer, leases):
             self._end_lease(message)
 
+    def done(self, keys: Keys) -> None:
+        """An acknowledgment of these is on its way to the disk: who holds them has room for others
+        before it is there. They stay what they are until then: where the append fails, its client
+        sends it again, and they are nobody else's meanwhile."""
+        for publisher, ranges in keys.items():
+            known = self._known.get(publisher)
+            within = Within(known) if known else None
+            for first, last in ranges:
+                for message in within.find(first, last) if within is not None else ():
+                    if message.state == LEASED:
+                        assert isinstance(message.held, Lease)
+                        message.state = DONE
+                        self._picking.freed(message.held.consumer, message)
+                if self._sent:
+                    self._forget_sent(publisher, first, last)
+
     def _leased(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> Iterator[Message]:
         for key, number in leases:
             publisher, sequence = key
@@ -147,7 +165,8 @@ class QueueMachine(FoldedQueue):
         lease = message.held
         assert isinstance(lease, Lease)
         self._holdings.end(message, lease)
-        self._picking.freed(lease.consumer, message)
+        if message.state == LEASED:
+            self._picking.freed(lease.consumer, message)
         reason = self._holdings.tried(message, is_cancel=is_cancel) if in_vain else ""
         if reason and self._is_ready and self._is_ours(message):
             self._drafts.remove(message, reason)

@@ -12,17 +12,18 @@ from raylay.services.queues.rebuilding import Arrival
 from raylay.services.queues.register import Register
 from raylay.services.queues.waiting import Waiting
 
-AVAILABLE, LEASED, FROZEN, GONE = range(4)
+AVAILABLE, LEASED, FROZEN, GONE, DONE = range(5)
 """What is with a message here: whoever owns it may have it delivered; a consumer has it; a draft
-about it is on its way to the disk; it has left the queue."""
+about it is on its way to the disk; it has left the queue; a consumer has it and takes no place for
+it any more, for its acknowledgment is on its way to the disk."""
 
 
 class Message(Waiting):
     """A message in a queue.
 
     Attributes:
-        state: `AVAILABLE`, `LEASED`, `FROZEN` or `GONE`.
-        held: of a leased one its lease, of a frozen one the tag of its draft.
+        state: `AVAILABLE`, `LEASED`, `FROZEN`, `GONE` or `DONE`.
+        held: of a leased one its lease, done with or not, of a frozen one the tag of its draft.
     """
 
     __slots__ = ("arrival", "held", "register", "state")

@@ -78,6 +78,7 @@ class QueueControl:
         It is as much as consumers may hold, at most."""
         self._asked: dict[int, Callable[[Answer], None]] = {}
         self._asked_last = 0
+        door.acknowledging = lambda keys: self.say(queue_control.done(keys))
         self.process = Supervisor(keeper.here, self._start, self._process_ended, self._kill_failed)
 
     # -- the process ---------------------------------------------------------------------------

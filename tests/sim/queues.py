@@ -277,6 +277,7 @@ class Keeper:
         for name, door in self.queues.doors.items():
             door.is_heralded = door.is_heralded or disk.incarnation in disk.heralded
             self.floors[name] = 0
+            door.acknowledging = lambda keys: self.tell("done", keys)
             self._start(name)
         self.instance.folds.enlist(self, True)
         if self.queues.herald(self.world.now_us):

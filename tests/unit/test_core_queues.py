@@ -193,6 +193,21 @@ def test_what_others_hold_cuts_no_record_into_one_that_nobody_reads(
     assert not runs and refused.reason == "bad_message" and "what you hold" in refused.text
 
 
+def test_an_owner_is_told_of_acknowledgments_before_they_are_on_disk() -> None:
+    here = queues()
+    (door,) = here.doors.values()
+    (topics,) = here.topics()
+    told: list[object] = []
+    door.acknowledging = told.append
+    run = published(ack((1, 1), (1, 2)), (Command.QUEUE_ACKNOWLEDGMENT, b"none"), ack((2, 7)))
+    topics.state.staged(run)
+    # Without an owner there is nobody to tell.
+    assert told == []
+    door.owner_came(0, 0)
+    topics.state.staged(run)
+    assert told == [{1: [(1, 2)]}, {2: [(7, 7)]}]
+
+
 def test_it_has_nothing_to_do_behind_the_door() -> None:
     found = state(queues())
     run = published(ack((1, 1)))

@@ -587,6 +587,55 @@ def test_what_no_consumer_here_wants_is_not_asked_for() -> None:
     assert [each.key[1] for each in asked.wanted] == [2]
 
 
+def test_what_is_done_with_gives_its_place_back_before_it_is_on_disk() -> None:
+    here = Instance()
+    here.join(backlog=2)
+    here.publish(1, 9)
+    assert delivered(here.take()) == {ONE: [1, 2]}
+    here.machine.done({P: [(1, 2), (9, 9)]})
+    assert delivered(here.take()) == {ONE: [3, 4]}
+    # They are nobody else's until it is, and give no place back once more then, nor said twice.
+    here.machine.done({P: [(1, 2)], 99: [(1, 1)]})
+    here.join(TWO, backlog=1)
+    assert delivered(here.take()) == {TWO: [5]}
+    here.ack(1, 2)
+    assert here.take() == []
+    here.machine.done({P: [(3, 3)]})
+    here.ack(3)
+    assert delivered(here.take()) == {ONE: [6]}
+
+
+def test_what_is_done_with_and_not_acknowledged_after_all_comes_back_with_its_lease() -> None:
+    for ends in ("time", "left", "cancel"):
+        here = Instance()
+        here.join(backlog=1)
+        here.publish(1, 2)
+        key, number = the_lease(here.take())
+        here.machine.done({P: [(1, 1)]})
+        assert delivered(here.take()) == {ONE: [2]}
+        if ends == "time":
+            assert delivered(here.tick(LEASE_US)) == {ONE: [1]}
+        elif ends == "cancel":
+            here.machine.cancelled(ONE, [(key, number)])
+            assert here.take() == []  # the other one takes its place
+            here.ack(2)
+            assert delivered(here.take()) == {ONE: [1]}
+        else:
+            here.machine.left(ONE)
+            here.join(TWO, backlog=2)
+            assert delivered(here.take()) == {TWO: [1, 2]}
+
+
+def test_at_most_once_who_is_done_has_room_before_it_is_on_disk() -> None:
+    here = Instance(queue(at_most_once=True))
+    here.join(backlog=1)
+    here.publish(1, 2)
+    here.write(here.take())
+    assert delivered(here.take()) == {ONE: [1]}
+    here.machine.done({P: [(1, 1)]})
+    assert isinstance(here.take()[0], Draft)
+
+
 def wanted(*sequences: int) -> list[Wanted]:
     """As another instance asks."""
     return [Wanted((P, sequence), 0, "A") for sequence in sequences]

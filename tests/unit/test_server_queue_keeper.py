@@ -591,6 +591,16 @@ def test_what_cannot_be_written_is_not_turned_on() -> None:
     assert not owner.said("proxied")
 
 
+def test_the_owner_hears_of_what_is_on_its_way_to_the_disk() -> None:
+    bench = Bench()
+    owner = bench.owner()
+    door = bench.clients.find("work", "")
+    assert door is not None
+    door.acknowledging({7: [(1, 3), (5, 5)]})
+    (frame,) = owner.said("done")
+    assert control.read_done(frame.body) == {7: [(1, 3), (5, 5)]}
+
+
 def test_a_cancel_without_an_id_is_not_answered() -> None:
     bench = Bench()
     client = bench.client()

@@ -187,6 +187,8 @@ class OwnerServer:
             consumer = control.consumer_of(header)
             machine.left(consumer)
             self._traces.left(consumer)
+        elif command == "done":
+            machine.done(control.read_done(body))
         elif command in ("cancel", "bounce"):
             consumer, leases = control.consumer_of(header), control.read_leases(body)
             if command == "cancel":
