@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from raylay.actors.launch_program import start_link, start_queue_owner
+from raylay.actors.launch_program import start_buffer, start_link, start_queue_owner
 from raylay.actors.titles import carry_name
 from raylay.services.server.runner import InstanceThread
 
@@ -34,7 +34,7 @@ class Instance:
     def __init__(self, directory: str, name: str) -> None:
         # Nothing here may raise: Ray never retries a failed constructor.
         self._thread = InstanceThread(
-            directory, name, start_link, node_address(), start_queue_owner
+            directory, name, start_link, node_address(), start_queue_owner, start_buffer
         )
         self._thread.start()
         carry_name(self, Instance, name)

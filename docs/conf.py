@@ -18,6 +18,7 @@ CHAPTERS = {
     "Begin": ["getting-started", "coming-from", "scenarios"],
     "Use": [
         "clients",
+        "capacity",
         "fabric",
         "message-types",
         "filters",

@@ -45,7 +45,8 @@ class Holding(NamedTuple):
     """What one client holds.
 
     Attributes:
-        memory_bytes: what it has not taken and lies in memory, on its way to the disk or not.
+        memory_bytes: what lies in memory for it, on its way to the disk or not, and what its
+            queries keep.
         disk_bytes: what it has not taken and was given to its pool's buffer.
         unsent_bytes: what it has not taken, wherever it lies, counted once.
         sent_bytes: all that it ever was sent, taken or not.
@@ -131,11 +132,11 @@ class Pool:
         """A client holds so much now. Whether a limit is passed: then `decide` is to be asked."""
         held = self._clients.get(client)
         if held is None:
-            if not holding.unsent_bytes:
+            if _is_nothing(holding):
                 return False
             held = self._clients[client] = _Held(Holding(0))
         self._count(held, -1)
-        if not holding.unsent_bytes and not held.is_offline:
+        if _is_nothing(holding) and not held.is_offline:
             del self._clients[client]
             return False
         held.holding = holding
@@ -259,6 +260,10 @@ class Pool:
         long at least, and between two looks more."""
         held = self._clients.get(client)
         return 0 if held is None or not held.marks else max(0, now_ms - held.marks[0][0])
+
+
+def _is_nothing(holding: Holding) -> bool:
+    return not holding.unsent_bytes and not holding.memory_bytes
 
 
 def _marked(held: _Held, now_ms: int) -> int:

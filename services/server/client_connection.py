@@ -52,13 +52,13 @@ from raylay.services.server.client_logon import ClientLogon
 from raylay.services.server.client_subscriptions import ClientSubscriptions
 from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.clients import Clients
+from raylay.services.server.held_connection import HeldConnection
 from raylay.services.server.publisher_acks import FLUSHES_MAX, PublisherAcks
+from raylay.services.server.slow_clients import SLOW_CLIENT
 from raylay.services.subscriptions.behind import BehindQuery
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, Sink
 from raylay.services.subscriptions.matching import Subscription
-from raylay.services.subscriptions.overflow import SLOW_CLIENT, Sent, overflow
-from raylay.services.transports.framed import FramedConnection
 
 _BEHIND_FOLDS = (Subscribe, Sow, SowAndSubscribe, Unsubscribe)
 """They see, or change, what is folded for whom."""
@@ -66,7 +66,7 @@ _UNUSED = FrameReader()
 """What comes is cut by the codec."""
 
 
-class ClientConnection(FramedConnection):
+class ClientConnection(HeldConnection):
     """One client. Owner: the instance's event loop. Lifecycle: one connection."""
 
     def __init__(
@@ -77,7 +77,7 @@ class ClientConnection(FramedConnection):
         """That its transport is for; none: any."""
         self.codec = codec()
         here = clients.here
-        super().__init__(here.outbox, here.loop, _UNUSED)
+        super().__init__(here.outbox, here.loop, _UNUSED, clients.pools.of(came_by.name))
         self.sink: Sink = self
         """Where its deliveries go: to its socket, or to who keeps them for it."""
         self._delivery = self.codec.delivery
@@ -97,7 +97,6 @@ class ClientConnection(FramedConnection):
         """Subscriptions on their way, as they were asked for: whose start is being looked up, whose
         query waits."""
         self._asking = ClientSubscriptions(self, clients)
-        self._behind: BehindQuery | None = None
         self.published_upto = 0
         self.arrivals = Arrivals(self._perform)
         self.reading = True
@@ -148,21 +147,11 @@ class ClientConnection(FramedConnection):
                 # in the socket.
                 self.pause_reading("journal")
                 self._clients.reading.read_for(self, fetch)
-        self.sent(Sent.ANSWERS)
-
-    def sent(self, what: Sent) -> None:
-        """It was sent something: one that does not read is ended, behind whatever walks its
-        subscriptions now."""
-        unsent_bytes, bytes_max = self.unsent_bytes, self._here.config.client_buffer_bytes_max
-        if unsent_bytes > bytes_max:
-            why = overflow(unsent_bytes, bytes_max, self.client_name, what)
-            self.loop.call_soon(self.end, SLOW_CLIENT, why)
 
     def went_on(self, is_waiting: bool) -> None:
         """What waited for a look into the journal was taken; `is_waiting`: more does."""
         if not is_waiting:
             self.resume_reading("journal")
-        self.sent(Sent.ANSWERS)
 
     def unreadable(self, error: StorageError) -> None:
         """The journal cannot be read for it."""
@@ -173,6 +162,10 @@ class ClientConnection(FramedConnection):
         self._clients.queries.connection_writable(self)
         self._clients.replays.connection_writable(self)
         self._clients.queued.writable(self)
+
+    def room(self) -> None:
+        """There is room on its way to the disk: queries go on."""
+        self._clients.queries.connection_writable(self)
 
     def end(self, reason: str, text: str) -> None:
         """Ends the session and tells the client why."""
@@ -552,32 +545,17 @@ class ClientConnection(FramedConnection):
 
     def hold(self, behind: BehindQuery | None) -> None:
         """From now on its deliveries go there; None: to the client, behind those that were held."""
-        before, self._behind = self._behind, behind
+        before, self.behind = self.behind, behind
         self.sink = behind or self
         if before is not None:
             before.release(self.sink)
-            self.sent(Sent.MESSAGES)
         if behind is None and self.may_write:
             self._clients.replays.connection_writable(self)
 
     @property
     def takes_replays(self) -> bool:
         """Whether more of a replay is to be sent now."""
-        return self.may_write and self._behind is None
-
-    @property
-    def unsent_bytes(self) -> int:
-        """What it was sent and its socket has not taken, and what waits behind a query."""
-        # As the base has it, without the call: this is asked for each delivery.
-        transport, behind = self.transport, self._behind
-        unsent_bytes = self._collected_bytes
-        if transport is not None:
-            unsent_bytes += transport.get_write_buffer_size()
-        return (
-            unsent_bytes
-            if behind is None
-            else unsent_bytes + behind.held_bytes + behind.query_bytes
-        )
+        return self.may_write and self.behind is None
 
     # -- heartbeat ---------------------------------------------------------------------------
     def _heartbeat(self, command: Heartbeat) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from raylay.services.capacity.pool import Holding
 from raylay.services.core.feature import Folds
 from raylay.services.core.live import LiveSubscriptions
 from raylay.services.plugins.filters import (
@@ -26,12 +27,12 @@ from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.replay_members import Subscriber
 from raylay.services.server.rewinding import Rewinding
+from raylay.services.server.slow_clients import ClientPools
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import Asker, Subscription
-from raylay.services.subscriptions.overflow import Sent
 
 if TYPE_CHECKING:
     from raylay.services.security.publishing import PublishJudge
@@ -51,6 +52,9 @@ class Client(Asking, Protocol):
     publisher: int
     peer: str
     """Address of the other side."""
+
+    def holding(self) -> Holding:
+        """What of it is where, now."""
 
     def persisted(self, ack: AckClient) -> None:
         """What the machine says of this client's publishes."""
@@ -77,6 +81,7 @@ class Clients:
         doorway: Doorway,
         folds: Folds,
         peer_book: PeerBook,
+        pools: ClientPools,
         queues: QueueKeeper,
         reading: JournalReading,
         replays: ReplayPump,
@@ -87,6 +92,7 @@ class Clients:
         self.commits = commits
         self.doorway = doorway
         self.folds = folds
+        self.pools = pools
         self.reading = reading
         self.replays = replays
         self._sow = sow
@@ -243,13 +249,11 @@ class Clients:
             client.sink.deliver(subscription.id, delivery)
             subscription.delivered += delivery.count
             self.delivered += delivery.count
-            client.sent(Sent.MESSAGES)
 
     def _tell_left(self, subscription: Subscription, reason: str, left: Delivery) -> None:
         client = self.sessions.get(subscription.session)
         if client is not None:
             client.sink.out_of_focus(subscription.id, reason, left)
-            client.sent(Sent.MESSAGES)
 
     # -- the end -----------------------------------------------------------------------------
     def end(self, reason: str, text: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
     TopicMatcher,
@@ -169,7 +170,7 @@ class InstanceConfig:
             that does not say so is of a release that does not know it: there it is off.
         lent_links: whether links that have caught up lend it their connections.
         check_interval_ms: how often ages are looked at for downgrade and upgrade.
-        client_buffer_bytes_max: unsent bytes of one client, then it is disconnected.
+        client_buffer_bytes_max: that the rows of one query in order may take in memory.
         staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
         metrics_port: Prometheus port, 0: any free one, None: off.
         bootstrap: where an empty data directory is filled from before the instance serves.
@@ -190,6 +191,7 @@ class InstanceConfig:
         entitlement: the module that says what he may do; None: everything.
         replication_terms, replication_transports: the same of those for other instances.
         announce_tls: how `announce_to` is dialled; None: without TLS.
+        capacity: what waits for clients that do not read; None: the defaults.
         fabric_key: that proves to other instances that this one is of their fabric
             (protocol/proof.py); empty: it cannot, and believes nobody that connects to it.
     """
@@ -244,6 +246,7 @@ class InstanceConfig:
     type_definitions: tuple[TypeDefinition, ...] = ()
     sow: tuple[SowTopicDefinition, ...] = ()
     queue_definitions: tuple[RunQueue, ...] = ()
+    capacity: CapacityConfig | None = None
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -266,6 +269,8 @@ class InstanceConfig:
                 )
         for transport in (*self.for_clients(), *self.for_instances()):
             transport.check(self.name)
+        if self.capacity is not None:
+            self.capacity.check(self.name)
         self.policy.check()
         for action in self.journal_actions:
             action.check(f"{self.name}: journal action")
@@ -353,6 +358,7 @@ class InstanceConfig:
             "entitlement",
             "replication_terms",
             "announce_tls",
+            "capacity",
             "replication_transports",
         ):
             if not values[name]:
@@ -490,9 +496,12 @@ class QueueOwnerConfig:
 
 
 _PLAIN = asdict(ClientTransportConfig(FIRST_TRANSPORT))
-_NEW_OF_TRANSPORT = ("connections_max", "is_enabled", "authentication", "entitlement", "tls")
+_NEW_OF_TRANSPORT = (
+    *("connections_max", "is_enabled", "authentication", "entitlement", "tls", "capacity"),
+)
 """What the release before does not know of a transport."""
 _NESTED: dict[str, type] = {
+    "capacity": CapacityConfig,
     "client_terms": ClientTransportConfig,
     "replication_terms": ClientTransportConfig,
     "announce_tls": TlsConfig,

@@ -24,7 +24,8 @@ from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.server.admission import Admission
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
-from raylay.services.server.children.link_factory import LinkFactory, QueueFactory
+from raylay.services.server.buffer_config import SlowClientBufferConfig
+from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
 from raylay.services.server.children.supervisor import ChildHandle
 from raylay.services.server.clients import Clients
 from raylay.services.server.commits import Commits
@@ -52,6 +53,7 @@ from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.recovery import Recovery
 from raylay.services.server.replay import ReplayPump
+from raylay.services.server.slow_clients import ClientPools
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.state_thread import StateThread
 from raylay.services.server.status import Status
@@ -86,6 +88,18 @@ def no_queues(config: QueueOwnerConfig) -> ChildHandle:
     )
 
 
+def no_buffers(config: SlowClientBufferConfig) -> ChildHandle:
+    """The factory of instances that take nobody offline.
+
+    Raises:
+        ConfigurationError: always.
+    """
+    raise ConfigurationError(
+        f"{config.instance} was given no buffer_factory to start the buffer of pool {config.pool} "
+        "with"
+    )
+
+
 class InstanceServer:
     """One instance, serving. Everything but `__init__` and what `snapshot_from_thread` of its
     status does runs on one event loop.
@@ -98,6 +112,7 @@ class InstanceServer:
         link_factory: starts the links' processes.
         node_address: of the node that it runs on, now; empty: it is not known.
         queue_factory: starts the processes of its queues' owners.
+        buffer_factory: starts those of its slow clients' buffers.
     """
 
     begins_anew = False
@@ -110,9 +125,11 @@ class InstanceServer:
         link_factory: LinkFactory = _no_links,
         node_address: str = "",
         queue_factory: QueueFactory = no_queues,
+        buffer_factory: BufferFactory = no_buffers,
     ) -> None:
         self._link_factory = link_factory
         self._queue_factory = queue_factory
+        self._buffer_factory = buffer_factory
         self._node_address = node_address
         self._ending: asyncio.Task[None] | None = None
         self._metrics: Metrics | None = None
@@ -167,17 +184,14 @@ class InstanceServer:
             doorway=doorway,
             folds=folds,
             peer_book=self.links.peer_book,
+            pools=ClientPools(here, self._start_buffer),
             queues=queues,
             reading=reading,
             replays=replays,
             sow=sow,
         )
         self._listening = Listening(
-            here,
-            clients=self.clients,
-            links=self.links,
-            queues=queues,
-            upstreams=self.upstreams,
+            here, clients=self.clients, links=self.links, queues=queues, upstreams=self.upstreams
         )
         self._status = Status(
             here,
@@ -274,6 +288,7 @@ class InstanceServer:
         if bootstrap is not None:
             self._status.bootstrap = bootstrap
             self.upstreams.copies_from = bootstrap.config.sources
+        self.clients.pools.begin()
         await self._listening.begin()
         if config is not given:
             here.report(
@@ -350,6 +365,23 @@ class InstanceServer:
             )
         )
 
+    def _start_buffer(
+        self, pool: str, start_number: int, path: str, disk_bytes_max: int
+    ) -> ChildHandle:
+        here = self.here
+        config = here.config
+        return self._buffer_factory(
+            SlowClientBufferConfig(
+                config.name,
+                pool,
+                start_number,
+                self._listening.unix_path,
+                path,
+                disk_bytes_max,
+                config.log,
+            )
+        )
+
     # -- what is due -------------------------------------------------------------------------
     def _check(self) -> None:
         here = self.here
@@ -361,6 +393,7 @@ class InstanceServer:
         self._sow.check()
         self._queues.check()
         self.clients.queries.check()
+        self.clients.pools.check()
         now_s = here.loop.time()
         for upstream in list(self.upstreams.connected.values()):
             upstream.beat(now_s)
@@ -404,6 +437,7 @@ class InstanceServer:
         for connection in list(self.upstreams.connected.values()):
             connection.close("the instance stops")
         self.clients.close("the instance stops")
+        await self.clients.pools.stop()
         here.cancel_tasks()
         await self.reading.close()
         if hasattr(here, "journal"):

@@ -1,5 +1,5 @@
-"""The Unix socket on which the processes of an instance's links, and the owners of its queues,
-connect to it.
+"""The Unix socket on which the processes of an instance's links, the owners of its queues and the
+buffers of its slow clients connect to it.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
 from raylay.services.server.link_control import LinkControl, Links
 from raylay.services.server.queue_keeper import QueueControl, QueueKeeper
+from raylay.services.server.slow_clients import BufferControl, ClientPools
 from raylay.services.transports.framed import FramedConnection
 
 FIRST_FRAME_BYTES_MAX = 64 * 1024
 
 
 class LinkConnection(FramedConnection):
-    """The Unix socket connection of a link's process, or of a queue's owner."""
+    """The Unix socket connection of a link's process, of a queue's owner, or of a pool's buffer."""
 
-    def __init__(self, links: Links, queues: QueueKeeper) -> None:
+    def __init__(self, links: Links, queues: QueueKeeper, pools: ClientPools) -> None:
         reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
         super().__init__(links.here.outbox, links.here.loop, reader)
         self._links = links
         self._queues = queues
-        self.link: LinkControl | QueueControl | None = None
+        self._pools = pools
+        self.link: LinkControl | QueueControl | BufferControl | None = None
         self._wakes: LinkControl | None = None
         self._front = b""
 
@@ -80,6 +82,12 @@ class LinkConnection(FramedConnection):
             if self.link is None:
                 self.send(encode_frame({"c": "stop"}))
                 self.close("not the queue's owner of the last start")
+            return
+        if header["c"] == "hello" and "buffer" in header:
+            self.link = self._pools.greeted(self, header)
+            if self.link is None:
+                self.send(encode_frame({"c": "stop"}))
+                self.close("not the buffer of the last start")
             return
         link = self._links.controls.get(str(header.get("destination")))
         if header["c"] == "wake":

@@ -108,7 +108,8 @@ class Listening:
         self.remove()
         self._servers.append(
             await here.loop.create_unix_server(
-                lambda: LinkConnection(self._links, self._queues), self.unix_path
+                lambda: LinkConnection(self._links, self._queues, self._clients.pools),
+                self.unix_path,
             )
         )
         os.chmod(self.unix_path, 0o600)

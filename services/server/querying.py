@@ -35,7 +35,6 @@ from raylay.services.subscriptions.matching import (
     TopicFilter,
     topic_filter,
 )
-from raylay.services.subscriptions.overflow import Sent
 
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the language and the parsers.
@@ -63,6 +62,13 @@ class Asking(Subscriber, Protocol):
     @property
     def readable(self) -> Callable[[bytes], bool] | None:
         """Which topics its expressions meet; None: all."""
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether more rows are to be sent now."""
+
+    def weigh(self) -> None:
+        """What waits for it, or is kept for it, has grown."""
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
         """As `send`, of several pieces."""
@@ -303,7 +309,7 @@ class QueryPump:
         for session in list(self._sessions.values()):
             if session.running is not None and session.behind is not None:
                 session.behind.query_bytes = session.running.saved_bytes
-                session.connection.sent(Sent.MESSAGES)
+                session.connection.weigh()
 
     # -- one of them ---------------------------------------------------------------------------
     def _begin_next(self, session: _Session) -> None:
@@ -364,7 +370,7 @@ class QueryPump:
             connection.subscriptions[name] = made
             connection.resolving.pop(name, None)
         session.query, session.running = query, running
-        session.behind = BehindQuery()
+        session.behind = BehindQuery(connection.weigh)
         connection.hold(session.behind)
         connection.send(connection.codec.group_begin(name))
 
@@ -438,7 +444,7 @@ class QueryPump:
         while ready:
             session = ready.popleft()
             session.is_queued = False
-            if session.running is not None and session.connection.may_write:
+            if session.running is not None and session.connection.takes_rows:
                 self._go_on(session, is_over)
             if is_over():
                 break

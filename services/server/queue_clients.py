@@ -21,7 +21,6 @@ from raylay.services.protocol.commands import (
 )
 from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.surroundings import Surroundings
-from raylay.services.subscriptions.overflow import Sent
 from raylay.services.telemetry.tracing import traced
 
 if TYPE_CHECKING:
@@ -51,9 +50,6 @@ class QueueClient(Protocol):
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
         """As `send`, of several pieces."""
-
-    def sent(self, what: Sent) -> None:
-        """It was sent something that it may not read."""
 
 
 class QueueClients:
@@ -195,7 +191,6 @@ class QueueClients:
         if is_traced:
             self._trace(client, consumer, messages, records, since_us, now_us)
         self.delivered += len(messages)
-        client.sent(Sent.MESSAGES)
         if not client.may_write:
             self._fill(client, consumer)
 
@@ -392,7 +387,6 @@ class _Rows:
             client.send(codec.group_end(query, self._sent, answer.matches))
             if "completed" in command.acks:
                 client.send(codec.acknowledgment("completed", command.command_id, sub=query))
-        client.sent(Sent.ANSWERS)
 
     def _rows(self, answer: Answer) -> None:
         command = self._command

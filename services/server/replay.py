@@ -37,7 +37,6 @@ from raylay.services.subscriptions.bookmark import (
 from raylay.services.subscriptions.combined import Deliveries, Terms, groups_of
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
-from raylay.services.subscriptions.overflow import Sent
 from raylay.services.subscriptions.recent import RecentRuns
 from raylay.services.transports.framed import WRITE_HIGH_BYTES
 
@@ -310,9 +309,8 @@ class ReplayPump:
                 subscription.take_back(committed_txid)
 
     def _deliver_live(self, replay: Replay, runs: list[Run], limit_txid: int) -> None:
-        plan, connection = replay.plan, replay.connection
+        plan = replay.plan
         self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
-        connection.sent(Sent.LIVE)
 
     def stepped(self) -> None:
         """More may be durable, by a commit, an answer, a downgrade: fully durable subscriptions may

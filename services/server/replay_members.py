@@ -13,7 +13,6 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.delivery import Sink
 from raylay.services.subscriptions.matching import Subscription
-from raylay.services.subscriptions.overflow import Sent
 
 PERSISTED_MS_DEFAULT = 100
 
@@ -46,9 +45,6 @@ class Subscriber(Protocol):
 
     def write_collected(self) -> None:
         """Writes what was sent in this turn now."""
-
-    def sent(self, what: Sent) -> None:
-        """It was sent something that it may not read: ends it then, a little later."""
 
     def end(self, reason: str, text: str) -> None:
         """Ends the session and says why."""

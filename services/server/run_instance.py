@@ -16,7 +16,11 @@ from raylay.services.errors import InstanceRetired, RaylayError
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
-from raylay.services.server.subprocess_link import start_link_process, start_queue_process
+from raylay.services.server.subprocess_link import (
+    start_buffer_process,
+    start_link_process,
+    start_queue_process,
+)
 from raylay.services.telemetry import logs
 
 
@@ -33,7 +37,11 @@ async def serve(directory: Path) -> None:
         config = InstanceConfig.load(directory)
         logs.configure(config.name, config.log)
         server = InstanceServer(
-            config, directory, start_link_process, queue_factory=start_queue_process
+            config,
+            directory,
+            start_link_process,
+            queue_factory=start_queue_process,
+            buffer_factory=start_buffer_process,
         )
         await server.start()
         keep_what_is_there()

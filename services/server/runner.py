@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from raylay.services.errors import FabricError, InstanceRetired, RaylayError
 from raylay.services.replication.placement import from_wire
-from raylay.services.server.children.link_factory import LinkFactory, QueueFactory
+from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.injected import await_release, is_held
-from raylay.services.server.instance_server import InstanceServer, no_queues
+from raylay.services.server.instance_server import InstanceServer, no_buffers, no_queues
 from raylay.services.server.process import (
     FATAL_EXIT_CODE,
     keep_what_is_there,
@@ -46,6 +46,7 @@ class InstanceThread:
         link_factory: starts links.
         node_address: of the node that it runs on, now; empty: it is not known.
         queue_factory: starts owners of queues.
+        buffer_factory: starts buffers of slow clients.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class InstanceThread:
         link_factory: LinkFactory,
         node_address: str = "",
         queue_factory: QueueFactory = no_queues,
+        buffer_factory: BufferFactory = no_buffers,
     ) -> None:
         self._directory = Path(directory)
         self._name = name
         self._link_factory = link_factory
         self._queue_factory = queue_factory
+        self._buffer_factory = buffer_factory
         self._node_address = node_address
         self._server: InstanceServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -102,6 +105,7 @@ class InstanceThread:
                     self._link_factory,
                     self._node_address,
                     self._queue_factory,
+                    self._buffer_factory,
                 )
                 self._server = server
                 self._starting = asyncio.ensure_future(server.start())

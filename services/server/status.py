@@ -141,6 +141,7 @@ class Status:
             **self._commits.status(),
             **self._sow.status(),
             **self._queues.status(),
+            **self._clients.pools.status(),
             sessions=len(self._clients.sessions),
             clients=[client.client_name for client in self._clients.sessions.values()],
             subscriptions=len(self._clients.live),
@@ -248,12 +249,15 @@ class Status:
             "unavailable_records": len(machine.missing.ranges),
             "conflicting_records": counters.conflicts,
             "duplicates_skipped": counters.duplicates,
-            "buffer_bytes": sum(client.unsent_bytes for client in self._clients.sessions.values()),
+            "buffer_bytes": sum(
+                client.holding().memory_bytes for client in self._clients.sessions.values()
+            ),
             "clients": len(self._clients.sessions),
             "subscriptions": len(self._clients.live) + len(self._replays),
             "front_log_failed": int(bool(self._here.journal.front_log_failure)),
             "commit_latency": self._commits.latency,
             "destinations": destinations,
+            **self._clients.pools.snapshot(),
             **self._sow.snapshot(),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.tls.config import TlsConfig
@@ -25,6 +26,8 @@ class ClientTransportConfig:
         is_enabled: whether it listens when the instance starts.
         authentication, entitlement: its modules; None: those of the instance.
         tls: None: it has none.
+        capacity: what its clients may hold, in a pool of their own; None: they are in the
+            instance's.
     """
 
     name: str
@@ -37,6 +40,7 @@ class ClientTransportConfig:
     authentication: ModuleConfig | None = None
     entitlement: ModuleConfig | None = None
     tls: TlsConfig | None = None
+    capacity: CapacityConfig | None = None
 
     def check(self, where: str) -> None:
         """Raises ConfigurationError where a value is none that it can have."""
@@ -47,3 +51,5 @@ class ClientTransportConfig:
             )
         if self.tls is not None:
             self.tls.check(f"{where}: transport {self.name}", serves=True)
+        if self.capacity is not None:
+            self.capacity.check(f"{where}: transport {self.name!r}")

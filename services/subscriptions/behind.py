@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raylay.services.subscriptions.delivery import Delivery, Sink
 
 
@@ -10,14 +12,18 @@ class BehindQuery:
 
     Owner: the session. Lifecycle: one query.
 
+    Args:
+        grown: called each time when it keeps more.
+
     Attributes:
         held_bytes: of what it keeps. The session counts it as what its client has not taken.
         query_bytes: that the query itself keeps for the client, and counts likewise.
     """
 
-    __slots__ = ("_held", "held_bytes", "query_bytes")
+    __slots__ = ("_grown", "_held", "held_bytes", "query_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, grown: Callable[[], None] = lambda: None) -> None:
+        self._grown = grown
         self._held: list[tuple[str, str, Delivery]] = []
         self.held_bytes = 0
         self.query_bytes = 0
@@ -26,11 +32,13 @@ class BehindQuery:
         """Keeps messages."""
         self._held.append((subscription, "", delivery))
         self.held_bytes += delivery.size_bytes
+        self._grown()
 
     def out_of_focus(self, subscription: str, reason: str, left: Delivery) -> None:
         """Keeps what has left the focus of a subscription."""
         self._held.append((subscription, reason, left))
         self.held_bytes += left.size_bytes
+        self._grown()
 
     def forget(self, subscription: str) -> None:
         """That subscription has ended: nothing more of it is delivered."""

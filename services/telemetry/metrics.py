@@ -9,6 +9,8 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
     published, persisted, delivered, commits,            counters, since the process began
     late_records, conflicting_records, duplicates_skipped
     unavailable_records, ranges_held, buffer_bytes, clients, subscriptions     now
+    offline_bytes, clients_offline, client_age_ms         now
+    slow_clients                                          counter
     commit_latency                                        a LatencyHistogram
     destinations                                          {name: {...}} with
         sent, persisted_sent                              counters
@@ -102,6 +104,10 @@ _OF_INSTANCE = (
     _Described("unavailable_records", "unavailable_records", "", "removed at every upstream"),
     _Described("ranges_held", "ranges_held", "", "ranges of sequences held, all publishers"),
     _Described("buffer_bytes", "buffer", "By", "bytes waiting in memory for clients"),
+    _Described("offline_bytes", "offline", "By", "bytes waiting on disk for clients"),
+    _Described("clients_offline", "clients_offline", "", "clients whose messages wait on disk"),
+    _Described("client_age_ms", "client_age", "ms", "for how long the oldest waits for a client"),
+    _Described("slow_clients", "slow_clients", "", "clients disconnected as too slow", True),
     _Described("clients", "clients", "", "clients connected"),
     _Described("subscriptions", "subscriptions", "", "subscriptions open"),
     _Described("front_log_failed", "front_log_failed", "", "1 while it is not all used"),

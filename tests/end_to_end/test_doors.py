@@ -27,6 +27,7 @@ from end_to_end.test_instance import (
     single,
 )
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.protocol.frames import (
     HEADER_BYTES_MAX,
@@ -325,7 +326,9 @@ def test_a_name_too_long_for_a_key_of_the_state_is_refused(
 
 
 def test_who_asks_and_never_reads_is_ended(servers: Servers, tmp_path: Path) -> None:
-    server = single(servers, tmp_path, client_buffer_bytes_max=1024 * 1024)
+    server = single(
+        servers, tmp_path, capacity=CapacityConfig(memory_bytes_max=1024 * 1024, client_share=0.5)
+    )
     good = Good(server)
     client = Client(server.address, "bad")
     asked = encode_frame({"c": "ping", "cid": "x" * 1000}) * 200

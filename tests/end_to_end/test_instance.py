@@ -21,6 +21,7 @@ from typing import IO, Any
 import pytest
 from end_to_end.watched_instance import READ_ON_THE_LOOP
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.fabric.plan import free_port
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import (
@@ -598,7 +599,9 @@ def test_acks_are_conflated_up_to_the_bound(servers: Servers, tmp_path: Path) ->
 
 
 def test_a_slow_client_is_disconnected_and_delays_nobody(servers: Servers, tmp_path: Path) -> None:
-    server = single(servers, tmp_path, client_buffer_bytes_max=1024 * 1024)
+    server = single(
+        servers, tmp_path, capacity=CapacityConfig(memory_bytes_max=1024 * 1024, client_share=0.5)
+    )
     slow = Client(server.address, "slow")
     quick = Client(server.address, "quick")
     for client in (slow, quick):

@@ -129,8 +129,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "configuration": "messages plugins queues replication security sow storage tls",
         "transports": "protocol tls",
         "server": (
-            "core messages plugins protocol queues replication security sow storage subscriptions "
-            "telemetry tls transports"
+            "capacity core messages plugins protocol queues replication security sow storage "
+            "subscriptions telemetry tls transports"
         ),
         "programs": (
             "expressions messages plugins protocol queues replication server sow storage "

@@ -15,6 +15,7 @@ import orjson
 import pytest
 from unit.test_doors import DEADLINE_S, Door, Transport
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.messages.records import Record, RecordBuilder, iterate_records, publisher_id
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Header, encode_frame
@@ -46,6 +47,9 @@ class SlowTransport(Transport):
         super().__init__(connection)
         self.takes = True
         self.high = 1 << 60
+        self.taken = 0
+        """Of what was written, by its socket."""
+        self.is_paused = False
 
     def write(self, data: Any) -> None:
         super().write(data)
@@ -56,18 +60,28 @@ class SlowTransport(Transport):
         self._check()
 
     def _check(self) -> None:
-        if not self.takes and len(self.written) > self.high:
+        if self.takes:
+            self.taken = len(self.written)
+        elif self.get_write_buffer_size() > self.high and not self.is_paused:
+            self.is_paused = True
             self.connection.pause_writing()
 
     def get_write_buffer_size(self) -> int:
-        return 0 if self.takes else len(self.written)
+        return len(self.written) - self.taken
+
+    def take(self) -> list[tuple[Header, bytes]]:
+        self.taken = 0
+        return super().take()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.high = high or self.high
 
     def drain(self) -> None:
         self.takes = True
-        self.connection.resume_writing()
+        self.taken = len(self.written)
+        if self.is_paused:
+            self.is_paused = False
+            self.connection.resume_writing()
 
 
 class House:
@@ -432,7 +446,12 @@ def test_what_a_replaced_filter_leaves_comes_in_frames_of_a_size(
 
 
 def test_a_slow_reader_holds_up_his_own_query_alone(tmp_path: Path) -> None:
-    config = replace(CONFIG, client_buffer_bytes_max=4 * 1024 * 1024)
+    config = replace(
+        CONFIG,
+        capacity=CapacityConfig(
+            memory_bytes_max=4 * 1024 * 1024, disk_bytes_max=0, client_share=1.0
+        ),
+    )
 
     async def visit(house: House) -> None:
         door, slow = await house.client("p"), await house.client("slow")
@@ -468,7 +487,13 @@ def test_a_slow_reader_holds_up_his_own_query_alone(tmp_path: Path) -> None:
 
 def test_what_is_kept_for_a_reader_who_does_not_read_counts(tmp_path: Path) -> None:
     """A query that waits keeps what was there of all that changes before it comes there."""
-    config = replace(CONFIG, client_buffer_bytes_max=4 * 1024 * 1024, check_interval_ms=60_000)
+    config = replace(
+        CONFIG,
+        capacity=CapacityConfig(
+            memory_bytes_max=4 * 1024 * 1024, disk_bytes_max=0, client_share=1.0
+        ),
+        check_interval_ms=60_000,
+    )
 
     async def visit(house: House) -> None:
         door, slow = await house.client("p"), await house.client("slow")

@@ -1,0 +1,310 @@
+"""A connection whose other side may read more slowly than it is sent.
+
+What its socket does not take waits here, in memory; once the client is offline, in its pool's
+buffer. It comes to the socket in the order in which it was sent, whatever it is: answers, messages,
+rows. Nothing is measured while a socket takes all that it is given.
+
+    direct      to the socket
+    behind      to the socket, behind what waits here
+    offline     to the buffer; from there to the socket, as much as that takes
+    returning   the buffer has nothing left but what is on its way to it: what is sent waits here,
+                so that the last of that comes back and the client is direct again
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from raylay.services.capacity.offline import OfflineFrames
+from raylay.services.capacity.pool import Holding
+from raylay.services.protocol.frames import FrameReader
+from raylay.services.subscriptions.behind import BehindQuery
+from raylay.services.transports.framed import (
+    WRITE_HIGH_BYTES,
+    FramedConnection,
+    Outbox,
+)
+
+FRAME_BYTES = 1024 * 1024
+"""Of what goes to the buffer at once, about."""
+
+
+class Buffer(Protocol):
+    """Where what an offline client does not take is kept (`BufferControl`)."""
+
+    def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
+        """Stores a frame."""
+
+    def take(self, client: int, bytes_max: int) -> None:
+        """Asks for what came first; `came` is called with it."""
+
+    def drop(self, client: int) -> None:
+        """Forgets what is there of the client, and whose it is."""
+
+
+class Weighing(Protocol):
+    """The pool of the connection (`ClientPool`)."""
+
+    unweighed_bytes: int
+    """So much may wait in a socket for its next turn, and need not be told."""
+
+    def weigh(self, connection: HeldConnection) -> None:
+        """It holds more than before."""
+
+    def came_back(self, connection: HeldConnection) -> None:
+        """It is online again."""
+
+    def left(self, connection: HeldConnection) -> None:
+        """It ended."""
+
+
+class HeldConnection(FramedConnection):
+    """See the file's docstring.
+
+    Invariant: `may_write` says that it is direct, and that its socket takes more.
+    Owner: the event loop. Lifecycle: one connection.
+
+    Args:
+        pool: that it is counted in.
+    """
+
+    number: int
+    """Of the connection, in the life of its instance."""
+    client_name: str
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        loop: asyncio.AbstractEventLoop,
+        reader: FrameReader,
+        pool: Weighing,
+    ) -> None:
+        super().__init__(outbox, loop, reader)
+        self.pool = pool
+        self.is_leaving = False
+        """Whether it was decided that it is to be ended."""
+        self.behind: BehindQuery | None = None
+        """Where its deliveries wait while a query of it runs."""
+        self._kept: deque[tuple[list[bytes], int]] = deque()
+        self._kept_bytes = 0
+        self._handed_bytes = 0
+        self._is_paused = False
+        self._buffer: Buffer
+        self._frames: OfflineFrames | None = None
+        self._is_returning = False
+
+    # -- what it holds -------------------------------------------------------------------------
+    @property
+    def is_offline(self) -> bool:
+        """Whether what it does not take goes to the disk."""
+        return self._frames is not None
+
+    def _in_socket(self) -> int:
+        transport = self.transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    def holding(self) -> Holding:
+        """What of it is where, now."""
+        collected_bytes, frames, behind = self._collected_bytes, self._frames, self.behind
+        here_bytes = collected_bytes + self._in_socket() + self._kept_bytes
+        sent_bytes = self._handed_bytes + collected_bytes
+        query_bytes = 0
+        if behind is not None:
+            here_bytes += behind.held_bytes
+            sent_bytes += behind.held_bytes
+            query_bytes = behind.query_bytes
+        if frames is None:
+            return Holding(here_bytes + query_bytes, 0, here_bytes, sent_bytes)
+        return Holding(
+            here_bytes + query_bytes + frames.moving_bytes,
+            frames.disk_bytes,
+            here_bytes + frames.disk_bytes,
+            sent_bytes,
+        )
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What it was sent and its socket has not taken, in memory or on disk, and what waits
+        behind a query."""
+        return self.holding().unsent_bytes
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether more rows of a query are to be sent now: to its socket, or to the disk."""
+        frames = self._frames
+        if frames is None:
+            return self.may_write
+        return frames.moving_bytes + self._kept_bytes < WRITE_HIGH_BYTES
+
+    def weigh(self) -> None:
+        """What waits for it elsewhere has grown."""
+        self.pool.weigh(self)
+
+    # -- writing -------------------------------------------------------------------------------
+    def write_collected(self) -> None:
+        """Hands what was collected to the socket, or to where it waits."""
+        collected = self._collected
+        if not collected:
+            return
+        size_bytes = self._collected_bytes
+        self._collected = []
+        self._collected_bytes = 0
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        self._handed_bytes += size_bytes
+        if self.may_write:
+            # What it is given now it may take at once: only what was there before tells.
+            is_behind = transport.get_write_buffer_size()
+            if len(collected) == 1:
+                transport.write(collected[0])
+            else:
+                transport.writelines(collected)
+            if is_behind > self.pool.unweighed_bytes:
+                self.pool.weigh(self)
+            return
+        stays = self._is_returning and self._kept_bytes + size_bytes <= WRITE_HIGH_BYTES
+        if stays or self._frames is None:
+            self._kept.append((collected, size_bytes))
+            self._kept_bytes += size_bytes
+        else:
+            self._is_returning = False
+            self._put_kept()
+            self._put(collected)
+        self.pool.weigh(self)
+
+    def pause_writing(self) -> None:
+        """The socket takes less than is written."""
+        self._is_paused = True
+        self.may_write = False
+        self.pool.weigh(self)
+
+    def resume_writing(self) -> None:
+        """The socket has taken what was written."""
+        self._is_paused = False
+        if self._frames is not None:
+            self._take()
+        else:
+            self._write_kept()
+
+    def _write_kept(self) -> None:
+        """Behind what waited it is direct again."""
+        kept, transport = self._kept, self.transport
+        if transport is None or transport.is_closing():
+            return
+        while kept and not self._is_paused:
+            parts, size_bytes = kept.popleft()
+            self._kept_bytes -= size_bytes
+            transport.writelines(parts)
+        if not kept and not self._is_paused:
+            self.may_write = True
+            self.writable()
+
+    # -- offline -------------------------------------------------------------------------------
+    def go_offline(self, buffer: Buffer) -> None:
+        """What it does not take goes there from now on, behind what is written to its socket."""
+        self._buffer = buffer
+        self._frames = OfflineFrames()
+        self._is_returning = False
+        self.may_write = False
+        self._put_kept()
+        if not self._is_paused:
+            self._take()
+        self.room()
+
+    def room(self) -> None:
+        """There is room for rows of queries."""
+
+    def _put_kept(self) -> None:
+        kept, self._kept, self._kept_bytes = self._kept, deque(), 0
+        for parts, _ in kept:
+            self._put(parts)
+
+    def _put(self, parts: list[bytes]) -> None:
+        frames = self._frames
+        assert frames is not None
+        begin = size_bytes = 0
+        for at, part in enumerate(parts):
+            if size_bytes and size_bytes + len(part) > FRAME_BYTES:
+                number = frames.put(size_bytes)
+                self._buffer.put(self.number, number, parts[begin:at], size_bytes)
+                begin, size_bytes = at, 0
+            size_bytes += len(part)
+        if size_bytes:
+            number = frames.put(size_bytes)
+            self._buffer.put(self.number, number, parts[begin:], size_bytes)
+
+    def _take(self) -> None:
+        frames = self._frames
+        if frames is not None and not frames.is_asked:
+            frames.is_asked = True
+            self._buffer.take(self.number, WRITE_HIGH_BYTES)
+
+    def stored(self, number: int) -> None:
+        """The buffer has all up to that frame on its disk."""
+        frames = self._frames
+        if frames is None:
+            return
+        was_full = not self.takes_rows
+        frames.stored(number)
+        if was_full and self.takes_rows:
+            self.room()
+
+    def came(self, data: bytes, empty_upto: int | None) -> None:
+        """What was asked for has come from the buffer.
+
+        Args:
+            empty_upto: the last frame that the buffer has seen, where it has none left.
+        """
+        frames, transport = self._frames, self.transport
+        if frames is None or transport is None or transport.is_closing():
+            return
+        is_back = frames.taken(len(data), empty_upto)
+        if data:
+            transport.write(data)
+        if is_back:
+            self._frames = None
+            self._is_returning = False
+            self._buffer.drop(self.number)
+            self.pool.came_back(self)
+            self._write_kept()
+            return
+        if empty_upto is not None:
+            self._is_returning = True
+        if not self._is_paused:
+            self._take()
+
+    # -- the end -------------------------------------------------------------------------------
+    def end(self, reason: str, text: str) -> None:
+        """Ends the session and tells the other side why."""
+        raise NotImplementedError
+
+    def close(self, why: str) -> None:
+        """Ends the connection after what waits here is written. One that is offline ends at once:
+        what lies on disk is not waited for, and nothing may come before it."""
+        if not self.is_open:
+            return
+        self.write_collected()
+        if self._frames is not None:
+            self.abort(why)
+            return
+        transport = self.transport
+        assert transport is not None
+        while self._kept:
+            transport.writelines(self._kept.popleft()[0])
+        self._kept_bytes = 0
+        super().close(why)
+
+    def _end(self, why: str) -> None:
+        is_first = not self._gone
+        if is_first and self._frames is not None:
+            self._frames = None
+            self._buffer.drop(self.number)
+        self._kept = deque()
+        self._kept_bytes = 0
+        super()._end(why)
+        if is_first:
+            self.pool.left(self)

@@ -1,0 +1,393 @@
+"""The capacity pools of an instance, and the buffers of those that have somebody offline.
+
+What is to be done is decided in services/capacity/pool.py. Here it is done: a client's connection
+is told to go offline or ended, the buffer's process is started when somebody needs it, and what it
+says is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from raylay.services.capacity.config import CapacityConfig
+from raylay.services.capacity.pool import GoOffline, Limits, Pool
+from raylay.services.protocol import buffer_control as control
+from raylay.services.protocol.frames import Header
+from raylay.services.server.children.supervisor import ChildHandle, Supervisor
+from raylay.services.server.held_connection import HeldConnection
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.transports.framed import FramedConnection
+
+SLOW_CLIENT = "slow_client"
+"""The reason that a client is told that does not read, and that the log has."""
+POOL_OF_INSTANCE = "clients"
+OFFLINE_DIRECTORY = "offline"
+UNWEIGHED_BYTES = 16 * 1024
+"""Of one client whose socket takes all but so much at each turn, where no age counts."""
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+BufferStart = Callable[[str, int, str, int], ChildHandle]
+"""Starts a buffer: the pool's name, the number of the start, its file, what that may hold."""
+
+
+def memory_of_process() -> int:
+    """What this process may have: of the host's memory, less where `ulimit -m` or a container says
+    so."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
+    if soft != resource.RLIM_INFINITY:
+        found = min(found, soft)
+    for path in CGROUP_LIMITS:
+        try:
+            text = Path(path).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            found = min(found, int(text))
+    return found
+
+
+class BufferControl:
+    """The buffer of one pool: its process, its connection, and whose frames it has.
+
+    Invariant: at most one process is talked to, that of the last start; those whose frames another
+    one had are ended.
+    Owner: the instance's event loop. Lifecycle: as long as the instance; its process runs from the
+    first time on that somebody goes offline.
+    """
+
+    def __init__(
+        self, here: Surroundings, name: str, path: Path, disk_bytes_max: int, start: BufferStart
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.connection: FramedConnection | None = None
+        self.pid = 0
+        self.why = ""
+        self.members: dict[int, HeldConnection] = {}
+        """Who is offline."""
+        self.lost_client: Callable[[HeldConnection, str], None]
+        """What waited for it is gone."""
+        self._here = here
+        self._unsaid: list[tuple[Sequence[bytes], int]] = []
+        """What is said before it has connected."""
+        self._runs = False
+        self.process = Supervisor(
+            here,
+            lambda number: start(name, number, str(path), disk_bytes_max),
+            self._process_ended,
+            self._kill_failed,
+        )
+
+    # -- the process ---------------------------------------------------------------------------
+    def wake(self) -> None:
+        """Somebody goes offline."""
+        if not self._runs:
+            self._runs = True
+            self.process.run()
+
+    def _process_ended(self, why: str) -> None:
+        self.why = why or self.why
+        self._here.report("slow_client_buffer_ended", pool=self.name, why=self.why)
+        self._lose_all()
+
+    def _kill_failed(self, why: str) -> None:
+        self._here.report("slow_client_buffer_kill_failed", pool=self.name, why=why)
+
+    def _lose_all(self) -> None:
+        self._unsaid.clear()
+        members, self.members = self.members, {}
+        for connection in members.values():
+            self.lost_client(connection, f"the buffer that held it has ended: {self.why}")
+
+    def greeted(self, connection: FramedConnection, header: Header) -> bool:
+        """A buffer connected. Whether it is the right one."""
+        if header.get("start") != self.process.number or self.connection is not None:
+            return False
+        self.connection = connection
+        self.pid = int(header.get("pid") or 0)
+        self.why = ""
+        self.process.greeted()
+        unsaid, self._unsaid = self._unsaid, []
+        for parts, size_bytes in unsaid:
+            connection.send_parts(parts, size_bytes)
+        return True
+
+    def lost(self, connection: FramedConnection, why: str) -> None:
+        """The buffer is gone: so is what it held."""
+        if self.connection is connection:
+            self.connection = None
+            self.pid = 0
+            self.why = f"its process ended: {why}"
+            self._lose_all()
+            self.process.lost()
+
+    async def stop(self) -> None:
+        """Ends it for good."""
+        await self.process.stop()
+        if self.connection is not None:
+            self.connection.send(control.STOP)
+            self.connection.close("the instance stops")
+        await self.process.kill()
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes its file, which is worth nothing without its process."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._here.report("slow_client_buffer_failed", pool=self.name, text=str(error))
+
+    # -- what it is told -----------------------------------------------------------------------
+    def _say(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        if self.connection is not None:
+            self.connection.send_parts(parts, size_bytes)
+        else:
+            self._unsaid.append((parts, size_bytes))
+
+    def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
+        """Stores a frame."""
+        if client not in self.members:
+            # It was lost, and is about to be ended.
+            return
+        front = control.put(client, number, size_bytes)
+        self._say([front, *parts], len(front) + size_bytes)
+
+    def take(self, client: int, bytes_max: int) -> None:
+        """Asks for what came first for a client."""
+        if client in self.members:
+            frame = control.take(client, bytes_max)
+            self._say([frame], len(frame))
+
+    def drop(self, client: int) -> None:
+        """Forgets what is there of a client."""
+        if self.members.pop(client, None) is not None:
+            frame = control.drop(client)
+            self._say([frame], len(frame))
+
+    # -- what it says --------------------------------------------------------------------------
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the buffer's.
+
+        Raises:
+            RemoteProtocolError: it is none.
+        """
+        command = header["c"]
+        if command == "stored":
+            for client, number in control.read_stored(body):
+                member = self.members.get(client)
+                if member is not None:
+                    member.stored(number)
+        elif command == "taken":
+            member = self.members.get(control.whole(header, "k"))
+            if member is not None:
+                seen = control.whole(header, "n")
+                member.came(body, seen if header.get("empty") is True else None)
+        elif command == "lost":
+            member = self.members.get(control.whole(header, "k"))
+            if member is not None:
+                self.lost_client(member, str(header.get("why")))
+
+
+class ClientPool:
+    """One pool and its clients. Owner: the instance's event loop. Lifecycle: as long as the
+    instance."""
+
+    def __init__(
+        self, here: Surroundings, name: str, limits: Limits, path: Path, start: BufferStart
+    ) -> None:
+        self.name = name
+        self.pool = Pool(limits)
+        self.unweighed_bytes = UNWEIGHED_BYTES if limits.message_age_ms_max is None else 0
+        self.buffer = BufferControl(here, name, path, limits.disk_bytes_max, start)
+        self.buffer.lost_client = self._lost
+        self._here = here
+        self._members: dict[int, HeldConnection] = {}
+        """Who holds something, or did at the last look."""
+        self.went_offline = 0
+        """How often somebody did, in this life."""
+        self.disconnected = 0
+
+    def weigh(self, connection: HeldConnection) -> None:
+        """A client's connection holds more than before."""
+        if connection.is_leaving or not connection.is_open:
+            return
+        self._members[connection.number] = connection
+        if self.pool.holds(connection.number, connection.holding()):
+            self._decide()
+
+    def came_back(self, connection: HeldConnection) -> None:
+        """It is online again."""
+        self.pool.back_online(connection.number)
+        self._here.report("client_online", client=connection.client_name, peer=connection.peer)
+        self.weigh(connection)
+
+    def left(self, connection: HeldConnection) -> None:
+        """It ended."""
+        self._members.pop(connection.number, None)
+        self.pool.left(connection.number)
+
+    def check(self, now_ms: int) -> None:
+        """Called now and then: who has read meanwhile holds less, and who has not grows older."""
+        if self._members:
+            self._decide()
+            for decision in self.pool.look(now_ms):
+                self._perform(decision)
+
+    def _decide(self) -> None:
+        """By what each holds now: some have read since they were weighed."""
+        holds = self.pool.holds
+        for number, connection in list(self._members.items()):
+            holding = connection.holding()
+            holds(number, holding)
+            is_nothing = not holding.unsent_bytes and not holding.memory_bytes
+            if is_nothing and not connection.is_offline:
+                del self._members[number]
+        for decision in self.pool.decide():
+            self._perform(decision)
+
+    def _perform(self, decision: Any) -> None:
+        connection = self._members[decision.client]
+        if not isinstance(decision, GoOffline):
+            self._disconnect(connection, decision.limit, decision.why)
+            return
+        self.went_offline += 1
+        self._here.report(
+            "client_offline",
+            client=connection.client_name,
+            peer=connection.peer,
+            pool=self.name,
+            memory_bytes=decision.memory_bytes,
+        )
+        self.buffer.members[connection.number] = connection
+        self.buffer.wake()
+        connection.go_offline(self.buffer)
+
+    def _lost(self, connection: HeldConnection, why: str) -> None:
+        self._disconnect(connection, "buffer", f"what waited for it on disk is gone: {why}")
+
+    def _disconnect(self, connection: HeldConnection, limit: str, why: str) -> None:
+        if connection.is_leaving:
+            return
+        connection.is_leaving = True
+        self._members.pop(connection.number, None)
+        self.pool.left(connection.number)
+        self.disconnected += 1
+        holding = connection.holding()
+        self._here.report(
+            "slow_client",
+            client=connection.client_name,
+            peer=connection.peer,
+            pool=self.name,
+            limit=limit,
+            memory_bytes=holding.memory_bytes,
+            disk_bytes=holding.disk_bytes,
+            text=why,
+        )
+        # Behind whatever walks its subscriptions now.
+        self._here.loop.call_soon(connection.end, SLOW_CLIENT, why)
+
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        pool, limits, buffer = self.pool, self.pool.limits, self.buffer
+        now_ms = int(self._here.loop.time() * 1000)
+        return {
+            "pool": self.name,
+            "memory_bytes": pool.memory_bytes,
+            "memory_bytes_max": limits.memory_bytes_max,
+            "disk_bytes": pool.disk_bytes,
+            "disk_bytes_max": limits.disk_bytes_max,
+            "client_share": limits.client_share,
+            "message_age_ms_max": limits.message_age_ms_max,
+            "age_ms": max((pool.age_ms(each, now_ms) for each in pool.clients), default=0),
+            "behind": len(pool.clients),
+            "offline": len(pool.offline),
+            "went_offline": self.went_offline,
+            "disconnected": self.disconnected,
+            "path": str(buffer.path),
+            "pid": buffer.pid,
+            "starts": buffer.process.starts,
+            "why": buffer.why,
+        }
+
+
+class ClientPools:
+    """All pools of an instance: its own, and one for each transport that says anything of it.
+
+    Owner: the instance's event loop. Lifecycle: `begin` and `stop` once.
+
+    Args:
+        start: starts a buffer.
+    """
+
+    def __init__(self, here: Surroundings, start: BufferStart) -> None:
+        self._here = here
+        self._start = start
+        self._memory_bytes = memory_of_process()
+        config = here.config
+        outer = config.capacity or CapacityConfig()
+        self._of_instance = self._made(POOL_OF_INSTANCE, outer)
+        self._of_transports = {
+            each.name: self._made(f"{POOL_OF_INSTANCE}/{each.name}", each.capacity.within(outer))
+            for each in config.for_clients()
+            if each.capacity is not None and each.capacity.is_given
+        }
+
+    def _made(self, name: str, config: CapacityConfig) -> ClientPool:
+        here = self._here
+        directory = here.directory / OFFLINE_DIRECTORY
+        if config.disk_path:
+            directory = Path(config.disk_path) / f"raylay-{quote(here.config.name, safe='')}"
+        path = directory / f"{quote(name, safe='')}.lmdb"
+        return ClientPool(here, name, config.limits(self._memory_bytes), path, self._start)
+
+    @property
+    def all(self) -> list[ClientPool]:
+        """That of the instance first."""
+        return [self._of_instance, *self._of_transports.values()]
+
+    def of(self, transport: str) -> ClientPool:
+        """The pool of those who come by a transport."""
+        return self._of_transports.get(transport, self._of_instance)
+
+    def begin(self) -> None:
+        """Removes what an earlier life left."""
+        for pool in self.all:
+            pool.buffer.remove()
+
+    def greeted(self, connection: FramedConnection, header: Header) -> BufferControl | None:
+        """A buffer connected: which; None: not one of ours."""
+        for pool in self.all:
+            if pool.name == header.get("buffer") and pool.buffer.greeted(connection, header):
+                return pool.buffer
+        return None
+
+    def check(self) -> None:
+        """Called now and then."""
+        now_ms = int(self._here.loop.time() * 1000)
+        for pool in self.all:
+            pool.check(now_ms)
+
+    async def stop(self) -> None:
+        """Ends the buffers."""
+        for pool in self.all:
+            await pool.buffer.stop()
+
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        return {"capacity": [pool.status() for pool in self.all]}
+
+    def snapshot(self) -> dict[str, Any]:
+        """For metrics."""
+        found = [pool.status() for pool in self.all]
+        return {
+            "offline_bytes": sum(each["disk_bytes"] for each in found),
+            "clients_offline": sum(each["offline"] for each in found),
+            "slow_clients": sum(each["disconnected"] for each in found),
+            "client_age_ms": max(each["age_ms"] for each in found),
+        }
