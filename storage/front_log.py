@@ -33,7 +33,9 @@ MERGED_BYTES = 64 * 1024
 TREE_PAGES = 8
 """That one commit of the store changes beside the blocks."""
 MUCH_BYTES = 1024 * 1024
-"""So much in front is moved at once: a publisher must not come to wait for a move of more."""
+MUCH_COMMITS = 512
+"""So much in front is moved at once: a publisher must not come to wait for a move of more, and each
+commit has a page of its own in files of 2,048."""
 
 
 class Fronted(NamedTuple):
@@ -88,7 +90,7 @@ class FrontLog:
         self._work = threading.Event()
         """Set while something is pending."""
         self._much = threading.Event()
-        """Set while that is MUCH_BYTES or more."""
+        """Set while that is MUCH_BYTES or MUCH_COMMITS or more."""
 
     def recover(self, stored_txid: int, *, damaged: bool = False) -> list[Fronted]:
         """What an earlier life left in front of a store that ends with this transaction id. It is
@@ -224,7 +226,7 @@ class FrontLog:
         self.bytes_pending += len(commit.block)
         if not self._work.is_set():
             self._work.set()
-        if self.bytes_pending >= MUCH_BYTES:
+        if self.bytes_pending >= MUCH_BYTES or len(self._pending) >= MUCH_COMMITS:
             self._much.set()
 
     @property
@@ -259,7 +261,7 @@ class FrontLog:
             del self._pending[: len(commits)]
             self.bytes_pending -= sum(len(commit.block) for commit in commits)
             self._last_txid = max(self._last_txid, stored_txid)
-            if self.bytes_pending < MUCH_BYTES:
+            if self.bytes_pending < MUCH_BYTES and len(self._pending) < MUCH_COMMITS:
                 self._much.clear()
             if not self._pending:
                 self._work.clear()

@@ -71,7 +71,7 @@ MAP_HEADROOM_BYTES = 64 * 1024 * 1024
 seal. It costs neither memory nor disk."""
 READER_CHECK_COMMITS = 256
 """Commits between two looks for readers that died with their slot."""
-MOVE_S = 0.1
+MOVE_S = 0.5
 """How long a commit may be in front: as many as come meanwhile cost one commit of the store."""
 MOVE_AGAIN_S = 1.0
 """After a failed move, until the next one."""

@@ -357,10 +357,11 @@ def test_what_is_in_front_has_its_room_in_the_store(
     journal.close()
 
 
+@pytest.mark.parametrize(("much", "value"), [("MUCH_BYTES", 20_000), ("MUCH_COMMITS", 4)])
 def test_much_in_front_is_moved_without_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    much: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_log, "MUCH_BYTES", 20_000)
+    monkeypatch.setattr(front_log, much, value)
     log = FrontLog(tmp_path, wanted=True)
     log.open()
     run = a_run(1, range(1, 6), body_bytes=1_000)
@@ -372,7 +373,7 @@ def test_much_in_front_is_moved_without_waiting(
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    while log.bytes_pending < front_log.MUCH_BYTES:
+    while log.bytes_pending < front_log.MUCH_BYTES and len(log.pending()) < front_log.MUCH_COMMITS:
         assert not ended.is_set()
         assert log.take([run], [len(block)], block)
     assert ended.wait(20)
