@@ -210,6 +210,7 @@ class InstanceServer:
 
     def _performing(self, folds: Folds) -> Performing:
         self._queues.reachable = self._reachable
+        self.upstreams.met = self._queues.named
         self.upstreams.requested = QueueAsking(self._queues, self.links.controls).came
         return Performing(
             self.here,

@@ -107,6 +107,8 @@ class Upstreams:
         """From where this instance is to be filled before it serves."""
         self.requested: Callable[[QueueRequest], None] = lambda request: None
         """What is done with another instance's wish for messages of a queue."""
+        self.met: Callable[[Mapping[int, str]], None] = lambda names: None
+        """Told who bears which incarnation, before the first record of theirs."""
         self.connected: dict[int, UpstreamConnection] = {}
         """By number of the connection, from its first moment on."""
         self._links = links
@@ -357,6 +359,7 @@ class UpstreamConnection(Carrier):
         self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
         self._behind_answer = []
+        self._upstreams.met({logon.incarnation: logon.name})
         here.perform(decided.effects)
         answer = decided.answer
         same = await self._upstreams.digest.of(answer.held) == logon.digest

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -536,6 +536,25 @@ def test_every_frame_at_the_door_of_links(tmp_path: Path, state: str) -> None:
             if not number % 25:
                 await house.nobody_is_disturbed(good, peer)
         await house.nobody_is_disturbed(good, peer)
+
+    in_house(tmp_path / "solo", visit)
+
+
+def test_who_is_let_in_at_the_door_of_links_is_known_by_name(tmp_path: Path) -> None:
+    """Queues need the names of incarnations: an instance that joins when the records that said them
+    are removed has them from here."""
+
+    async def visit(house: House, good: Door, peer: Door) -> None:
+        upstreams = house.server.upstreams
+        assert upstreams.met == house.server._queues.named
+        met: list[Mapping[int, str]] = []
+        upstreams.met = met.append
+        await house.link(name="new", incarnation=0xE)
+        refused = house.enter(UpstreamConnection(upstreams))
+        refused.send(link_logon(house.logon(name="worse", incarnation=0xD, expect="other")))
+        await house.settle()
+        assert refused.transport.is_over
+        assert met == [{0xE: "new"}]
 
     in_house(tmp_path / "solo", visit)
 
