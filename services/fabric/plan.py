@@ -35,8 +35,8 @@ from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.timetable import JournalAction
+from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
-    BootstrapConfig,
     DestinationConfig,
     InstanceConfig,
 )

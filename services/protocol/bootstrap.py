@@ -4,7 +4,8 @@ They are spoken at the replication transport, whose first frame tells a bootstra
 
     bootstrap         to the source: `v`, `name`, `group`, `incarnation`; body: msgpack of
                       [[topic, type], …] asked for, and the same of what the instance journals;
-                      `sow`: name to digest of the SOW topics that it has, where there are any
+                      `sow`: name to digest of the SOW topics that it has, where there are any;
+                      `user_id`, `pw` and the answer `retry` as for a link (link_credentials.py)
     bootstrap_begin   from it: `name`, `group`, `incarnation`, `first`, `last` transaction id
     bootstrap_lacks   body: publisher to sequences that the source once had or heard of and cannot
                       give, in parts; only where its whole log is asked for
@@ -29,6 +30,7 @@ from raylay.services.errors import ConfigurationError, RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
+from raylay.services.protocol.link_credentials import said
 from raylay.services.protocol.replication import (
     REPLICATION_VERSION_MIN,
     agreed_version,
@@ -60,11 +62,13 @@ def request(
     wanted: tuple[TopicRule, ...],
     journaled: tuple[TopicRule, ...],
     sow: Mapping[str, bytes] = {},
+    who: tuple[str, str] = ("", ""),
 ) -> bytes:
     """The first frame.
 
     Args:
         sow: what decides which records a SOW topic has, by its name in the store.
+        who: user id and password that it asks with.
     """
     header: Header = {
         "c": REQUEST,
@@ -77,6 +81,7 @@ def request(
         header["sow"] = {
             name: _digest(decides) for name, decides in list(sow.items())[:SOW_TOPICS_MAX]
         }
+    header |= said(*who)
     rules = [[[rule.name, rule.message_type] for rule in each] for each in (wanted, journaled)]
     return encode_frame(header, _pack(rules))
 

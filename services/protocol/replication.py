@@ -8,7 +8,8 @@
                  reach the replication transport of the link's own instance, or nothing; absent:
                  the link carries no streams), generation (absent: 0), placements, reunites: true
                  of one that brings what a retired data directory holds, announces: true of one that
-                 only tells its placements, proof: that it is of the same fabric (proof.py)
+                 only tells its placements, proof: that it is of the same fabric (proof.py),
+                 user_id, pw: who it is (link_credentials.py)
                  body: what the instance tells of itself (description.py); empty: nothing
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
                  start, z: `zstd` or `zlib` when the rest of the body is compressed, y: publisher,
@@ -67,6 +68,7 @@ from raylay.services.messages.ranges import PUBLISHERS, PublisherRanges, Range
 from raylay.services.messages.records import SEQUENCE_HELD_MAX
 from raylay.services.protocol.compression import COMPRESSION_TYPES
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
+from raylay.services.protocol.link_credentials import read_said, said
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges, Rooted
 from raylay.services.replication.placement import (
@@ -189,6 +191,9 @@ class UpstreamLogon:
     reunites: bool = False
     announces: bool = False
     proof: bytes = b""
+    user_id: str = ""
+    password: str = field(default="", repr=False)
+    """Or token; never shown."""
     proven: bool = False
     """Read: the proof is right."""
 
@@ -242,6 +247,7 @@ def link_logon(logon: UpstreamLogon) -> bytes:
             header[key] = True
     if logon.proof:
         header["proof"] = logon.proof
+    header |= said(logon.user_id, logon.password)
     return encode_frame(header, logon.description)
 
 
@@ -285,6 +291,7 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
         header.get("reunites") is True,
         header.get("announces") is True,
         proof,
+        *read_said(header),
     )
 
 
@@ -570,33 +577,6 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
     if type(value) is not list or len(value) != 3:
         raise RemoteProtocolError("an ack has no three maps of ranges", "bad_ranges")
     return number, _paired(value[0]), _paired_rooted(value[1]), _paired(value[2])
-
-
-def carry_begin(stream: int) -> bytes:
-    """Begins a carried stream."""
-    return encode_frame({"c": "carry_begin", "n": stream})
-
-
-def carry_front(stream: int, size_bytes: int) -> bytes:
-    """The front of a carried stream's bytes, which follow from where they lie."""
-    return encode_front({"c": "carry", "n": stream}, size_bytes)
-
-
-def carry_end(stream: int, why: str) -> bytes:
-    """Ends a carried stream."""
-    return encode_frame({"c": "carry_end", "n": stream, "why": why[:REFUSAL_CHARACTERS_MAX]})
-
-
-def stream_of(header: Header) -> int:
-    """The number of the carried stream that a frame is of.
-
-    Raises:
-        RemoteProtocolError: with reason `bad_command`.
-    """
-    stream = header.get("n")
-    if type(stream) is not int or stream < 1:
-        raise RemoteProtocolError("a carried stream has no number", "bad_command")
-    return stream
 
 
 def refusal(reason: str, text: str, placements: Mapping[str, Placement] | None = None) -> bytes:

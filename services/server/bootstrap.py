@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,14 @@ from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
 )
+from raylay.services.plugins.own_credentials import OwnCredentials
 from raylay.services.protocol import bootstrap as protocol
 from raylay.services.protocol.frames import FrameReader, Header
+from raylay.services.protocol.link_credentials import RETRY, read_said
 from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
 from raylay.services.replication.bootstrap import BootstrapCopy
-from raylay.services.server.config import BootstrapConfig, split_address
+from raylay.services.server.bootstrap_config import BootstrapConfig
+from raylay.services.server.config import split_address
 from raylay.services.server.opening import JOURNAL_DIRECTORY, open_journal
 from raylay.services.server.sow_copy import SowCopy
 from raylay.services.server.surroundings import Surroundings
@@ -49,12 +53,16 @@ class _Source(FramedConnection):
         super().__init__(copying.here.outbox, copying.here.loop, reader)
         self.copying = copying
         self.is_paused = False
+        self.challenge: tuple[str, str] | None = None
+        """User id and text: the request is to come again."""
         self.done: asyncio.Future[None] = self.loop.create_future()
 
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the source's."""
         if header["c"] == "refused":
             self.fail(RemoteProtocolError(str(header.get("text")), str(header.get("reason"))))
+        elif header["c"] == RETRY:
+            self.challenge = read_said(header)
         elif protocol.is_end(header):
             if not self.done.done():
                 self.done.set_result(None)
@@ -199,9 +207,19 @@ class Bootstrap:
         self._sow = await here.in_thread(SowCopy, here.config, here.directory)
         rules = here.config.topics
         wanted = self.config.topics or (TopicRule(".*"),)
-        connection.send(protocol.request(here.identity, wanted, rules, self._sow.wanted))
+        credentials = OwnCredentials(
+            self.config.authenticator or here.config.authenticator_at(address),
+            f"{here.config.name}: bootstrap from {address}",
+        )
+        who = await credentials.say()
+        request = partial(protocol.request, here.identity, wanted, rules, self._sow.wanted)
+        connection.send(request(who))
         while not connection.done.done():
             await asyncio.wait((connection.done,), timeout=PROGRESS_S)
+            if connection.challenge is not None and self._copy is None:
+                who = await credentials.say(connection.challenge)
+                connection.challenge = None
+                connection.send(request(who))
             silent_s = loop.time() - connection.received_at_s
             if not connection.is_paused and silent_s > SILENCE_S_MAX:
                 raise TimeoutError(f"nothing came for {SILENCE_S_MAX:g} s")

@@ -65,6 +65,11 @@ class BootstrapSource:
         self._header = header
         self._writable = asyncio.Event()
 
+    @property
+    def asked_by(self) -> str:
+        """Name of the instance that asks."""
+        return self._asked[0].name
+
     def refusal(self) -> tuple[str, str] | None:
         """Why nothing can be copied from here now, if nothing can."""
         here = self._here

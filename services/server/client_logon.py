@@ -17,7 +17,7 @@ from raylay.services.security.credentials import (
 from raylay.services.security.permissions import Permissions
 from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.clients import Client, Clients
-from raylay.services.server.gate import AUTH, NOT_LET_IN, Gate
+from raylay.services.server.gate import AUTH, NOT_LET_IN, Gate, Shown, verified
 
 
 class Entering(Client, Protocol):
@@ -26,6 +26,10 @@ class Entering(Client, Protocol):
     came_by: ClientTransport
     is_open: bool
     judge: Judge | None
+
+    @property
+    def peer_certificate(self) -> Shown | None:
+        """Of the other side; None: it showed none."""
 
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
         """It is in."""
@@ -80,6 +84,7 @@ class ClientLogon:
                 logon.password,
                 connection.peer,
                 connection.came_by.name,
+                verified(connection.peer_certificate),
                 round=self._round,
             )
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,11 +22,11 @@ from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.protocol.compression import COMPRESSION_TYPES, ZSTD
 from raylay.services.queues.definition import QueueDefinition as RunQueue
 from raylay.services.replication.downgrade import DowngradePolicy, Look
-from raylay.services.replication.placement import Placement, aimed
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
 from raylay.services.security.modules import ModuleConfig
+from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.transport_config import (
     FIRST_TRANSPORT,
     REPLICATION_TRANSPORT,
@@ -75,6 +74,7 @@ class DestinationConfig:
             no other destination names.
         retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
         tls: how it is dialled; None: without TLS.
+        authenticator: what its link says of itself there; None: as the instance does.
     """
 
     name: str
@@ -101,6 +101,7 @@ class DestinationConfig:
     waits: bool = False
     waits_for: tuple[str, ...] = ()
     tls: TlsConfig | None = None
+    authenticator: ModuleConfig | None = None
 
     def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
         """For how long each address is tried; None: until the attempt ends by itself."""
@@ -128,24 +129,6 @@ class DestinationConfig:
             self.waits,
             self.waits_for,
         )
-
-
-@dataclass(slots=True)
-class BootstrapConfig:
-    """Where an empty instance copies its log from before it serves.
-
-    Attributes:
-        sources: `host:port` of replication transports, in priority order.
-        topics: which of the source's topics; none: all.
-        retry_ms_min, retry_ms_max: pause after every source failed; doubles up to the maximum.
-        tls: how they are dialled; None: without TLS.
-    """
-
-    sources: tuple[str, ...]
-    topics: tuple[TopicRule, ...] = ()
-    retry_ms_min: int = 200
-    retry_ms_max: int = 10_000
-    tls: TlsConfig | None = None
 
 
 @dataclass(slots=True)
@@ -192,6 +175,8 @@ class InstanceConfig:
         replication_terms, replication_transports: the same of those for other instances.
         announce_tls: how `announce_to` is dialled; None: without TLS.
         capacity: what waits for clients that do not read; None: the defaults.
+        replication_authentication, replication_entitlement: of replication transports.
+        authenticator: what the instance and its links say of themselves to others; None: nothing.
         fabric_key: that proves to other instances that this one is of their fabric
             (protocol/proof.py); empty: it cannot, and believes nobody that connects to it.
     """
@@ -239,6 +224,9 @@ class InstanceConfig:
     replication_terms: ClientTransportConfig | None = None
     replication_transports: tuple[ClientTransportConfig, ...] = ()
     announce_tls: TlsConfig | None = None
+    replication_authentication: ModuleConfig | None = None
+    replication_entitlement: ModuleConfig | None = None
+    authenticator: ModuleConfig | None = None
     fabric_key: str = ""
     front_log: bool = True
     lent_links: bool = True
@@ -338,6 +326,12 @@ class InstanceConfig:
         others = self.replication_transports
         return first, *(replace(each, host=each.host or self.replication_host) for each in others)
 
+    def authenticator_at(self, address: str) -> ModuleConfig | None:
+        """What is said at a replication transport: as the destination does that dials it, else as
+        the instance does. None: nothing."""
+        found = (each.authenticator for each in self.destinations if address in each.addresses)
+        return next((each for each in found if each is not None), self.authenticator)
+
     def to_json(self) -> str:
         """As the text of `instance.json`."""
         values = asdict(self)
@@ -352,17 +346,12 @@ class InstanceConfig:
             del values["sow"]
         if not self.queue_definitions:
             del values["queue_definitions"]
-        for name in (
-            "client_terms",
-            "authentication",
-            "entitlement",
-            "replication_terms",
-            "announce_tls",
-            "capacity",
-            "replication_transports",
-        ):
+        for name in _NEW_WHERE_GIVEN:
             if not values[name]:
                 del values[name]
+        for each in (*values["destinations"], values["bootstrap"] or {"authenticator": ""}):
+            if each["authenticator"] is None:
+                del each["authenticator"]
         for each in values["client_transports"]:
             for name in [name for name in _NEW_OF_TRANSPORT if each[name] == _PLAIN[name]]:
                 del each[name]
@@ -495,6 +484,18 @@ class QueueOwnerConfig:
         return _made(cls, json.loads(text), "configuration of a queue's owner")
 
 
+_NEW_WHERE_GIVEN = (
+    "client_terms",
+    "authentication",
+    "entitlement",
+    "replication_terms",
+    "announce_tls",
+    "capacity",
+    "replication_transports",
+    "replication_authentication",
+    "replication_entitlement",
+    "authenticator",
+)
 _PLAIN = asdict(ClientTransportConfig(FIRST_TRANSPORT))
 _NEW_OF_TRANSPORT = (
     *("connections_max", "is_enabled", "authentication", "entitlement", "tls", "capacity"),
@@ -515,6 +516,9 @@ _NESTED: dict[str, type] = {
     "definition": RunQueue,
     "authentication": ModuleConfig,
     "entitlement": ModuleConfig,
+    "replication_authentication": ModuleConfig,
+    "replication_entitlement": ModuleConfig,
+    "authenticator": ModuleConfig,
 }
 _NESTED_LISTS: dict[str, type] = {
     "topics": TopicRule,
@@ -554,31 +558,6 @@ def _made(cls: type[Value], values: Any, where: str) -> Value:
         return cls(**made)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{where}: {error}") from None
-
-
-def aimed_at(
-    destination: DestinationConfig, placements: Mapping[str, Placement]
-) -> DestinationConfig:
-    """The destination with the addresses of moved instances in place of their former ones. One
-    whose list names instances of another fabric stays as it is: no names are known of it."""
-    names = destination.server_names
-    return replace(
-        destination,
-        addresses=aimed(
-            names, destination.addresses, {n: p.address for n, p in placements.items()}
-        ),
-        client_addresses=aimed(
-            names,
-            destination.client_addresses,
-            {name: place.client_address for name, place in placements.items()},
-        ),
-    )
-
-
-def client_name(instance: str, destination: DestinationConfig) -> str:
-    """What a link is called as a client of the instance downstream (behaviour.md 1.9)."""
-    kind = "sync" if destination.sync else "async"
-    return f"{instance}!{destination.name}!{kind}!amps-replication"
 
 
 def reachable(address: str) -> str:

@@ -4,7 +4,7 @@ module what he may do. What goes wrong in either lets nobody in.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.plugins.authentication import Authentication, authentication
@@ -16,6 +16,7 @@ from raylay.services.security.credentials import (
     Challenge,
     Credentials,
     Denied,
+    PeerCertificate,
 )
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import EVERYTHING, Permissions
@@ -36,6 +37,18 @@ class LetIn(NamedTuple):
 
     user: str
     permissions: Permissions | None
+
+
+class Shown(Protocol):
+    """A certificate that the transport has verified."""
+
+    @property
+    def common_name(self) -> str:
+        """Of its subject."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """That it is valid for, each behind its kind: `DNS:here-1`."""
 
 
 class Gate:
@@ -127,3 +140,10 @@ def gate_of(
         None if what is None else entitlement(what, f"{where}: Entitlement"),
         where,
     )
+
+
+def verified(shown: Shown | None) -> PeerCertificate | None:
+    """A certificate as modules know it; None: there is none."""
+    if shown is None:
+        return None
+    return PeerCertificate(shown.common_name, tuple(name.partition(":")[2] for name in shown.names))

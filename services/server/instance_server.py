@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from raylay.services.replication.effects import Retired, WentBack
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.server.admission import Admission
+from raylay.services.server.aiming import aimed_at
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
 from raylay.services.server.buffer_config import SlowClientBufferConfig
@@ -34,7 +36,6 @@ from raylay.services.server.config import (
     InstanceConfig,
     LinkConfig,
     QueueOwnerConfig,
-    aimed_at,
     reachable,
 )
 from raylay.services.server.data_directory import GENERATION_KEY
@@ -331,7 +332,10 @@ class InstanceServer:
                 self._listening.unix_path,
                 str(here.directory / JOURNAL_DIRECTORY),
                 config.archive_directory,
-                destination,
+                replace(
+                    destination,
+                    authenticator=destination.authenticator or config.authenticator,
+                ),
                 config.tracing,
                 config.log,
                 reachable(here.replication_address),

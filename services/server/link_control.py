@@ -1,6 +1,5 @@
-"""The instance's side of its links: what it tells their processes and what they say.
-
-That their processes run is a matter of children/supervisor.py."""
+"""The instance's side of its links: what it tells their processes and what they say. That their
+processes run is a matter of children/supervisor.py."""
 
 from __future__ import annotations
 
@@ -26,9 +25,10 @@ from raylay.services.replication.incoming import Incoming, choose, uses_incoming
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, from_wire, to_wire
 from raylay.services.replication.telling import Told
+from raylay.services.server.aiming import aimed_at, client_name
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.commits import Commits
-from raylay.services.server.config import DestinationConfig, aimed_at, client_name
+from raylay.services.server.config import DestinationConfig
 from raylay.services.server.describe import describe
 from raylay.services.server.held_digest import HeldDigest
 from raylay.services.server.lent_socket import Borrowing, Descriptors

@@ -76,6 +76,13 @@ class Listening:
         """
         here = self._here
         config = here.config
+        modules = {
+            FIRST_TRANSPORT: (config.authentication, config.entitlement),
+            REPLICATION_TRANSPORT: (
+                config.replication_authentication,
+                config.replication_entitlement,
+            ),
+        }
         for kind, found in (
             (FIRST_TRANSPORT, config.for_clients()),
             (REPLICATION_TRANSPORT, config.for_instances()),
@@ -88,13 +95,9 @@ class Listening:
                     tls=self._tls(each.name, each.tls),
                     kind=kind,
                 )
-                if kind == FIRST_TRANSPORT:
-                    transport.gate = gate_of(
-                        here,
-                        each.authentication or config.authentication,
-                        each.entitlement or config.entitlement,
-                        each.name,
-                    )
+                who, what = modules[kind]
+                who, what = each.authentication or who, each.entitlement or what
+                transport.gate = gate_of(here, who, what, each.name)
                 self.transports[each.name] = transport
                 self._kept[each.name] = each, f"{kind}/{each.name}" if number else kind
                 port = each.port or here.state.get_number(_port_key(self._kept[each.name][1]))
@@ -103,6 +106,7 @@ class Listening:
         for transport in self.transports.values():
             if self._kept[transport.name][0].is_enabled:
                 await transport.enable(self._listen)
+        self._upstreams.gate = self.transports[config.for_instances()[0].name].gate
         self._tell_addresses()
         self.unix_path = self._unix_socket_path()
         self.remove()

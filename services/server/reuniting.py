@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ import msgpack
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError, RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.plugins.filters import filter_language
+from raylay.services.plugins.own_credentials import OwnCredentials
 from raylay.services.protocol.frames import Frame, FrameReader
+from raylay.services.protocol.link_credentials import RETRY, read_said
 from raylay.services.protocol.replication import (
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
@@ -165,6 +167,7 @@ class Reuniting:
                 self.config.type_definitions,
             ),
         )
+        self._authenticators = {each.name: each.authenticator for each in self.config.destinations}
         self._why = dict.fromkeys(self._reunion.destinations, "not connected yet")
 
     def _known_placements(self) -> dict[str, Any]:
@@ -241,7 +244,7 @@ class Reuniting:
                 try:
                     await self._once(name, address)
                     return
-                except (OSError, RemoteProtocolError, TimeoutError) as error:
+                except (OSError, RemoteProtocolError, ConfigurationError, TimeoutError) as error:
                     self._why[name] = f"{address}: {error or type(error).__name__}"
             await asyncio.sleep(PAUSE_S)
 
@@ -281,24 +284,26 @@ class Reuniting:
 
     async def _log_on(self, connection: _Connection, name: str) -> tuple[Accepted, PublisherRanges]:
         identity, destination = self.identity, self._reunion.destinations[name]
+        credentials = OwnCredentials(
+            self._authenticators.get(name) or self.config.authenticator,
+            f"{identity.name}: destination {name}",
+        )
+        said = await credentials.say()
         epoch = self._state.get_number("link_epoch") + 1
         self._state.put_number("link_epoch", epoch)
-        connection.writer.write(
-            link_logon(
-                UpstreamLogon(
-                    identity.name,
-                    identity.group,
-                    identity.incarnation,
-                    destination.group,
-                    name,
-                    epoch,
-                    self._held.digest(),
-                    generation=identity.generation,
-                    placements=self._placements.items(),
-                    reunites=True,
-                )
-            )
+        logon = UpstreamLogon(
+            identity.name,
+            identity.group,
+            identity.incarnation,
+            destination.group,
+            name,
+            epoch,
+            self._held.digest(),
+            generation=identity.generation,
+            placements=self._placements.items(),
+            reunites=True,
         )
+        connection.writer.write(link_logon(replace(logon, user_id=said[0], password=said[1])))
         accepted: Accepted | None = None
         held = PublisherRanges()
         while True:
@@ -306,6 +311,10 @@ class Reuniting:
             command = header["c"]
             if command == "refused":
                 self._refused(header)
+            elif command == RETRY:
+                said = await credentials.say(read_said(header))
+                again = replace(logon, user_id=said[0], password=said[1])
+                connection.writer.write(link_logon(again))
             elif command == "accepted":
                 accepted = read_accepted(header)
                 self._placements.learn(accepted.placements)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
-from raylay.services.messages.records import decode_runs
+from raylay.services.messages.records import Kind, Run, decode_runs
 from raylay.services.protocol import queue_requests
 from raylay.services.protocol.bootstrap import REQUEST
 from raylay.services.protocol.compression import Decompressor
@@ -18,6 +18,7 @@ from raylay.services.protocol.frames import (
     FrameReader,
     Header,
 )
+from raylay.services.protocol.link_credentials import read_said
 from raylay.services.protocol.proof import is_proven
 from raylay.services.protocol.queue_requests import QueueRequest
 from raylay.services.protocol.replication import (
@@ -43,13 +44,16 @@ from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.replication.outbound import WINDOW_BYTES_DEFAULT
 from raylay.services.replication.placement import Placement
 from raylay.services.replication.validation import DestinationTerms, check, told
+from raylay.services.security.permissions import Permissions
 from raylay.services.server.admission import Admission
 from raylay.services.server.bootstrap_source import BootstrapSource
 from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.commits import Commits
 from raylay.services.server.describe import describe
 from raylay.services.server.doorway import Doorway
+from raylay.services.server.gate import Gate
 from raylay.services.server.held_digest import HeldDigest
+from raylay.services.server.link_entrance import NOT_ENTITLED, LinkEntrance, first_kept_out
 from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.sow_keeper import SowKeeper
@@ -103,6 +107,8 @@ class Upstreams:
         self.placements = placements
         self.reading = reading
         self.sow = sow
+        self.gate: Gate | None = None
+        """Who is let in over our own links' connections; None: everybody."""
         self.copies_from: tuple[str, ...] = ()
         """From where this instance is to be filled before it serves."""
         self.requested: Callable[[QueueRequest], None] = lambda request: None
@@ -161,6 +167,10 @@ class UpstreamConnection(Carrier):
         self._came_by = came_by
         self.logon: UpstreamLogon | None = None
         self.is_accepted = False
+        self.transport_name = "replication" if came_by is None else came_by.name
+        self._entrance = LinkEntrance(self, here)
+        self.permissions: Permissions | None = None
+        """What it may bring; None: everything."""
         self.carried_over = carried_over
         self._copied: BootstrapSource | None = None
         self._doubted = False
@@ -207,22 +217,55 @@ class UpstreamConnection(Carrier):
             elif command == "placed":
                 self._told(read_placed(header))
             elif command == queue_requests.COMMAND:
-                self._upstreams.requested(queue_requests.read_queue_request(header, body))
+                self._queue_requested(queue_requests.read_queue_request(header, body))
             elif command != "beat" and not self.stream_frame(header, body):
                 self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
             return
-        if self.logon is not None or self._copied is not None:
-            self.refuse("bad_command", "a link goes on before its logon is answered")
+        if self.logon is not None or self._copied is not None or self._entrance.is_asking:
+            if not (self._entrance.is_asking and header["c"] == "beat"):
+                self.refuse("bad_command", "a link goes on before its logon is answered")
             return
+        came_by = self._came_by
+        gate = self._upstreams.gate if came_by is None else came_by.gate
         if header["c"] == REQUEST:
-            self._copied = BootstrapSource(self, self._upstreams, header, body)
-            if self._logon_timer is not None:
-                self._logon_timer.cancel()
-            self._here.spawn(self._copied.run())
+            copied = BootstrapSource(self, self._upstreams, header, body)
+            self._entrance.ask(gate, copied.asked_by, read_said(header), lambda: self._copy(copied))
             return
-        self.logon = logon = read_link_logon(header, body)
+        logon = read_link_logon(header, body)
+        said = logon.user_id, logon.password
+        self._entrance.ask(gate, logon.name, said, lambda: self._let_in(logon))
+
+    def _copy(self, copied: BootstrapSource) -> None:
+        self._copied = copied
+        if self._logon_timer is not None:
+            self._logon_timer.cancel()
+        self._here.spawn(copied.run())
+
+    def _let_in(self, logon: UpstreamLogon) -> None:
+        self.logon = logon
+        logon.password = ""
         logon.proven = is_proven(self._here.config.fabric_key, logon)
         self._here.spawn(self._announced(logon) if logon.announces else self._log_on(logon))
+
+    def _queue_requested(self, request: QueueRequest) -> None:
+        """Who may not bring a queue's records gets none of its messages: refusal is silence."""
+        if self.permissions is None or self.permissions.replicates(request.queue.encode()):
+            self._upstreams.requested(request)
+
+    def _is_kept_out(self, permissions: Permissions, runs: list[Run]) -> bool:
+        """Whether runs are of a topic that it may not bring: none of them is taken then."""
+        topic = first_kept_out(permissions, [run.topic for run in runs if run.kind == Kind.RECORDS])
+        if topic is None or self.logon is None:
+            return False
+        name = topic.decode("utf-8", "replace")
+        text = (
+            f"{self.logon.name} may not replicate topic {name!r} to {self._here.config.name}: "
+            "nothing of its batch was taken, and its link goes no further; allow it in "
+            "`replicated-topics` of its user, or take the topic out of the destination"
+        )
+        self._here.report("upstream_not_entitled", peer=self.logon.name, topic=name, text=text)
+        self.refuse(NOT_ENTITLED, text)
+        return True
 
     def _pause_reading(self) -> None:
         if not self._is_paused and self.transport is not None:
@@ -472,6 +515,8 @@ class UpstreamConnection(Carrier):
                 runs = decode_runs(block)
             except CorruptRecord as error:
                 self.refuse("bad_record", str(error))
+                return None
+            if self.permissions is not None and self._is_kept_out(self.permissions, runs):
                 return None
         questions = machine.asks(runs, answers, batch.awaited)
         if questions:

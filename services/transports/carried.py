@@ -13,14 +13,9 @@ import asyncio
 from typing import cast
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.carrying import carry_begin, carry_end, carry_front, stream_of
 from raylay.services.protocol.frames import Header
-from raylay.services.protocol.replication import (
-    REPLICATION_FRAME_BYTES_MAX,
-    carry_begin,
-    carry_end,
-    carry_front,
-    stream_of,
-)
+from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
 from raylay.services.transports.framed import CLOSE_TIMEOUT_S, FramedConnection
 
 CARRIER_HIGH_BYTES = 256 * 1024

@@ -15,7 +15,8 @@ from soak.relay import SLOW, Relay
 from raylay.services.messages.records import Kind, Run, publisher_id, sequences_of
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.bootstrap import MARKER_FILE
-from raylay.services.server.config import BootstrapConfig, DestinationConfig, InstanceConfig
+from raylay.services.server.bootstrap_config import BootstrapConfig
+from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance

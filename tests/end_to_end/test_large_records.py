@@ -32,7 +32,8 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.protocol.subscribing import SUBSCRIPTION_ID_BYTES_MAX
-from raylay.services.server.config import BootstrapConfig, InstanceConfig
+from raylay.services.server.bootstrap_config import BootstrapConfig
+from raylay.services.server.config import InstanceConfig
 from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal
 

@@ -15,7 +15,8 @@ from end_to_end.test_instance import Client, Server, Servers, free_ports, server
 
 from raylay.services.messages.records import publisher_id
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.server.config import BootstrapConfig, DestinationConfig, InstanceConfig
+from raylay.services.server.bootstrap_config import BootstrapConfig
+from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture
 

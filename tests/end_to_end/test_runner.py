@@ -13,8 +13,8 @@ from end_to_end.test_instance import DEADLINE_S, free_ports
 from raylay.services.client import EPOCH, SyncClient
 from raylay.services.errors import AdmissionRefused
 from raylay.services.server import runner
+from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
-    BootstrapConfig,
     DestinationConfig,
     InstanceConfig,
     LinkConfig,

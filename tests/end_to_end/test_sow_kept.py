@@ -19,7 +19,8 @@ from raylay.services.client import Client
 from raylay.services.errors import SowDamaged, StorageError, StorageFull
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server import sow_keeper
-from raylay.services.server.config import BootstrapConfig, InstanceConfig
+from raylay.services.server.bootstrap_config import BootstrapConfig
+from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.sow_keeper import DAMAGED_SUFFIX, SOW_FILE, fingerprint
 from raylay.services.sow.definition import SowTopicDefinition

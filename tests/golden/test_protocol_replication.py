@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import SEQUENCE_HELD_MAX, SEQUENCE_MAX
+from raylay.services.protocol.carrying import carry_begin, carry_end, carry_front, stream_of
 from raylay.services.protocol.frames import FrameReader, encode_frame
 from raylay.services.protocol.replication import (
     BEAT,
@@ -23,9 +24,6 @@ from raylay.services.protocol.replication import (
     ack_frames,
     agreed_version,
     batch_front,
-    carry_begin,
-    carry_end,
-    carry_front,
     exchange_frames,
     lacks_frames,
     link_logon,
@@ -39,7 +37,6 @@ from raylay.services.protocol.replication import (
     read_part,
     read_placed,
     refusal,
-    stream_of,
     unpack_rooted,
 )
 from raylay.services.replication.acknowledgment import RootedRanges

@@ -23,8 +23,8 @@ from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.replication.downgrade import Look
 from raylay.services.replication.timetable import JournalAction, Occasion
+from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
-    BootstrapConfig,
     ClientTransportConfig,
     InstanceConfig,
 )

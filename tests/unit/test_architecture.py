@@ -199,8 +199,6 @@ LONG_FILES = {
     "services/pipeline/archive.py": 610,
     # One reading beside a running instance, from the choice of files to the bytes of a stretch.
     "services/pipeline/journals.py": 640,
-    # Every frame between instances: what writes it stands beside what reads it.
-    "services/protocol/replication.py": 620,
     # The doors of the machine, one method each; what decides is in its parts.
     "services/replication/instance/machine.py": 806,
     # One state, what a destination has and is being sent, with the invariants at its head.
@@ -241,6 +239,7 @@ WITHOUT_TEST_FILE = {
     "services/messages/types/__init__.py": "says what the room is",
     "services/messages/types/abilities.py": "declarations only",
     "services/messages/types/definitions.py": "declarations only",
+    "services/protocol/carrying.py": "golden/test_protocol_replication.py",
     "services/protocol/header_values.py": "golden/test_protocol_session.py",
     "services/protocol/queueing.py": "golden/test_protocol_session.py",
     "services/protocol/subscribing.py": "golden/test_protocol_session.py",

@@ -30,6 +30,7 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.programs.link.downstream import Downstream
 from raylay.services.programs.link.link_server import LinkServer
 from raylay.services.protocol import bootstrap, control
+from raylay.services.protocol.carrying import stream_of
 from raylay.services.protocol.compression import Decompressor, compressor
 from raylay.services.protocol.description import unpack_description
 from raylay.services.protocol.frames import HEADER_BYTES_MAX, FrameReader, Header, encode_frame
@@ -51,7 +52,6 @@ from raylay.services.protocol.replication import (
     read_placed,
     root_of,
     sent_at_ns,
-    stream_of,
 )
 from raylay.services.protocol.session import ServerSession
 from raylay.services.protocol.subscribing import HAVE_CHUNKS_MAX

@@ -36,7 +36,8 @@ from raylay.services.fabric.plan import (
 from raylay.services.fabric.ray_access import kill_process
 from raylay.services.fabric.registry import REGISTRY_VARIABLE, Entry
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import BootstrapConfig, InstanceConfig
+from raylay.services.server.bootstrap_config import BootstrapConfig
+from raylay.services.server.config import InstanceConfig
 
 
 def builder() -> FabricBuilder:

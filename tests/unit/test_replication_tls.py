@@ -18,8 +18,8 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.replication.placement import Placement
 from raylay.services.server.announcer import Announcer
+from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
-    BootstrapConfig,
     DestinationConfig,
     InstanceConfig,
     split_address,

@@ -13,12 +13,12 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination
+from raylay.services.server.aiming import client_name
+from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
-    BootstrapConfig,
     DestinationConfig,
     InstanceConfig,
     LinkConfig,
-    client_name,
     reachable,
     split_address,
 )

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import ConfigurationError, RemoteProtocolError
+from raylay.services.plugins.own_credentials import OwnCredentials
 from raylay.services.programs.link.downstream import Downstream
 from raylay.services.programs.link.pump import Pump
 from raylay.services.programs.link.surroundings import Surroundings
@@ -32,6 +33,8 @@ from raylay.services.transports.impaired import Impairment, Line
 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
+CHALLENGES_MAX = 8
+"""Of one logon."""
 AWAITS_DIAL_S = 0.5
 """Where connections are shared, the side that would give way lets the other one dial first for so
 long: about what an instance needs to start a link again that was killed."""
@@ -65,6 +68,15 @@ class Dialling:
         self._bringing: set[asyncio.Task[None]] = set()
         self._failed_upstream = 0
         """The incoming connection over which the last attempt failed."""
+        config = here.config
+        self._credentials = OwnCredentials(
+            config.destination.authenticator,
+            f"{config.instance}: destination {config.destination.name}",
+        )
+        self._missing = ""
+        """What it cannot log on for; empty: nothing is missing."""
+        self._is_kept_out = False
+        """The last connection ended because of what was sent over it: the next one will, too."""
         self._last_carried: bool | None = None
         """Whether it was last connected over a connection of the other side; None: not yet."""
 
@@ -129,7 +141,7 @@ class Dialling:
             await self._await_incoming()
             self._arrival.clear()
             failures: list[str] = []
-            if await self._connect_once(failures):
+            if await self._connect_once(failures) and not self._is_kept_out:
                 pause_ms = destination.retry_ms_min
             self._here.tell(encode_frame({"c": "disconnected", "why": "; ".join(failures)[:2000]}))
             # A connection that the other side made meanwhile is a reason to try at once.
@@ -160,18 +172,26 @@ class Dialling:
         try:
             async with asyncio.timeout(timeout_s):
                 await connecting
-        except (OSError, RemoteProtocolError, TimeoutError) as error:
+        except (OSError, RemoteProtocolError, ConfigurationError, TimeoutError) as error:
             # An error without words tells nothing: its kind does.
             failures.append(f"{way}: {str(error) or type(error).__name__}")
+            self._tell_missing(str(error) if isinstance(error, ConfigurationError) else "")
             self._drop()
             return False
         downstream = self._pump.downstream
         self._last_carried = downstream is not None and downstream.is_carried
         self._give_way()
         await self._stay()
+        self._is_kept_out = downstream is not None and downstream.refused == "not_entitled"
         failures[:] = [f"{way}: {self._why_lost()}"]
         self._drop()
         return True
+
+    def _tell_missing(self, text: str) -> None:
+        """That it has nothing to log on with, once."""
+        if text and text != self._missing:
+            self._here.event("link_credentials_missing", text=text)
+        self._missing = text
 
     async def _await_incoming(self) -> None:
         """Waits for the other side to connect: where there is nothing to dial as long as it takes,
@@ -243,7 +263,7 @@ class Dialling:
         for *_, target in dict.fromkeys(resolved):
             try:
                 await self._connect_to(str(target[0]), int(target[1]), address)
-            except (OSError, RemoteProtocolError, TimeoutError) as error:
+            except (OSError, RemoteProtocolError, ConfigurationError, TimeoutError) as error:
                 problem = error
                 self._drop()
             else:
@@ -296,6 +316,7 @@ class Dialling:
         self._pump.downstream = downstream
         if front:
             downstream.send(front)
+        said = await self._credentials.say()
         # Asked for when there is somebody to log on to: each is a write to the instance's disk.
         self._epoch_answer = self._here.loop.create_future()
         self._here.tell(encode_frame({"c": "dial", "address": address}))
@@ -304,26 +325,22 @@ class Dialling:
         self._pump.epoch = header["epoch"]
         config = self._here.config
         destination = config.destination
-        downstream.send(
-            link_logon(
-                UpstreamLogon(
-                    config.instance,
-                    config.group,
-                    config.incarnation,
-                    destination.group,
-                    destination.name,
-                    self._pump.epoch,
-                    header["digest"],
-                    destination.ack_conflation_ms,
-                    description,
-                    None if downstream.is_carried else config.address,
-                    generation=header["generation"],
-                    placements=from_wire(header["placements"]),
-                    proof=header["proof"],
-                )
-            )
+        logon = UpstreamLogon(
+            config.instance,
+            config.group,
+            config.incarnation,
+            destination.group,
+            destination.name,
+            self._pump.epoch,
+            header["digest"],
+            destination.ack_conflation_ms,
+            description,
+            None if downstream.is_carried else config.address,
+            generation=header["generation"],
+            placements=from_wire(header["placements"]),
+            proof=header["proof"],
         )
-        await asyncio.wait_for(downstream.answer, ANSWER_TIMEOUT_S)
+        await self._say(downstream, logon, said)
         accepted = downstream.accepted
         assert accepted is not None
         if accepted.group != destination.group:
@@ -351,6 +368,18 @@ class Dialling:
         await self._started_or_lost(downstream, self._start_answer)
         if not self._pump.is_started:
             raise ConnectionError(downstream.why or "connection lost")
+
+    async def _say(
+        self, downstream: Downstream, logon: UpstreamLogon, said: tuple[str, str]
+    ) -> None:
+        """Sends the logon, again for each challenge, and waits for the whole answer."""
+        for _ in range(CHALLENGES_MAX + 1):
+            downstream.send(link_logon(replace(logon, user_id=said[0], password=said[1])))
+            challenge = await downstream.answered(ANSWER_TIMEOUT_S)
+            if challenge is None:
+                return
+            said = await self._credentials.say(challenge)
+        raise RemoteProtocolError(f"it challenges {CHALLENGES_MAX} times and more", "auth")
 
     async def _started_or_lost(self, downstream: Downstream, started: asyncio.Future[None]) -> None:
         """Waits for how to begin, which takes a while where there are very many publishers: the

@@ -9,6 +9,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.programs.link.surroundings import Surroundings
 from raylay.services.protocol.frames import FrameReader, Header
+from raylay.services.protocol.link_credentials import RETRY, read_said
 from raylay.services.protocol.replication import (
     NAME_BYTES_MAX,
     REFUSAL_CHARACTERS_MAX,
@@ -88,6 +89,10 @@ class Downstream(Carrier):
         self.early: list[Ack] = []
         """Acks that came before the instance said how to begin: their answers come once."""
         self.answer: asyncio.Future[None] = here.loop.create_future()
+        self.challenge: asyncio.Future[tuple[str, str]] = here.loop.create_future()
+        """User id and text of a challenge: the logon is to come again."""
+        self.refused = ""
+        """The reason of its refusal; empty: there was none."""
         self.why = ""
 
     def frame_received(self, header: Header, body: bytes) -> None:
@@ -102,7 +107,7 @@ class Downstream(Carrier):
             self._told(read_placed(header))
             reason = str(header.get("reason") or "refused")[:NAME_BYTES_MAX]
             text = str(header.get("text") or "it gives no reason")[:REFUSAL_CHARACTERS_MAX]
-            self.why = f"{reason}: {text}"
+            self.refused, self.why = reason, f"{reason}: {text}"
             if reason == "stale_epoch" and self._is_proven:
                 self._dialler.epoch_refused(self)
             self._here.event("link_refused", reason=reason, text=text)
@@ -113,6 +118,8 @@ class Downstream(Carrier):
             self.accepted = read_accepted(header)
             if not self.accepted.same:
                 self.held = PublisherRanges()
+        elif command == RETRY and self.accepted is None and not self.challenge.done():
+            self.challenge.set_result(read_said(header))
         elif command == "held" and self.held is not None and not self.answer.done():
             read_part(body, self.held)
             self._dialler.relay("held", 0, body)
@@ -130,6 +137,25 @@ class Downstream(Carrier):
             raise RemoteProtocolError(
                 f"command {command[:64]!r} of a destination is unknown", "unknown_command"
             )
+
+    async def answered(self, timeout_s: float) -> tuple[str, str] | None:
+        """Waits for the answer to a logon: a challenge, or None when it is whole.
+
+        Raises:
+            ConnectionError: the logon was refused, or the connection is lost.
+            TimeoutError: nothing came.
+        """
+        challenge = self.challenge
+        await asyncio.wait(
+            (self.answer, challenge), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self.answer.done():
+            self.answer.result()
+            return None
+        if not challenge.done():
+            raise TimeoutError(f"the logon was not answered within {timeout_s:g} s")
+        self.challenge = self._here.loop.create_future()
+        return challenge.result()
 
     def _told(self, placements: dict[str, Placement]) -> None:
         """Of moved instances. Where the other side dialled, that may have been anybody; what it has
