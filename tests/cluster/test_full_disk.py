@@ -14,7 +14,7 @@ import pytest
 from raylay.services.fabric import Fabric, registry
 from raylay.services.fabric.plan import FabricRecord
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 RAYLAY = [sys.executable, "-m", "raylay.services.cli"]
 
 

@@ -183,6 +183,14 @@ def test_a_refused_command_without_an_id_is_no_end_of_the_session(
     client.ack(cid="p")
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An instance for those who never get in."""
+    made: Servers = []
+    yield single(made, tmp_path_factory.mktemp("lasting"))
+    made[0].kill()
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
@@ -195,11 +203,10 @@ def test_a_refused_command_without_an_id_is_no_end_of_the_session(
     ],
 )
 def test_a_logon_that_makes_no_sense_is_refused(
-    servers: Servers, tmp_path: Path, values: dict[str, Any], reason: str
+    lasting: Server, values: dict[str, Any], reason: str
 ) -> None:
-    server = single(servers, tmp_path)
-    good = Good(server)
-    client = Client(server.address)
+    good = Good(lasting, f"beside {values}"[:100])
+    client = Client(lasting.address)
     client.send({"c": "logon", "v": 1, "client_name": BAD, "cid": "1"} | values)
     answer = client.ack().header
     assert (answer["status"], answer["reason"]) == ("failure", reason)

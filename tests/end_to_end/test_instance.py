@@ -506,6 +506,14 @@ def test_a_bookmark_subscription_needs_a_journaled_topic(servers: Servers, tmp_p
     assert subscribe(client, "0", "chat").header["reason"] == "not_journaled"
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An instance for those who end no more than their own connection."""
+    made: Servers = []
+    yield single(made, tmp_path_factory.mktemp("lasting"))
+    made[0].kill()
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -518,12 +526,9 @@ def test_a_bookmark_subscription_needs_a_journaled_topic(servers: Servers, tmp_p
         (b"\x00\x00\x02\x00\x01\x00", "frame_too_large"),
     ],
 )
-def test_bad_frames_end_that_client_only(
-    servers: Servers, tmp_path: Path, data: bytes, reason: str
-) -> None:
-    server = single(servers, tmp_path)
-    other = Client(server.address, "other")
-    client = Client(server.address)
+def test_bad_frames_end_that_client_only(lasting: Server, data: bytes, reason: str) -> None:
+    other = Client(lasting.address, f"beside {data[:20].hex()}")
+    client = Client(lasting.address)
     client.socket.sendall(data)
     frame = client.next().header
     assert (frame["c"], frame["status"], frame["reason"]) == ("ack", "failure", reason)

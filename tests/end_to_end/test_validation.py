@@ -100,6 +100,7 @@ def test_replicate(fabric: Fabric) -> None:
     fabric.arrives()
 
 
+@pytest.mark.slow
 def test_an_excluded_check_is_not_made(fabric: Fabric) -> None:
     fabric.run("B")
     fabric.run("A", fabric.destination("B"))
@@ -109,6 +110,7 @@ def test_an_excluded_check_is_not_made(fabric: Fabric) -> None:
     fabric.arrives()
 
 
+@pytest.mark.slow
 def test_what_one_side_excludes_the_other_is_held_to(fabric: Fabric) -> None:
     back = (TopicRule(".*", exclude_validation=("sow",)),)
     fabric.run("B", fabric.destination("A", topics=back))
@@ -129,6 +131,7 @@ def test_the_group(fabric: Fabric) -> None:
     fabric.running["A"].wait_for("link_caught_up")
 
 
+@pytest.mark.slow
 def test_definitions_are_compared(fabric: Fabric) -> None:
     sow = SowDefinition("orders", "json", ("/id",))
     queue = QueueDefinition("orders", "json")

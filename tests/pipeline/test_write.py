@@ -436,11 +436,11 @@ def test_wrong_writes(tmp_path: Path) -> None:
 
 # -- with a server, killed at every step ---------------------------------------------------------
 KILLED = (
-    "staging.pending",
+    pytest.param("staging.pending", marks=pytest.mark.slow),
     pytest.param("staging.record:1", marks=pytest.mark.slow),
     "staging.record:700",
-    "staging.published",
-    "staging.done",
+    pytest.param("staging.published", marks=pytest.mark.slow),
+    pytest.param("staging.done", marks=pytest.mark.slow),
 )
 
 
@@ -606,6 +606,7 @@ def killed_once(marker: str) -> Any:
     return step
 
 
+@pytest.mark.slow
 def test_a_table_with_a_killed_worker(spark: Any, instance: Any, tmp_path: Path) -> None:
     table = spark.range(0, 2000, 1, 4).selectExpr("CAST(id AS STRING) AS body")
     with quiet_pandas():
