@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -14,6 +15,7 @@ from raylay.services.client import queueing
 from raylay.services.client.queue_consumer import QueueConsumer
 from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
 from raylay.services.queues.records import Acknowledgment, read_acknowledgment
+from raylay.storage.stores import LmdbPublishStore
 
 ACK = 3
 
@@ -156,6 +158,36 @@ async def test_after_a_failover_acknowledgments_are_sent_again_and_what_waited_i
         await second.wait(lambda: acked(second.session) == {(7, 1), (7, 2), (7, 3)})
         second.session.ack(second.session.published[-1])
     await second.stop()
+
+
+@run
+async def test_a_client_that_is_started_again_says_what_is_in_its_store(tmp_path: Path) -> None:
+    """What the first life acknowledged, and nobody has said to be durable. What it had taken and
+    not acknowledged is not in it: another consumer gets that."""
+    server = await FakeServer().start()
+    store = LmdbPublishStore(tmp_path / "publishes")
+    client = client_of(server, publish_store=store)
+    await client.connect()
+    work = await client.queue("work", backlog=8).__aenter__()  # its end is never come to
+    deliver(server.session, 1, 2, 3, 4)
+    await take(work, 3)
+    await client.publish("orders", b"between")
+    await server.wait(lambda: acked(server.session) == {(7, 1), (7, 2)})
+    server.session.drop()  # with the process, as far as the store knows
+    await client.close(flush=False)
+    store.close()
+    first, published = server.session, set(server.session.published)
+
+    store = LmdbPublishStore(tmp_path / "publishes")
+    async with client_of(server, publish_store=store) as client:
+        await server.wait(lambda: server.session is not first and acked(server.session))
+        await server.wait(lambda: set(server.session.published) == published)
+        assert acked(server.session) == {(7, 1), (7, 2)} and b"between" in server.session.bodies
+        server.session.ack(max(published))
+        await client.flush()
+    assert store.messages == 0
+    store.close()
+    await server.stop()
 
 
 @run
