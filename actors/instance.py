@@ -85,6 +85,11 @@ class Instance:
         return self._thread.switch_transport(name, on)
 
     @ray.method(num_returns=1)
+    def reset_entitlement(self, user: str) -> int:
+        """Asks anew what a user, or everybody, may do. How many sessions ended."""
+        return self._thread.reset_entitlement(user)
+
+    @ray.method(num_returns=1)
     def maintenance(
         self, action: str, before_txid: int | None = None, force: bool = False
     ) -> list[dict[str, Any]]:

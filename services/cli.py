@@ -107,6 +107,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.transports:transport_app",
         "Look at where an instance lets clients in, and open or shut it.",
     ),
+    "entitlement": (
+        f"{_COMMANDS}.security:entitlement_app",
+        "Look at what users may do, and have it asked anew.",
+    ),
+    "password": (
+        f"{_COMMANDS}.security:password",
+        "Set the password of a user in a file of Argon2 hashes. It is asked for, or read from the "
+        "input where that is no terminal. Instances read the file at the next logon.",
+    ),
     "filter": (
         f"{_COMMANDS}.filtering:filter_command",
         "Print the messages that pass a filter. Exit code 2 with the column where it is no filter, "

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raylay.services.client.credentials import credentials
 from raylay.services.commands.consuming import consume
 from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.options import (
@@ -45,7 +46,8 @@ def client_options(
     if servers:
         if trace_all:
             raise ConfigurationError("--trace needs a fabric: where traces go is in its settings")
-        yield {"name": name, "servers": servers, "group": group, "tls": tls_given()}
+        found = {"tls": tls_given(), **credentials()}
+        yield {"name": name, "servers": servers, "group": group, **found}
         return
     entry = running(fabric)
     from raylay.services.configuration.model import FabricSettings

@@ -490,6 +490,19 @@ class Instances(Held):
         what = f"transport {transport} of {name}"
         return str(self._ask(name, "switch_transport", what, transport, on))
 
+    def reset_entitlement(self, name: str, user: str = "") -> int:
+        """Has an instance ask its modules anew what a user may do; without one, what everybody may
+        of whom a module said so. Their sessions end, and their clients log on again.
+
+        Returns:
+            How many sessions ended.
+
+        Raises:
+            FabricError: the instance cannot be asked.
+        """
+        self.declared.instance(name)
+        return int(self._ask(name, "reset_entitlement", f"entitlement at {name}", user))
+
     def _control(self, name: str, destination: str, verb: str, *options: bool) -> None:
         instance = self.declared.instance(name)
         if destination not in {known.name for known in instance.destinations}:

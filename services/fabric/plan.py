@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from raylay.services.client.credentials import credentials
 from raylay.services.client.failover import Server
 from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
 from raylay.services.configuration.model import (
@@ -355,13 +356,15 @@ def servers_of(record: FabricRecord, group: str, client: str) -> dict[str, Any]:
 def client_options(
     settings: FabricSettings, record: FabricRecord, group: str, client: str
 ) -> dict[str, Any]:
-    """Arguments of a Client of the fabric: servers, group and the settings' client section.
+    """Arguments of a Client of the fabric: servers, group, the settings' client section, and who
+    it is as far as the environment says so.
 
     Raises:
         ConfigurationError: there is no such group, or it has to be named.
     """
     wanted = settings.client
     return {
+        **credentials(),
         **servers_of(record, group, client),
         "heartbeat_s": wanted.heartbeat_ms / 1000,
         "ack_conflation_ms": wanted.ack_conflation_ms,

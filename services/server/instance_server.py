@@ -532,7 +532,7 @@ class InstanceServer:
         """
         return await self._queues.proxied(queue, on=on)
 
-    def reset_entitlement(self, user: str = "") -> int:
+    async def reset_entitlement(self, user: str = "") -> int:
         """Ends the sessions of a user, or all that a module lets in, so that it is asked anew what
         they may do. How many."""
         return self.clients.reset_entitlement(user)

@@ -205,6 +205,10 @@ class InstanceThread:
         """By hand: enables or disables a transport for clients."""
         return self._call(lambda server: server.switch_transport(name, on=on))
 
+    def reset_entitlement(self, user: str) -> int:
+        """By hand: asks anew what a user, or everybody, may do. How many sessions ended."""
+        return self._call(lambda server: server.reset_entitlement(user))
+
     def maintenance(
         self, action: str, before_txid: int | None = None, force: bool = False
     ) -> list[dict[str, Any]]:

@@ -150,8 +150,8 @@ ROOMS: dict[str, frozenset[str]] = {
             "server sow storage subscriptions topology"
         ),
         "commands": (
-            "client configuration drills expressions fabric hosts messages plugins reports server "
-            "sow storage telemetry topology"
+            "client configuration drills expressions fabric hosts messages plugins reports "
+            "security server sow storage telemetry topology"
         ),
     }.items()
 }

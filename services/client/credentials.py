@@ -1,0 +1,50 @@
+"""Who a client is, where its program does not say so: what the environment has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from raylay.services.errors import ConfigurationError
+
+USER_VARIABLE = "RAYLAY_USER"
+PASSWORD_VARIABLE = "RAYLAY_PASSWORD"
+PASSWORD_FILE_VARIABLE = "RAYLAY_PASSWORD_FILE"
+PASSWORD_BYTES_MAX = 8_192
+
+
+def credentials(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """`user_id` and `password` for a client, as far as the environment has them: `RAYLAY_USER`, and
+    `RAYLAY_PASSWORD` or the file `RAYLAY_PASSWORD_FILE`.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or both are given.
+    """
+    found = {}
+    if environment.get(USER_VARIABLE):
+        found["user_id"] = environment[USER_VARIABLE]
+    path = environment.get(PASSWORD_FILE_VARIABLE)
+    password = environment.get(PASSWORD_VARIABLE)
+    if path and password:
+        raise ConfigurationError(
+            f"the environment has {PASSWORD_VARIABLE} and {PASSWORD_FILE_VARIABLE}: unset one"
+        )
+    if path:
+        try:
+            with Path(path).open("rb") as file:
+                data = file.read(PASSWORD_BYTES_MAX + 1)
+            password = data.rstrip(b"\r\n").decode()
+        except OSError as error:
+            raise ConfigurationError(
+                f"{PASSWORD_FILE_VARIABLE}: {path} cannot be read: {error.strerror}"
+            ) from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{PASSWORD_FILE_VARIABLE}: {path} is no UTF-8") from None
+        if len(data) > PASSWORD_BYTES_MAX:
+            raise ConfigurationError(
+                f"{PASSWORD_FILE_VARIABLE}: {path} has more than {PASSWORD_BYTES_MAX} bytes"
+            )
+    if password:
+        found["password"] = password
+    return found

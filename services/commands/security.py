@@ -1,0 +1,106 @@
+"""`raylay password` and `raylay entitlement`: who is let in, and what he may do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raylay.services.commands.options import FabricOption, running
+from raylay.services.errors import ConfigurationError
+
+PASSWORD_BYTES_MIN = 8
+entitlement_app = typer.Typer(
+    help="Look at what users may do, and have it asked anew.", pretty_exceptions_enable=False
+)
+
+
+def password(
+    user: Annotated[str, typer.Argument(help="The user.")],
+    file: Annotated[Path, typer.Option("--file", help="The file of the module `passwords`.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take the user out.")] = False,
+) -> None:
+    """Set the password of a user in a file of Argon2 hashes. It is asked for, or read from the
+    input where that is no terminal. Instances read the file at the next logon."""
+    from raylay.services.fabric.whole_file import write_whole
+    from raylay.services.plugins.authentication import hasher, read_passwords
+
+    if not user or ":" in user or user.strip() != user or user.startswith("#"):
+        raise ConfigurationError(f"{user!r} can be no user: no colon, no spaces around, no # first")
+    text = ""
+    if file.exists():
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+            raise ConfigurationError(f"{file} cannot be read: {why}") from None
+    known = read_passwords(text, str(file))
+    lines = [line for line in text.splitlines() if line.strip().partition(":")[0] != user]
+    if remove:
+        if user not in known:
+            raise ConfigurationError(f"{file} does not have {user}")
+    else:
+        lines.append(f"{user}:{hasher().hash(_asked())}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
+    write_whole(file, "".join(f"{line}\n" for line in lines))
+    os.chmod(file, mode)
+    done = "is taken out" if remove else "has a new password" if user in known else "is added"
+    typer.echo(f"{user} {done}")
+
+
+def _asked() -> str:
+    if sys.stdin.isatty():
+        found = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+    else:
+        found = sys.stdin.readline().rstrip("\r\n")
+    if len(found.encode("utf-8", "surrogatepass")) < PASSWORD_BYTES_MIN:
+        raise ConfigurationError(f"the password is too short: give {PASSWORD_BYTES_MIN} or more")
+    return found
+
+
+@entitlement_app.command("show")
+def show(
+    file: Annotated[Path, typer.Argument(help="A file of the module `permissions`.")],
+    user: Annotated[str, typer.Argument(help="The user.")],
+    topic: Annotated[list[str] | None, typer.Argument(help="What is asked about.")] = None,
+) -> None:
+    """Show what a file of permissions says of a user, and of topics."""
+    from raylay.services.plugins.entitlement import entitlement
+    from raylay.services.security.modules import ModuleConfig
+    from raylay.services.security.permissions import Grant
+
+    module = entitlement(ModuleConfig("permissions", {"File": str(file)}), str(file))
+    found = asyncio.run(module.permissions(user, "", ""))
+
+    def words(grant: Grant) -> str:
+        if not grant.allowed:
+            return "nothing"
+        kept = [f"what passes {grant.filter}"] if grant.filter else []
+        kept += [f"the fields {grant.select}"] if grant.select else []
+        return ", ".join(kept) or "everything"
+
+    typer.echo(f"log on: {'yes' if found.logon else 'no'}")
+    typer.echo(f"log on as a link: {'yes' if found.replication_logon else 'no'}")
+    for name in topic or ():
+        data = name.encode()
+        typer.echo(f"{name}: reads {words(found.read(data))}; writes {words(found.write(data))}")
+
+
+@entitlement_app.command("reset")
+def reset(
+    instance: Annotated[str, typer.Argument(help="The instance that is to ask its modules.")],
+    user: Annotated[str, typer.Option("--user", help="Only this user's sessions.")] = "",
+    fabric: FabricOption = "",
+) -> None:
+    """Have an instance ask anew what its users may do: those who are in are sent away, and their
+    clients come back at once."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(running(fabric).name) as attached:
+        count = attached.reset_entitlement(instance, user)
+    typer.echo(f"{instance}: {count} sessions are asked anew")
