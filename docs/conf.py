@@ -29,7 +29,7 @@ CHAPTERS = {
         "configuration",
         "pipeline",
     ],
-    "Run": ["troubleshooting", "operations", "journal", "security", "tracing", "drills"],
+    "Run": ["troubleshooting", "operations", "security", "journal", "tracing", "drills"],
     "Look up": ["protocol", "deviations", "architecture", "coverage"],
 }
 
