@@ -305,6 +305,9 @@ class QueueLoad:
         self.ledger = Ledger(network_us=network_us)
         self.kills: list[Kill] = []
         self.left: dict[str, int] = {}
+        self._upto_txid: dict[str, int] = {}
+        """Everything that was published is in the journals up to there."""
+        self._read_txid: dict[str, int] = {}
         self.producers = [Producer(f"drill-{number}-{g}-queue", g, queue) for g in self.regions]
         self.workers: list[Worker] = []
         self._away: dict[str, tuple[int, int]] = {}
@@ -412,7 +415,15 @@ class QueueLoad:
             await self._flush(each.name, each.client, wait_s)
         while self.names:
             self.note_left(await statuses())
-            if not any(self.left.values()) or loop.time() > deadline_s:
+            if not any(self.left.values()):
+                break
+            if loop.time() > deadline_s:
+                self.complaints += [
+                    f"the queue of {name} has read its journal up to {self._read_txid[name]:,} of "
+                    f"{upto:,}"
+                    for name, upto in self._upto_txid.items()
+                    if self._read_txid[name] < upto
+                ]
                 break
             await asyncio.sleep(DRAINED_S)
         for worker in self.workers:
@@ -429,10 +440,17 @@ class QueueLoad:
 
     def note_left(self, statuses: Mapping[str, Mapping[str, Any]]) -> None:
         """What instances say that their queues hold. Of one that does not answer it is what
-        it said before; of one that never did, all that may be."""
+        it said before; of one that never did, or has not read all that its journal had when this
+        was first asked, something."""
         for name in self.names:
-            told = statuses.get(name, {}).get("queues", {}).get(self._stored_as, {})
+            status = statuses.get(name, {})
+            told = status.get("queues", {}).get(self._stored_as, {})
+            if "committed_txid" in status:
+                self._upto_txid.setdefault(name, int(status["committed_txid"]))
+            self._read_txid[name] = int(told.get("folded_txid", self._read_txid.get(name, 0)))
             self.left[name] = int(told.get("queue_depth", self.left.get(name, 1)))
+            if self._read_txid[name] < self._upto_txid.get(name, 0):
+                self.left[name] = max(1, self.left[name])
 
     async def close(self) -> None:
         """Ends every client."""

@@ -29,8 +29,11 @@ NAMES = ("near-1", "near-2", "far-1")
 S = 1_000_000
 
 
-def said(depth: int = 0) -> dict[str, Any]:
-    return {"queues": {QUEUE_STORED_AS: {"queue_depth": depth}}}
+def said(depth: int = 0, read: int = 9) -> dict[str, Any]:
+    return {
+        "committed_txid": 9,
+        "queues": {QUEUE_STORED_AS: {"queue_depth": depth, "folded_txid": read}},
+    }
 
 
 def statuses(**other: Any) -> dict[str, Any]:
@@ -168,7 +171,15 @@ def test_queues_have_to_become_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consuming, "DRAINED_S", 0.0)
     load = QueueLoad("1", GROUPS, statuses(), BOTH_WAYS)
     published(load, 1)
-    left = iter([{"near-1": said(3)}, statuses(**{"far-1": said(1)}), statuses()])
+    left = iter(
+        [
+            {"near-1": said(3)},
+            statuses(**{"far-1": said(1)}),
+            # It was started again and has not read what it has: that it holds nothing says nothing.
+            statuses(**{"near-2": said(0, read=8)}),
+            statuses(),
+        ]
+    )
 
     async def told() -> Any:
         return next(left)
@@ -184,7 +195,16 @@ def test_queues_have_to_become_empty(monkeypatch: pytest.MonkeyPatch) -> None:
         return {}
 
     asyncio.run(silent.settle(0.0, nothing))
-    assert silent.left == dict.fromkeys(NAMES, 1)
+    assert silent.left == dict.fromkeys(NAMES, 1) and not silent.complaints
+    behind = QueueLoad("1", GROUPS, statuses(), BOTH_WAYS)
+    published(behind, 1)
+
+    async def slow() -> Any:
+        return statuses(**{"near-2": said(0, read=8)})
+
+    asyncio.run(behind.settle(0.0, slow))
+    assert behind.left == {"near-1": 0, "near-2": 1, "far-1": 0}
+    assert behind.complaints == ["the queue of near-2 has read its journal up to 8 of 9"]
 
 
 @pytest.mark.parametrize("planted", ["", "lost", "idle", "nobody"])
