@@ -32,6 +32,7 @@ frames.
       proxied  on, reachable: names of instances
       ask      id, what (`sow`, `keys` or `status`), filter; of `sow` as well select, order_by, top,
                skip
+      clock    offset: by how many microseconds a drill has set the instance's clock
       stop     go away
 
 Both ends are of one version: they are started from one installation, so nothing is negotiated.
@@ -518,6 +519,23 @@ def _names(said: Any) -> dict[int, str]:
 
 SERVES = encode_frame({"c": "serves"})
 STOP = encode_frame({"c": "stop"})
+
+
+def clock(offset_us: int) -> bytes:
+    """By how much a drill has set the instance's clock: its owner's goes with it."""
+    return encode_frame({"c": "clock", "offset": offset_us})
+
+
+def read_clock(header: Header) -> int:
+    """The inverse of `clock`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    value = header.get("offset")
+    if type(value) is not int:
+        raise _wrong("a clock that is set by no number")
+    return value
 
 
 def proxied(on: bool, reachable: Iterable[str]) -> bytes:

@@ -42,6 +42,8 @@ class Injections:
     def __init__(self, here: Surroundings, links: Mapping[str, Impairable]) -> None:
         self._here = here
         self._links = links
+        self.clock_set: Callable[[], None] = lambda: None
+        """Called when the clock was set, or set back: other processes go by it, too."""
         self._lines: dict[str, tuple[Impairment, float]] = {}
         """Destination to how its line is and until when, by the loop's clock."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -115,6 +117,7 @@ class Injections:
     def _clock(self, offset_us: int, seconds: float) -> None:
         if offset_us != self._here.clock_offset_us:
             self._here.clock_offset_us = offset_us
+            self.clock_set()
             self._here.report("drill_clock", offset_us=offset_us)
         self._end_after("clock", seconds, lambda: self._clock(0, 0.0))
 

@@ -147,6 +147,7 @@ class InstanceServer:
         self.commits = commits = Commits(here, controls, folds, config.staged_bytes_max)
         admission = Admission(here, commits)
         self._queues = queues = QueueKeeper(here, folds, commits, self._start_queue_owner)
+        self.injections.clock_set = queues.clock_set
         self._sow = sow = SowKeeper(here, folds, commits.hold, queues.removable)
         self._recovery = Recovery(
             here,

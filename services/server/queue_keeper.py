@@ -124,6 +124,8 @@ class QueueControl:
             self._keeper.names,
         )
         connection.send(self._control.begin(said))
+        if here.clock_offset_us:
+            self.clock_set()
         return True
 
     def lost(self, connection: FramedConnection, why: str) -> None:
@@ -139,6 +141,10 @@ class QueueControl:
                 why = f"the owner of queue {self.name} has ended: try again"
                 told(self._control.Answer(b"", False, why, "not_ready"))
             self.process.lost()
+
+    def clock_set(self) -> None:
+        """The owner's clock is that of its instance."""
+        self.say(self._control.clock(self._here.clock_offset_us))
 
     def say(self, frame: bytes) -> None:
         """Tells the owner, if there is one. One that comes later is told what holds then."""
@@ -478,6 +484,11 @@ class QueueKeeper:
         self.names.update(names)
         for control in self.controls.values():
             control.say(queue_control.names(names))
+
+    def clock_set(self) -> None:
+        """A drill has set the instance's clock, or set it back."""
+        for control in self.controls.values():
+            control.clock_set()
 
     def became_ready(self) -> None:
         """The instance serves: it has what its peers have."""

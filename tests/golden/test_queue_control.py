@@ -105,9 +105,12 @@ def test_what_an_instance_says_is_read_as_it_was_said() -> None:
     assert control.read_names(read(control.names({0xA: "a"})).body) == {0xA: "a"}
     frame = read(control.proxied(True, {"b", "a"}))
     assert control.read_proxied(frame.header) == (True, frozenset(("a", "b")))
-    assert read(control.ask(3, "keys", "/x")).header == {
-        "c": "ask", "id": 3, "what": "keys", "filter": "/x"
-    }  # fmt: skip
+    assert control.read_clock(read(control.clock(-5)).header) == -5
+    for asked in (
+        control.Question("keys", "/x"),
+        control.Question("sow", "", "/id", "/id DESC", top=0, skip=7),
+    ):
+        assert control.read_ask(read(control.ask(3, asked)).header) == (3, asked)
     assert [read(each).header["c"] for each in (control.told(1), control.SERVES, control.STOP)] == [
         "told", "serves", "stop"
     ]  # fmt: skip
@@ -133,6 +136,7 @@ PACK = msgpack.packb
         lambda: control.read_deliver(delivery(tx=1.5), bytes(200)),
         lambda: control.records_of(control.read_deliver(delivery(), bytes(200)), []),
         lambda: control.records_of(control.read_deliver(delivery(), bytes(40) + b"\xff" * 160), []),
+        lambda: control.read_clock({"c": "clock", "offset": "1h"}),
         lambda: control.read_draft({"c": "draft", "tag": U64_MAX + 1, "cmd": 4}, b""),
         lambda: control.read_draft({"c": "draft", "tag": True, "cmd": 4}, b""),
         lambda: control.read_request({"c": "request", "n": 1}, b"\xc1"),

@@ -127,10 +127,13 @@ def test_a_line_is_told_to_its_link_and_ends_by_itself() -> None:
 
 def test_a_clock_is_set_and_set_back() -> None:
     async def work(server: Server, injections: Injections) -> None:
+        told: list[int] = []
+        injections.clock_set = lambda: told.append(server.clock_offset_us)
         injections.inject("clock", 0.1, {"offset_us": -5_000_000})
         assert server.clock_offset_us == -5_000_000
         await server.until(2)
         assert server.clock_offset_us == 0
+        assert told == [-5_000_000, 0]
         injections.inject("clock", 60.0, {"offset_us": 7})
         injections.inject("clock", 0.0, {})
         assert server.clock_offset_us == 0

@@ -116,6 +116,7 @@ class Bench:
             ),
             journal=SimpleNamespace(removable=self.floors.append),
             is_serving=True,
+            clock_offset_us=0,
             now_us=lambda: NOW_US,
             steady_us=lambda: NOW_US,
             perform=lambda effects: None,
@@ -579,6 +580,19 @@ def test_what_was_taken_over_by_hand_is_so_behind_a_restart_until_it_is_turned_o
     owner = third.owner()
     third.keeper.check()
     assert not owner.said("proxied")
+
+
+def test_an_owner_goes_by_the_clock_that_a_drill_has_set() -> None:
+    bench = Bench()
+    bench.here.clock_offset_us = -5_000_000
+    # There from the beginning of one that is started meanwhile, and set back later.
+    owner = bench.owner()
+    (frame,) = owner.said("clock")
+    assert control.read_clock(frame.header) == -5_000_000
+    bench.here.clock_offset_us = 0
+    bench.keeper.clock_set()
+    assert control.read_clock(owner.said("clock")[-1].header) == 0
+    assert not Bench().owner().said("clock")
 
 
 def test_what_cannot_be_written_is_not_turned_on() -> None:

@@ -81,6 +81,7 @@ class OwnerServer:
         self._machine: QueueMachine | None = None
         self._tracing = start_tracing(config.process_name, config.tracing)
         self._traces: QueueTraces
+        self._clock_offset_us = 0
         self._told_txid = 0
         self._saved_txid = -1
         self._saving: asyncio.Future[None] | None = None
@@ -162,9 +163,8 @@ class OwnerServer:
     def _event(self, event: str, **details: Any) -> None:
         self._instance.send(encode_frame({"c": "event", "event": event, "details": details}))
 
-    @staticmethod
-    def _now_us() -> int:
-        return time.time_ns() // 1000
+    def _now_us(self) -> int:
+        return time.time_ns() // 1000 + self._clock_offset_us
 
     # -- what the instance says ----------------------------------------------------------------
     def instance_said(self, header: Header, body: bytes) -> None:
@@ -208,6 +208,8 @@ class OwnerServer:
             machine.serves()
         elif command == "proxied":
             machine.proxied(*control.read_proxied(header))
+        elif command == "clock":
+            self._clock_offset_us = control.read_clock(header)
         elif command == "ask":
             self._loop.create_task(self._answering.answer(header))
 
