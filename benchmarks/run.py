@@ -41,6 +41,8 @@ from throughput import (
     pair_persisted_128B_4pub,
     single_persisted_128B_1pub,
 )
+from tls import NAMES as TLS
+from tls import tls_publish
 
 from raylay.services.errors import RaylayError
 from raylay.services.server.process import new_loop
@@ -80,6 +82,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
         publish_checks,
         "plain",
     ),
+    (TLS, tls_publish, ""),
     (("failover_gap_ms_p50", "failover_gap_ms_p95"), failover_gap_ms, ""),
     (("resync_1M_behind",), resync_1M_behind, ""),
     (("table_copies_chicago", "table_copies_newyork", "table_everywhere"), table_copies, ""),

@@ -105,7 +105,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "transport": (
         f"{_COMMANDS}.transports:transport_app",
-        "Look at where an instance lets clients in, and open or shut it.",
+        "Look at where instances let others in, and open or shut it.",
     ),
     "entitlement": (
         f"{_COMMANDS}.security:entitlement_app",

@@ -1,4 +1,4 @@
-"""`raylay transport`: where instances let clients in."""
+"""`raylay transport`: where instances let clients and one another in."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import typer
 from raylay.services.commands.options import FabricOption, JsonOption, running
 
 transport_app = typer.Typer(
-    help="Look at where an instance lets clients in, and open or shut it.",
+    help="Look at where instances let others in, and open or shut it.",
     pretty_exceptions_enable=False,
 )
 InstanceArgument = Annotated[str, typer.Argument(help="The instance whose transport is meant.")]
 TransportArgument = Annotated[
-    str, typer.Argument(help="Its name; that of `client_port` is called client.")
+    str, typer.Argument(help="Its name: client, replication, or as it is declared.")
 ]
-COLUMNS = ("instance", "transport", "address", "state", "connections", "at most", "message types")
+COLUMNS = (
+    "instance", "transport", "for", "address", "state", "tls", "connections", "at most", "types",
+)  # fmt: skip
 
 
 @transport_app.command("status")
 def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
-    """Show every transport for clients, with how many are connected by it."""
+    """Show every transport, with how many are connected by it."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
@@ -42,7 +44,7 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
 def enable(
     instance: InstanceArgument, transport: TransportArgument, fabric: FabricOption = ""
 ) -> None:
-    """Let clients in by a transport, until it is disabled or the instance restarts."""
+    """Let others in by a transport, until it is disabled or the instance restarts."""
     _switch(instance, transport, fabric, on=True)
 
 
@@ -50,8 +52,8 @@ def enable(
 def disable(
     instance: InstanceArgument, transport: TransportArgument, fabric: FabricOption = ""
 ) -> None:
-    """Let no clients in by a transport, until it is enabled or the instance restarts. Those that
-    came by it are told, and go to another transport or instance."""
+    """Let nobody in by a transport, until it is enabled or the instance restarts. Those that came
+    by it are told, and go to another transport or instance."""
     _switch(instance, transport, fabric, on=False)
 
 
@@ -73,8 +75,10 @@ def _row(found: dict[str, Any]) -> tuple[str, ...]:
     return (
         found["instance"],
         found["name"],
+        "clients" if found["kind"] == "client" else "instances",
         found["address"],
         "enabled" if found["enabled"] else "disabled",
+        "yes" if found["tls"] else "no",
         f"{found['connections']:,}",
         "" if most is None else f"{most:,}",
         ", ".join(found["message_types"]) or "any",

@@ -88,6 +88,7 @@ class Applying(Instances):
         found = changes(record, wanted)
         unlaunched = [name for name in found.started if self._handle(name) is None]
         self._check_ports(settings, wanted, unlaunched)
+        self._check_tls(settings, wanted, [*found.started, *found.restarted])
         caught_up = {
             (status["name"], name)
             for status in self.status()["instances"]

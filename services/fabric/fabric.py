@@ -217,6 +217,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             self._record = record = record_of(settings, place, before)
             record.nodes, record.node_label = nodes, node_label
             self._check_ports(settings, record, [each.name for each in settings.instances])
+            self._check_tls(settings, record, [each.name for each in settings.instances])
             self._tell("starting Ray" if address is None else f"joining Ray at {address}")
             self._started_ray |= join_ray(address, start=address is None, head_directory=head)
             record.starting, record.restarting = [], []

@@ -43,6 +43,7 @@ from raylay.services.fabric.record_store import (
     namespace_of,
 )
 from raylay.services.fabric.relocation import away_since
+from raylay.services.fabric.transports import check_files
 
 FOLLOW_S = 0.25
 LOOK_S_MAX = 0.25
@@ -115,6 +116,10 @@ class Instances(Held):
                     (each.name, each.host or instance.host, each.port)
                     for each in instance.transports
                 ),
+                *(
+                    (each.name, each.host or replication_host, each.port)
+                    for each in instance.replication_transports
+                ),
             ):
                 try:
                     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -126,6 +131,18 @@ class Instances(Held):
                     raise FabricError(
                         f"instance {instance.name}: {kind} port {port} on {host}: {error.strerror}"
                     ) from None
+
+    def _check_tls(
+        self, settings: FabricSettings, record: FabricRecord, names: Iterable[str]
+    ) -> None:
+        """Looks into the files of those that run on this host.
+
+        Raises:
+            ConfigurationError: one cannot be used.
+        """
+        for instance in map(settings.instance, names):
+            if not instance.node_labels:
+                check_files(instance_config(settings, record, instance))
 
     def _end(self, name: str) -> None:
         handle = self._handle(name)

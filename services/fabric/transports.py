@@ -10,8 +10,10 @@ from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.configuration.security import ModuleSettings
 from raylay.services.configuration.transports import INSTANCE_PLACE, ClientTerms, TlsChoice
 from raylay.services.security.modules import ModuleConfig
+from raylay.services.server.config import InstanceConfig
 from raylay.services.server.transport_config import ClientTransportConfig
 from raylay.services.tls.config import TlsConfig
+from raylay.services.tls.files import client_context, server_context
 
 
 def module(settings: ModuleSettings | None, directory: Path) -> ModuleConfig | None:
@@ -102,6 +104,23 @@ class Transports:
     def _serving(self, own: TlsChoice) -> TlsConfig | None:
         chosen = _of(own, self._base())
         return chosen.config(self._place) if chosen else None
+
+
+def check_files(config: InstanceConfig) -> None:
+    """Looks into the files of certificates, keys and CAs that an instance would use on this host.
+
+    Raises:
+        ConfigurationError: one cannot be used; names it.
+    """
+    for transport in (*config.for_clients(), *config.for_instances()):
+        if transport.tls is not None:
+            server_context(transport.tls, f"{config.name}: transport {transport.name}")
+    dialling = {f"destination {each.name}": each.tls for each in config.destinations}
+    if config.bootstrap is not None:
+        dialling["bootstrap"] = config.bootstrap.tls
+    for what, tls in dialling.items():
+        if tls is not None:
+            client_context(tls, f"{config.name}: {what}")
 
 
 def client_tls(settings: FabricSettings, directory: str) -> TlsConfig | None:

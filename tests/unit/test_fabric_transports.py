@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tls_files import tls_files
 
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
+from raylay.services.fabric import Fabric
 from raylay.services.fabric.plan import (
     FabricRecord,
     InstancePorts,
@@ -119,3 +122,22 @@ def test_what_is_wrong_is_told_with_its_line(
         configs(FILE.replace(old, new, 1))
     if "yes" not in new and "replication" not in new:
         assert str(caught.value).startswith(f"<text>:{line}: ")
+
+
+def test_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
+    made = tls_files()
+    base = {"certificate": made.server.certificate, "private_key": made.server.key}
+    expired = {"certificate": made.expired.certificate, "private_key": made.expired.key}
+    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        (expired, {}, "a: transport client: the certificate .* has expired: renew it"),
+        (base | {"ca_file": "none.pem"}, {}, "a: destination b: the CA file .*/f/none.pem cannot"),
+        (base, {"tls": {"ca_file": made.server.key}}, "a: destination b: .* no certificates as"),
+    ]
+    for tls, link, words in cases:
+        fabric = Fabric("f", tls=tls).instance("a").instance("b")
+        fabric.destination("a", "b", **link)
+        fabric.destination("b", "a")
+        with pytest.raises(ConfigurationError, match=words):
+            fabric.start(tmp_path / "f")
+        assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
+        assert not (tmp_path / "f" / "fabric.json").exists()
