@@ -17,12 +17,14 @@ TIMEOUT_S = 30.0
 
 
 def declare() -> Fabric:
-    """A queue whose messages expire: after 2 s, or when they are given back for the second time."""
+    """A queue whose messages expire when they are given back, or kept too long, for the second
+    time."""
     queue = {
         "name": QUEUE,
         "message_type": "json",
         "underlying": TOPIC,
-        "expiration": "2s",
+        "lease": "1s",
+        "deliveries_max": 2,
         "cancels_max": 2,
     }
     topics = [{"name": name, "message_type": "json"} for name in (TOPIC, LETTERS)]
@@ -38,9 +40,10 @@ def consume(client: SyncClient) -> None:
                 message.acknowledge()
             elif what == "bad":
                 message.expire()
-            else:
+            elif what == "hopeless":
                 message.cancel()
-            if count == 4:  # The hopeless one comes twice.
+            # Else it is more than this consumer can do, and its lease ends.
+            if count == 6:  # The hopeless one comes twice, and so does the one that is too much.
                 break
     client.flush()
 
@@ -67,18 +70,19 @@ def write_letters(fabric: Fabric, client: SyncClient, count: int) -> None:
 
 
 def main(fabric: Fabric) -> list[str]:
-    """Four orders, of which one is done."""
+    """Five orders, of which one is done."""
     with fabric.sync_client("clerk") as client:
-        for what in ("good", "late", "bad", "hopeless"):
-            client.publish(TOPIC, b'{"what": "%s"}' % what.encode())
+        for what in ("good", "late", "bad", "hopeless", "too much"):
+            lives_s = 2 if what == "late" else 0
+            client.publish(TOPIC, b'{"what": "%s"}' % what.encode(), expiration_s=lives_s)
         client.flush()
         consume(client)
-        write_letters(fabric, client, 3)
+        write_letters(fabric, client, 4)
         letters: dict[str, str] = {}
         for message in client.subscribe(LETTERS, bookmark=EPOCH):
             letter = json.loads(message.body)
             letters[letter["what"]] = letter["reason"]
-            if len(letters) == 3:
+            if len(letters) == 4:
                 break
     return [f"{what}: {reason}" for what, reason in sorted(letters.items())]
 

@@ -57,7 +57,12 @@ def test_workers_in_two_regions(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_dead_letters(capsys: pytest.CaptureFixture[str]) -> None:
-    expected = ["bad: forced_expire", "hopeless: max_cancels", "late: time_limit"]
+    expected = [
+        "bad: forced_expire",
+        "hopeless: max_cancels",
+        "late: time_limit",
+        "too much: max_deliveries",
+    ]
     assert said("dead_letters.py", capsys) == expected
 
 

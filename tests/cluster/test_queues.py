@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import transcripts
 from cluster.test_fabric import await_title
+from typed_pages import blocks, typed
 
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
@@ -52,3 +54,26 @@ def test_the_owner_of_a_queue_is_an_actor_that_its_instance_keeps_running(tmp_pa
         assert "theirs again" in fabric.proxied("solo", "work", on=False)
         with pytest.raises(FabricError, match="no distributed queue"):
             fabric.proxied("solo", "nothing")
+
+
+def test_the_two_regions_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/queues.md: its second fabric runs, work that nobody of the one region does is done in
+    the other, and the command of proxied transfer answers as the page shows."""
+    (tmp_path / "two.yaml").write_text(blocks("queues.md", "yaml")[1], encoding="utf-8")
+    declared = Fabric.load(tmp_path / "two.yaml")
+    shown = [each for each in blocks("queues.md", "console") if "queue proxied" in each]
+    with declared.start(tmp_path / "data") as fabric:
+        monkeypatch.setenv("RAYLAY_FABRIC", fabric.name)
+        fabric.wait_connected()
+        with (
+            fabric.sync_client("publisher", group="east") as publisher,
+            fabric.sync_client("worker", group="west") as worker,
+        ):
+            publisher.publish("orders", b"1")
+            publisher.flush()
+            with worker.queue("work") as work:
+                assert next(iter(work)).body == b"1"
+        for step in transcripts.read("".join(f"```console\n{each}```\n" for each in shown)).steps:
+            came = typed(step.command)
+            assert transcripts.matches(step.answer, came), (step.command, came)
+        assert fabric.proxied("west-1", "work", on=False).startswith("queue work: ")

@@ -18,8 +18,9 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import InstanceConfig
 
 PAGE = "queues.md"
-STARTS = ("raylay up ",)
-"""The fabric of the page is one instance here."""
+STARTS = ("raylay up ", "raylay queue proxied ")
+"""The fabric of the page is one instance here; the other one, of two regions, is typed in
+cluster/test_queues.py."""
 
 
 @pytest.fixture(scope="module")
