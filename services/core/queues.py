@@ -19,7 +19,7 @@ from raylay.services.messages.topic_book import QueueTopics
 from raylay.services.messages.topics import TopicKey, TopicRule
 from raylay.services.queues.decisions import Draft
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.door import Flood, QueueDoor
+from raylay.services.queues.door import EARLY_MAX, Flood, QueueDoor
 from raylay.services.queues.records import (
     RANGES_MAX,
     Acknowledgment,
@@ -174,6 +174,15 @@ class QueueState:
                 at = record.sequence
                 refused.append(Refused([(at, at)], error.reason, str(error)))
                 continue
+            if not self._door.lets_in(said):
+                at = record.sequence
+                text = (
+                    f"more than {EARLY_MAX} ranges of acknowledgments wait here for messages of "
+                    f"queue {self._door.definition.name} that have not come: acknowledge only what "
+                    "was delivered here"
+                )
+                refused.append(Refused([(at, at)], "bad_message", text))
+                continue
             counts = self._door.judged(said, run.publisher, now_us)
             if sum(map(len, counts.keys.values())) > RANGES_MAX:
                 at = record.sequence
@@ -193,14 +202,13 @@ class QueueState:
 
     def staged(self, run: Run) -> None:
         """It takes effect when it is committed; who is done with them has room before."""
-        if not self._door.has_owner:
-            return
         for record in iterate_records(run.payload):
             with suppress(RemoteProtocolError):
-                self._door.acknowledging(read_acknowledgment(record.body).keys)
+                self._door.staged(read_acknowledgment(record.body), run.last_txid)
 
     def failed(self, committed_txid: int) -> None:
-        """Nothing was done."""
+        """What was staged behind it is not to come."""
+        self._door.failed(committed_txid)
 
 
 class _Claims:

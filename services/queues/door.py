@@ -11,7 +11,7 @@ live and the journal is written, it is sent or sent back (rules 8 to 10 of queue
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -54,6 +54,11 @@ REMOVED_MAX = 16_384
 counts as one for each 4,096 sequences."""
 SWEPT_AT_ONCE = 4_096
 """Leases that one `tick` looks at."""
+
+
+EARLY_MAX = 200_000
+"""Ranges that an owner remembers of acknowledgments whose messages have not come, 60 to 200 bytes
+each. With more, a client acknowledges nothing here but what is leased here."""
 
 
 class Decided(NamedTuple):
@@ -191,7 +196,13 @@ class QueueDoor:
         """Decisions that were sent back: messages."""
         self.acknowledging: Callable[[Keys], None] = lambda keys: None
         """Told of acknowledgments that are on their way to the disk, for the owner."""
+        self.early_size = 0
+        """Ranges of acknowledgments whose messages have not come, as the owner says."""
         self.has_owner = False
+        self._to_read: deque[tuple[int, int]] = deque()
+        """Transaction ids of acknowledgments that the owner has not read, and ranges of each that
+        are not leased here."""
+        self._unread = 0
         self._incarnation = incarnation
         self._publishers: dict[Consumer, int] = {}
         """Ids under which consumers' clients publish, and acknowledge."""
@@ -223,6 +234,13 @@ class QueueDoor:
     def folded(self, txid: int) -> None:
         """The owner says how far it has folded, though it may have decided nothing."""
         self._removed.forget(txid)
+        while self._to_read and self._to_read[0][0] <= txid:
+            self._unread -= self._to_read.popleft()[1]
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged behind this transaction id comes to the disk."""
+        while self._to_read and self._to_read[-1][0] > committed_txid:
+            self._unread -= self._to_read.pop()[1]
 
     # -- consumers -----------------------------------------------------------------------------
     def subscribed(self, each: Subscribed) -> None:
@@ -338,6 +356,29 @@ class QueueDoor:
             if others:
                 kept[publisher] = _without(ranges, sorted(others))
         return said._replace(keys={each: ranges for each, ranges in kept.items() if ranges})
+
+    def lets_in(self, said: Acknowledgment) -> bool:
+        """Whether an acknowledgment may be journaled: where very many wait for messages that have
+        not come, only what is leased here is known to have come."""
+        return self.early_size + self._unread < EARLY_MAX or not self._elsewhere(said.keys)
+
+    def _elsewhere(self, keys: Keys) -> int:
+        """How many ranges of these are not leased here, wholly or in part."""
+        count = 0
+        for publisher, ranges in keys.items():
+            held = self._held(publisher, ranges)
+            if len(held) < sum(last - first + 1 for first, last in ranges):
+                count += len(_without(ranges, sorted(held)))
+        return count
+
+    def staged(self, said: Acknowledgment, txid: int) -> None:
+        """An acknowledgment is on its way to the disk, under this transaction id."""
+        count = self._elsewhere(said.keys)
+        if count:
+            self._unread += count
+            self._to_read.append((txid, count))
+        if self.has_owner:
+            self.acknowledging(said.keys)
 
     def tick(self, now_us: int) -> None:
         """Forgets leases that are over: some at a time, for there may be very many."""

@@ -43,8 +43,8 @@ class Stretches(Generic[Value]):
     def __iter__(self) -> Iterator[Piece[Value]]:
         return zip(self._firsts, self._lasts, self._values, strict=True)
 
-    def __bool__(self) -> bool:
-        return bool(self._firsts)
+    def __len__(self) -> int:
+        return len(self._firsts)
 
     @property
     def count(self) -> int:
@@ -128,11 +128,13 @@ class Stretches(Generic[Value]):
 class Book(Generic[Value]):
     """Stretches by publisher."""
 
-    __slots__ = ("_counts", "publishers")
+    __slots__ = ("_counts", "publishers", "size")
 
     def __init__(self, counts: Callable[[Value, Value], bool]) -> None:
         self._counts = counts
         self.publishers: dict[int, Stretches[Value]] = {}
+        self.size = 0
+        """What it takes of memory, in ranges of sequences; a publisher counts as one more."""
 
     def __bool__(self) -> bool:
         return bool(self.publishers)
@@ -147,16 +149,22 @@ class Book(Generic[Value]):
         found = self.publishers.get(publisher)
         if found is None:
             found = self.publishers[publisher] = Stretches()
+            self.size += 1
+        self.size -= len(found)
         found.add(first, last, value, self._counts)
+        self.size += len(found)
 
     def take(self, publisher: int, ranges: Iterable[Range]) -> list[Piece[Value]]:
         """Takes these out; what was there of them."""
         stretches = self.publishers.get(publisher)
         if stretches is None:
             return []
+        self.size -= len(stretches)
         found = [piece for first, last in ranges for piece in stretches.take(first, last)]
+        self.size += len(stretches)
         if not stretches:
             del self.publishers[publisher]
+            self.size -= 1
         return found
 
     def missing(self, publisher: int, first: int, last: int) -> list[Range]:
@@ -226,6 +234,11 @@ class EarlyEntries:
         if not self._removals.missing(publisher, sequence, sequence):
             return None
         return self._moves.find(publisher, sequence) or UNKNOWN
+
+    @property
+    def size(self) -> int:
+        """What removals take of memory, in ranges of sequences."""
+        return self._removals.size + self._then[0].size + len(self._came)
 
     def removed(self, publisher: int, ranges: list[Range], txid: int, at_us: int) -> None:
         """These messages have not come, and were removed by the record with this transaction id,

@@ -435,6 +435,11 @@ class QueueMachine(FoldedQueue):
         return self._history.floor_txid
 
     @property
+    def early_size(self) -> int:
+        """What acknowledgments whose messages have not come take of memory, in ranges."""
+        return self._history.early.size
+
+    @property
     def is_ready(self) -> bool:
         """Whether it decides anything."""
         return self._is_ready
@@ -530,6 +535,7 @@ class QueueMachine(FoldedQueue):
             "age_of_oldest_lease_us": self._now_us - since_us if since_us > 0 else 0,
             "drafts": len(self._drafts),
             "deferred_ack_count": self._history.early.removals_waiting,
+            "deferred_ack_ranges": self.early_size,
             "unnamed_owners": len(self._unnamed),
             "overdue": len(self._expirations.overdue),
             "consumers": len(self._consumers),

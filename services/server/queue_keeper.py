@@ -180,6 +180,7 @@ class QueueControl:
                 )
         elif command == "counts":
             self.counts = dict(header.get("counts") or {})
+            self.door.early_size = int(self.counts.get("deferred_ack_ranges") or 0)
             self.door.folded(control.whole(header, "tx"))
         elif command == "answer":
             self._answered(header, body)

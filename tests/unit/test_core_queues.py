@@ -11,6 +11,7 @@ from raylay.services.core.batch import Batch
 from raylay.services.core.queues import Queues
 from raylay.services.core.unfolded import Parts
 from raylay.services.errors import LocalProtocolError
+from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
     Command,
@@ -25,9 +26,12 @@ from raylay.services.messages.records import (
 from raylay.services.messages.stateful import Prepared, Stateful
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
+from raylay.services.queues import door as door_module
 from raylay.services.queues import records
 from raylay.services.queues.decisions import Deliver, Draft, Leased, Subscribed
 from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.rebuilding import Start
 from raylay.services.queues.records import Acknowledgment, Move, Removal, Transfer
 from raylay.services.replication.values import Identity
 
@@ -36,6 +40,17 @@ OWN = Identity("a", "g", 0xA, life=7)
 
 def queues(*definitions: QueueDefinition) -> Queues:
     return Queues(definitions or (QueueDefinition("work", "json"),), OWN)
+
+
+class Nothing:
+    """No message can be read."""
+
+    def tree(self, txid: int) -> None:
+        """None."""
+
+    def around(self, txid: int) -> Surroundings:
+        """Nowhere."""
+        return NOWHERE
 
 
 def removal(tag: int) -> Draft:
@@ -206,6 +221,65 @@ def test_an_owner_is_told_of_acknowledgments_before_they_are_on_disk() -> None:
     door.owner_came(0, 0)
     topics.state.staged(run)
     assert told == [{1: [(1, 2)]}, {2: [(7, 7)]}]
+
+
+def every_second(at: int, ranges: int = 100) -> tuple[int, bytes]:
+    """Of a publisher whose messages never come."""
+    first = 2 * at * ranges
+    return ack(*((666, first + 2 * each + 1) for each in range(ranges)))
+
+
+def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client acknowledges every second message of a publisher that never comes: each is a range
+    of its own, that owners have to remember."""
+    monkeypatch.setattr(door_module, "EARLY_MAX", 1_000)
+    here = queues()
+    (door,) = here.doors.values()
+    (topics,) = here.topics()
+    machine = QueueMachine(door.definition, "a", OWN.incarnation, Nothing(), Start())
+    sizes, refusals, txid = [], 0, 1
+    for at in range(200):
+        prepared = topics.state.prepare(published(every_second(at)), 0)
+        refusals += len(prepared.refused)
+        for run in journaled(prepared.runs, txid):
+            txid = run.last_txid + 1
+            run.flags |= Flag.COMMANDS
+            topics.state.staged(run)
+            # Its owner reads late.
+            machine.fold([run], 0)
+            if not at % 7:
+                door.early_size = machine.early_size
+                door.folded(run.last_txid)
+        sizes.append(machine.early_size)
+    assert refusals > 150
+    # What is refused says why, and nothing of it is journaled.
+    (refused,) = topics.state.prepare(published(every_second(999)), 0).refused
+    assert refused.reason == "bad_message" and "have not come" in refused.text
+    # Each range is there twice: as of now, and as of the floor.
+    assert max(sizes) <= 2 * (1_000 + 100) + 10
+    # Who acknowledges what is delivered here goes on.
+    door.subscribed(Subscribed((1, "s"), "ann", "", 5))
+    door.owner_came(0, 0)
+    door.decide(Deliver((1, "s"), [Leased(3, (7, 5), 9, 0)], 0), 0)
+    assert topics.state.prepare(published(ack((7, 5))), 0).refused == ()
+    assert topics.state.prepare(published(ack((7, 5), (7, 6))), 0).refused
+    # And others when what waited has come.
+    door.early_size = 0
+    door.folded(txid)
+    assert topics.state.prepare(published(ack((7, 6))), 0).refused == ()
+
+
+def test_what_fails_to_be_written_does_not_wait_for_its_messages() -> None:
+    here = queues()
+    (door,) = here.doors.values()
+    (topics,) = here.topics()
+    for at in range(3):
+        (run,) = journaled(topics.state.prepare(published(every_second(at)), 0).runs, 10 + at)
+        topics.state.staged(run)
+    assert door._unread == 300
+    door.folded(10)
+    topics.state.failed(11)
+    assert door._unread == 100
 
 
 def test_it_has_nothing_to_do_behind_the_door() -> None:

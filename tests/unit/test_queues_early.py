@@ -151,3 +151,21 @@ def test_it_is_known_from_where_on_the_journal_says_what_a_message_meets() -> No
     made = EarlyEntries.from_wire(early.to_wire(), 0)
     assert early.arrived(P, [(10, 10)], 0)[2] == 20
     assert made.arrived(P, [(10, 10)], 0)[2] == 0, "before the floor nobody knows"
+
+
+def test_its_size_is_known_at_any_time() -> None:
+    early = EarlyEntries(0)
+    assert early.size == 0
+    early.removed(P, [(1, 1), (3, 3), (5, 9)], 10, 0)
+    early.removed(P + 1, [(1, 5)], 11, 0)
+    # Ranges and publishers as of now, and what came behind the floor.
+    assert early.size == 4 + 2 + 4
+    early.floor_reached(11, [])
+    assert early.size == 2 * (4 + 2)
+    early.removed(P, [(2, 2)], 12, 0)
+    # It became one with the range before it.
+    assert early.size == 2 * (4 + 2) + 1
+    early.arrived(P, [(1, 9)], 0)
+    early.arrived(P + 1, [(1, 5)], 0)
+    early.floor_reached(20, [(P, [(1, 9)]), (P + 1, [(1, 5)])])
+    assert early.size == 0

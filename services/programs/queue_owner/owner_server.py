@@ -41,6 +41,8 @@ REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
 SAVE_S = 1.0
 COUNTS_S = 0.5
+EARLY_SAID = 10_000
+"""Ranges of acknowledgments whose messages have not come: as many more are told of at once."""
 
 
 class _Instance(FramedConnection):
@@ -84,6 +86,8 @@ class OwnerServer:
         self._clock_offset_us = 0
         self._told_txid = 0
         self._saved_txid = -1
+        self._counts_said: dict[str, Any] = {}
+        self._early_said = 0
         self._saving: asyncio.Future[None] | None = None
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -317,6 +321,8 @@ class OwnerServer:
         self._bodies.keep(mine)
         self._folded_txid = runs[-1].last_txid
         self._traces.fold(machine, runs, mine, now_us, self._folded_txid)
+        if abs(machine.early_size - self._early_said) >= EARLY_SAID:
+            self._say_counts(machine)
         return True
 
     def _say(self, decisions: Sequence[object]) -> None:
@@ -386,13 +392,15 @@ class OwnerServer:
         self._instance.send(control.floor(floor_txid))
 
     async def _count_forever(self) -> None:
-        before: dict[str, Any] = {}
         while True:
             await asyncio.sleep(COUNTS_S)
             self._reader.tidy()
-            if self._machine is None:
-                continue
-            counts = self._machine.status()
-            if counts != before:
-                before = counts
-                self._instance.send(control.counts(self._folded_txid, counts))
+            if self._machine is not None:
+                self._say_counts(self._machine)
+
+    def _say_counts(self, machine: QueueMachine) -> None:
+        counts = machine.status()
+        if counts != self._counts_said:
+            self._counts_said = counts
+            self._early_said = machine.early_size
+            self._instance.send(control.counts(self._folded_txid, counts))
