@@ -59,6 +59,9 @@ class FabricBuilder:
         downgrade_age: str | None = None,
         authentication: ModuleLike | None = None,
         entitlement: ModuleLike | None = None,
+        replication_authentication: ModuleLike | None = None,
+        replication_entitlement: ModuleLike | None = None,
+        authenticator: ModuleLike | None = None,
     ) -> None:
         """
         Args:
@@ -77,6 +80,8 @@ class FabricBuilder:
                 on (docs/queues.md).
             authentication, entitlement: modules that say who is let in and what he may do: a name,
                 or `module` and `options` (docs/security.md); default: everybody, everything.
+            replication_authentication, replication_entitlement: the same for links of instances.
+            authenticator: module that says who a link is; default: it says nothing.
             tls: of all transports, and of those who connect to them (docs/security.md).
             downgrade_age: short for `downgrade={"age": …}`.
 
@@ -99,6 +104,9 @@ class FabricBuilder:
             ("lent_links", lent_links),
             ("authentication", authentication),
             ("entitlement", entitlement),
+            ("replication_authentication", replication_authentication),
+            ("replication_entitlement", replication_entitlement),
+            ("authenticator", authenticator),
             ("relocate_after", relocate_after),
             ("tls", tls),
             ("message_types", None if message_types is None else tuple(message_types)),
@@ -261,9 +269,8 @@ class FabricBuilder:
                 (False: it waits for one of `to` to connect), share_connection (a connection that
                 one of them made is used before any is dialled), wide_ip (whether several servers
                 may answer at one address; None: they may where it is one of another fabric), tls,
-                waits
-                and waits_for (beside dialling it takes a connection that another server of the
-                group made).
+                authenticator, waits and waits_for (beside dialling it takes a connection that
+                another server of the group made).
 
         Raises:
             ConfigurationError: a value is wrong.

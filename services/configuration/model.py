@@ -270,6 +270,8 @@ class DestinationSettings(Section):
     no other destination names."""
     tls: TlsChoice = None
     """How it dials. None: as the instance, where whom it dials has TLS."""
+    authenticator: Module | None = None
+    """What its link says of itself. None: as the instance does."""
 
 
 class LogSettings(Section):
@@ -290,6 +292,8 @@ class BootstrapSettings(Section):
     """Which are copied, of those that it journals; none: all."""
     tls: TlsChoice = None
     """How it dials. None: as the instance, where whom it dials has TLS."""
+    authenticator: Module | None = None
+    """What it says of itself. None: as the instance does."""
 
 
 class InstanceSettings(Section):
@@ -329,6 +333,12 @@ class InstanceSettings(Section):
     """Who is let in by its transports for clients. None: as the fabric says."""
     entitlement: Module | None = None
     """What he may do. None: as the fabric says."""
+    replication_authentication: Module | None = None
+    """Which links are let in by its replication transports. None: as the fabric says."""
+    replication_entitlement: Module | None = None
+    """What they may bring. None: as the fabric says."""
+    authenticator: Module | None = None
+    """What it and its links say of themselves to others. None: as the fabric says."""
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
     """Topics with state. None: as the fabric says."""
@@ -391,6 +401,12 @@ class FabricSettings(Section):
     """Who is let in as a client. None: everybody."""
     entitlement: Module | None = None
     """What he may do. None: everything."""
+    replication_authentication: Module | None = None
+    """Which links are let in. None: all."""
+    replication_entitlement: Module | None = None
+    """What they may bring. None: everything."""
+    authenticator: Module | None = None
+    """What instances and their links say of themselves to others. None: nothing."""
     lent_links: bool = True
     """Whether links that have caught up lend their connections to their instances."""
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(

@@ -11,6 +11,11 @@ from pydantic import BeforeValidator, Field
 from raylay.services.configuration.fields import Section
 from raylay.services.security.modules import ModuleConfig
 
+MODULES = (
+    *("authentication", "entitlement"),
+    *("replication_authentication", "replication_entitlement", "authenticator"),
+)
+"""Of a fabric and of an instance."""
 FILES = frozenset(("File", "SecretFile", "PublicKeyFile", "PasswordFileName"))
 """Options that name a file."""
 

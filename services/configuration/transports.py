@@ -62,6 +62,10 @@ class ReplicationTerms(Section):
     """Whether it listens when the instance starts."""
     tls: TlsChoice = None
     """None: the instance's."""
+    authentication: Module | None = None
+    """Which links are let in. None: as the instance's `replication_authentication` says."""
+    entitlement: Module | None = None
+    """What they may bring. None: as the instance's `replication_entitlement` says."""
 
     def terms(self) -> dict[str, Any]:
         """As an instance reads them."""

@@ -47,7 +47,7 @@ from raylay.services.configuration.model import (
     TracingSettings,
 )
 from raylay.services.configuration.queues import QueueSettings
-from raylay.services.configuration.security import Module
+from raylay.services.configuration.security import MODULES, Module
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.transports import (
     FirstReplicationSettings,
@@ -89,6 +89,9 @@ class _InstanceEntry(Section):
     logs: LogSettings | None = None
     authentication: Module | None = None
     entitlement: Module | None = None
+    replication_authentication: Module | None = None
+    replication_entitlement: Module | None = None
+    authenticator: Module | None = None
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
     queues: tuple[QueueSettings, ...] | None = None
@@ -149,6 +152,7 @@ class _LinkEntry(Section):
     waits: bool = False
     waits_for: tuple[str, ...] = ()
     tls: TlsChoice = None
+    authenticator: Module | None = None
 
 
 class _File(Section):
@@ -171,6 +175,9 @@ class _File(Section):
     drills: Literal["refused", "allowed"] = "refused"
     authentication: Module | None = None
     entitlement: Module | None = None
+    replication_authentication: Module | None = None
+    replication_entitlement: Module | None = None
+    authenticator: Module | None = None
     lent_links: bool = True
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
         default=None, alias="relocate_after"
@@ -258,8 +265,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         logs=file.logs,
         client=file.client,
         drills=file.drills,
-        authentication=file.authentication,
-        entitlement=file.entitlement,
+        **{name: getattr(file, name) for name in MODULES},
         lent_links=file.lent_links,
         relocate_after=_as_text(file.relocate_after_ms),
         message_types=file.message_types,
@@ -318,6 +324,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 waits=link.waits,
                 waits_for=link.waits_for,
                 tls=link.tls,
+                authenticator=link.authenticator,
                 origin=place,
             )
         except ConfigurationError as error:

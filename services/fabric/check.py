@@ -18,6 +18,7 @@ from raylay.services.replication.validation import (
     Description,
     DestinationTerms,
 )
+from raylay.services.security.modules import ASKS_NOTHING
 from raylay.services.topology.check import SEVERITIES, Checked, Finding, check, listed
 from raylay.services.topology.members import Member
 from raylay.services.topology.refused import refused_links
@@ -159,6 +160,50 @@ def _wide_ip(settings: FabricSettings) -> list[Finding]:
     return found
 
 
+def _unsaid(settings: FabricSettings) -> list[Finding]:
+    """Links that say nothing of themselves to an instance that asks who they are."""
+    by_address = _by_address(settings)
+    found = []
+    for instance in settings.instances:
+        for destination in instance.destinations:
+            if destination.authenticator or instance.authenticator or settings.authenticator:
+                continue
+            asking = [
+                name
+                for name in _servers(settings, instance, destination, by_address)
+                if _asks(settings, name)
+            ]
+            if not asking:
+                continue
+            where = f"destination {destination.name} of {instance.name}"
+            found.append(
+                Finding(
+                    "warning",
+                    "no_authenticator",
+                    (instance.name, *asking),
+                    "",
+                    f"{where} has no authenticator, and {listed(asking)} asks links who they are: "
+                    "it is not let in",
+                    f"write authenticator at {where}, at {instance.name} or at the fabric",
+                )
+            )
+    return found
+
+
+def _asks(settings: FabricSettings, name: str) -> bool:
+    """Whether an instance of this fabric wants a password or token of links."""
+    for each in settings.instances:
+        if each.name == name:
+            first = each.replication_transport
+            module = (
+                (first.authentication if first is not None else None)
+                or each.replication_authentication
+                or settings.replication_authentication
+            )
+            return module is not None and module.module not in ASKS_NOTHING
+    return False
+
+
 def _servers(
     settings: FabricSettings,
     instance: InstanceSettings,
@@ -206,7 +251,13 @@ def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -
         ]
     checked = check(members)
     checked.findings = sorted(
-        checked.findings + _refused(settings) + _copies_in_circles(settings) + _wide_ip(settings),
+        [
+            *checked.findings,
+            *_refused(settings),
+            *_copies_in_circles(settings),
+            *_wide_ip(settings),
+            *_unsaid(settings),
+        ],
         key=lambda finding: SEVERITIES.index(finding.severity),
     )
     return checked

@@ -31,7 +31,7 @@ from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.record import LeftOver, Move
 from raylay.services.fabric.registry import FABRIC_FILE as FABRIC_FILE
 from raylay.services.fabric.telling import log_options, tracing_options
-from raylay.services.fabric.transports import Transports, client_tls, module
+from raylay.services.fabric.transports import Transports, client_tls, module, modules
 from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
@@ -410,7 +410,6 @@ def instance_config(
     age_ms = journal.retention.age_ms
     excluded = exclusions(settings)
     declared = {each.name for each in settings.instances}
-    directory = Path(record.directory)
     config = InstanceConfig(
         name=instance.name,
         group=instance.group,
@@ -437,8 +436,7 @@ def instance_config(
         client_message_types=instance.message_types,
         client_terms=transports.first(),
         client_transports=transports.more(),
-        authentication=module(instance.authentication or settings.authentication, directory),
-        entitlement=module(instance.entitlement or settings.entitlement, directory),
+        **modules(settings, record.directory, instance),
         replication_host=instance.replication_host or instance.host,
         replication_port=ports.replication,
         replication_advertised=replication_address(record, instance),
@@ -553,6 +551,7 @@ def _bootstrap_config(
         ),
         tuple(TopicRule(topic.name, topic.message_type) for topic in wanted.topics),
         tls=Transports(settings, record.directory, instance).dialling(wanted.tls, wanted.sources),
+        authenticator=module(wanted.authenticator, record.directory),
     )
 
 
@@ -594,4 +593,5 @@ def _destination_config(
         waits=destination.waits,
         waits_for=destination.waits_for,
         tls=tls,
+        authenticator=module(destination.authenticator, record.directory),
     )

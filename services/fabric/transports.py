@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
-from raylay.services.configuration.security import ModuleSettings
-from raylay.services.configuration.transports import INSTANCE_PLACE, ClientTerms, TlsChoice
+from raylay.services.configuration.security import MODULES, ModuleSettings
+from raylay.services.configuration.transports import (
+    INSTANCE_PLACE,
+    ClientTerms,
+    ReplicationTerms,
+    TlsChoice,
+)
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.transport_config import ClientTransportConfig
@@ -16,9 +21,17 @@ from raylay.services.tls.config import TlsConfig
 from raylay.services.tls.files import client_context, server_context
 
 
-def module(settings: ModuleSettings | None, directory: Path) -> ModuleConfig | None:
+def module(settings: ModuleSettings | None, directory: str) -> ModuleConfig | None:
     """What is declared of a module; None: nothing."""
-    return None if settings is None else settings.config(directory)
+    return None if settings is None else settings.config(Path(directory))
+
+
+def modules(settings: FabricSettings, directory: str, instance: InstanceSettings) -> dict[str, Any]:
+    """The modules of an instance, as its configuration has them: its own, else the fabric's."""
+    return {
+        name: module(getattr(instance, name) or getattr(settings, name), directory)
+        for name in MODULES
+    }
 
 
 class Transports:
@@ -31,7 +44,7 @@ class Transports:
     def __init__(self, settings: FabricSettings, directory: str, instance: InstanceSettings):
         self._settings = settings
         self._instance = instance
-        self._directory = Path(directory)
+        self._directory = directory
         self._place = _placing(directory, instance.name)
 
     def first(self) -> ClientTransportConfig | None:
@@ -51,7 +64,7 @@ class Transports:
             for each in self._instance.transports
         )
 
-    def _terms(self, each: ClientTerms) -> dict[str, Any]:
+    def _terms(self, each: ClientTerms | ReplicationTerms) -> dict[str, Any]:
         return {
             **each.terms(),
             "tls": self._serving(each.tls),
@@ -65,14 +78,12 @@ class Transports:
         tls = self._serving(first.tls if first is not None else None)
         if first is None:
             return None if tls is None else ClientTransportConfig("replication", tls=tls)
-        return ClientTransportConfig(first.name, **first.terms(), tls=tls)
+        return ClientTransportConfig(first.name, **self._terms(first))
 
     def more_replication(self) -> tuple[ClientTransportConfig, ...]:
         """The others for other instances."""
         return tuple(
-            ClientTransportConfig(
-                each.name, each.port, each.host, **each.terms(), tls=self._serving(each.tls)
-            )
+            ClientTransportConfig(each.name, each.port, each.host, **self._terms(each))
             for each in self._instance.replication_transports
         )
 

@@ -10,6 +10,12 @@ from raylay.services.errors import ConfigurationError
 SECRET_OPTIONS = frozenset(("Password", "Secret"))
 """Whose values are shown nowhere."""
 HIDDEN = "***"
+ASKS_NOTHING = (
+    "amps-default-authentication-module",
+    "amps-implicit-authentication-module",
+    "certificates",
+)
+"""Authentication modules that want no password or token."""
 
 
 @dataclass(frozen=True, slots=True)

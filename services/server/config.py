@@ -349,15 +349,13 @@ class InstanceConfig:
         for name in _NEW_WHERE_GIVEN:
             if not values[name]:
                 del values[name]
-        for each in (*values["destinations"], values["bootstrap"] or {"authenticator": ""}):
-            if each["authenticator"] is None:
-                del each["authenticator"]
         for each in values["client_transports"]:
             for name in [name for name in _NEW_OF_TRANSPORT if each[name] == _PLAIN[name]]:
                 del each[name]
         for each in (*values["destinations"], values["bootstrap"]):
-            if each is not None and each["tls"] is None:
-                del each["tls"]
+            for name in ("tls", "authenticator") if each is not None else ():
+                if each[name] is None:
+                    del each[name]
         return json.dumps(values, indent=2)
 
     @classmethod

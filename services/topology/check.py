@@ -20,6 +20,7 @@ queues come with those.
     pass_through          warning  PassThrough matches no group, or more groups than it names
     overlap               warning  two destinations of an instance may claim the same server
     bootstrap_circle      warning  instances that have no source to copy from but each other
+    no_authenticator      warning  a link says nothing to a server that asks it (fabric/check.py)
     late_arrivals         note     a message may come behind a later one of its publisher
     wide_ip               note     several servers may answer at an address (fabric/check.py)
 

@@ -77,14 +77,18 @@ instances:
     queues: [{name: own/work, message_type: json, underlying: own}]
     replication_host: 127.0.0.3
     logs: {level: debug}
-    bootstrap: {sources: [A-1], topics: [own]}
+    bootstrap: {sources: [A-1], topics: [own], authenticator: copies}
     message_types: [json]
     tls: {certificate: "{instance}.crt", private_key: /k, ca_file: ca, verify_name: false}
-    replication_transport: {name: back, enabled: false, tls: false}
-    replication_transports: [{name: more, port: 9005, host: 127.0.0.5, enabled: false}]
+    replication_transport: {name: back, enabled: false, tls: false, authentication: passwords}
+    replication_transports:
+      - {name: more, port: 9005, host: 127.0.0.5, enabled: false, entitlement: none}
     client_transport: {name: main, connections_max: 100, enabled: false}
     authentication: {module: passwords, options: {File: who}}
     entitlement: amps-default-entitlement-module
+    replication_authentication: certificates
+    replication_entitlement: {module: http, options: {ResourceURI: "http://h/"}}
+    authenticator: {module: exec, options: {Command: c}}
     transports:
       - name: typed
         port: 9004
@@ -112,6 +116,7 @@ links:
     waits: true
     waits_for: [C]
     tls: {ca_file: /ca, server_name: c.example}
+    authenticator: {module: theirs, options: {PasswordFileName: pw}}
   - {from: C, to: A-1}
 journal: {segment_size: 64MiB}
 downgrade: {age: 5s}
@@ -123,6 +128,9 @@ tls: {certificate: c, private_key: k, protocols: [TLSv1.3], ciphers: HIGH}
 drills: allowed
 authentication: {module: tokens, options: {SecretFile: /s, Audience: 7}}
 entitlement: {module: permissions, options: {File: what}}
+replication_authentication: tokens
+replication_entitlement: permissions
+authenticator: amps-default-authenticator-module
 lent_links: false
 relocate_after: 10m
 """
@@ -155,6 +163,15 @@ def test_every_key_of_a_file_comes_through() -> None:
     assert given is not None and given.config(Path("/f")).options == {"File": "/f/who"}
     assert settings.authentication is not None and settings.entitlement is not None
     assert settings.authentication.options == {"SecretFile": "/s", "Audience": "7"}
+    for name, modules in (
+        ("replication_authentication", ("tokens", "certificates")),
+        ("replication_entitlement", ("permissions", "http")),
+        ("authenticator", ("amps-default-authenticator-module", "exec")),
+    ):
+        found = getattr(settings, name), getattr(settings.instance("C"), name)
+        assert tuple(each.module for each in found) == modules
+    there = settings.instance("A-1").destinations[-1].authenticator
+    assert there is not None and there.config(Path("/f")).options == {"PasswordFileName": "/f/pw"}
     assert settings.instance("C").message_types == ("json",)
     (pipes,) = settings.types_of(settings.instance("C"))
     assert (pipes.name, pipes.kind, pipes.options) == ("pipes", "fix", {"field_separator": 124})

@@ -9,9 +9,11 @@ import pytest
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
+from raylay.services.fabric.check import check_settings
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.config import InstanceConfig
+from raylay.services.server.bootstrap_config import BootstrapConfig
+from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 FILE = """
 fabric: guarded
@@ -42,6 +44,70 @@ def test_the_nearest_module_counts(tmp_path: Path) -> None:
     assert inside.entitlement is None, "that of the instance"
 
 
+LINKS = """
+fabric: linked
+replication_authentication: {module: passwords, options: {File: who}}
+authenticator: {module: exec, options: {Command: say}}
+instances:
+  a:
+    bootstrap: {sources: [b], authenticator: copies}
+    replication_entitlement: none
+    replication_transport: {authentication: certificates}
+    replication_transports: [{name: more, entitlement: amps-default-entitlement-module}]
+  b: {authenticator: {module: exec, options: {Command: as b}}}
+links:
+  - {from: a, to: b, authenticator: {module: theirs, options: {PasswordFileName: pw}}}
+  - {from: b, to: a}
+"""
+
+
+def test_the_nearest_module_counts_of_links_too(tmp_path: Path) -> None:
+    settings = parse(LINKS)
+    record = record_of(settings, tmp_path)
+    a, b = (instance_config(settings, record, each) for each in settings.instances)
+    hashes = ModuleConfig("passwords", {"File": str(tmp_path / "who")})
+    for config in (a, b):
+        assert config.replication_authentication == hashes and config.authentication is None
+    assert a.replication_entitlement == ModuleConfig("none") and b.replication_entitlement is None
+    first, more = a.for_instances()
+    assert first.authentication == ModuleConfig("certificates") and first.entitlement is None
+    assert more.entitlement == ModuleConfig("amps-default-entitlement-module")
+    theirs = ModuleConfig("theirs", {"PasswordFileName": str(tmp_path / "pw")})
+    own = ModuleConfig("exec", {"Command": "say"})
+    (to_b,) = a.destinations
+    assert to_b.authenticator == theirs and a.authenticator == own
+    assert a.authenticator_at(to_b.addresses[0]) == theirs
+    assert a.authenticator_at("elsewhere:1") == own, "as the instance says"
+    assert b.destinations[0].authenticator is None, "as the instance says"
+    assert b.authenticator == ModuleConfig("exec", {"Command": "as b"})
+    assert a.bootstrap is not None and a.bootstrap.authenticator == ModuleConfig("copies")
+    for config in (a, b):
+        assert InstanceConfig.from_json(config.to_json()) == config
+
+
+ASKING = "fabric: f\nregions: {r: 2}\nreplication_authentication: {module: passwords}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        (ASKING, 2),
+        (ASKING + "authenticator: exec\n", 0),
+        (ASKING + "instances: {r-1: {authenticator: exec}}\n", 1),
+        (ASKING.replace("passwords", "certificates"), 0),
+        (ASKING.replace("passwords", "amps-default-authentication-module"), 0),
+        ("fabric: f\nregions: {r: 2}\n", 0),
+    ],
+)
+def test_links_that_have_nothing_to_say_where_they_are_asked(text: str, warned: int) -> None:
+    found = [
+        each for each in check_settings(parse(text)).findings if each.kind == "no_authenticator"
+    ]
+    assert len(found) == warned and all(each.severity == "warning" for each in found)
+    for each in found:
+        assert f"destination {each.instances[1]} of {each.instances[0]}" in each.repair
+
+
 def test_it_lies_in_the_data_directory(tmp_path: Path) -> None:
     for config in configs(tmp_path).values():
         assert InstanceConfig.from_json(config.to_json()) == config
@@ -49,7 +115,12 @@ def test_it_lies_in_the_data_directory(tmp_path: Path) -> None:
 
 def test_what_is_not_said_is_not_written() -> None:
     text = InstanceConfig("a", "g").to_json()
-    assert "authentication" not in text and "entitlement" not in text
+    assert "authentica" not in text and "entitlement" not in text
+    to = DestinationConfig("b", "g", addresses=("b:1",))
+    text = InstanceConfig(
+        "a", "g", destinations=(to,), bootstrap=BootstrapConfig(("b:1",))
+    ).to_json()
+    assert "authentica" not in text
 
 
 def test_secrets_are_not_in_what_is_shown() -> None:
