@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 
@@ -81,6 +82,7 @@ class SharedQueue(NamedTuple):
         instances: that have it.
         first_owner: of all its messages; empty: the instance that took the publish.
         is_at_most_once: a message is sent once at most, and has left the queue before.
+        barriers: messages that each instance sends to all its consumers.
     """
 
     name: str
@@ -88,3 +90,4 @@ class SharedQueue(NamedTuple):
     instances: tuple[str, ...]
     first_owner: str = ""
     is_at_most_once: bool = False
+    barriers: Collection[tuple[int, int]] = frozenset()

@@ -259,9 +259,9 @@ class FoldedQueue:
             for sequence in range(first, last + 1)
         }
         for coming in self._entrance.each(run):
-            if coming.sequence in left:
-                # Each instance sends a barrier by itself.
-                if self._definition.is_distributed and not coming.is_barrier:
+            # Each instance sends a barrier by itself, whatever was said of it elsewhere.
+            if coming.sequence in left and not coming.is_barrier:
+                if self._definition.is_distributed:
                     self._again.removed(run.publisher, coming.sequence)
                 continue
             register = registers.get(coming.sequence, initial)
@@ -338,7 +338,10 @@ class FoldedQueue:
             early: list[Range] = []
             within = Within(known) if known else None
             for first, last in ranges:
-                found = within.find(first, last) if within is not None else ()
+                found: Sequence[Message] = within.find(first, last) if within is not None else ()
+                if self._barriers and not reason:
+                    # Who was sent one may acknowledge it; other instances are still to send it.
+                    found = [message for message in found if not message.is_barrier]
                 for message in found:
                     assert known is not None
                     del known[message.sequence]

@@ -1446,6 +1446,7 @@ class Instance:
             )
             if transient:
                 world.probes["transient publish"] += 1
+            self.queues.watch.staged(effects)
             self.perform(effects)
         elif command == "publish":
             self._publish_unnumbered(session, header["cid"], header["t"], body)

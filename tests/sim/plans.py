@@ -14,6 +14,7 @@ from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import Occasion
 from sim import filtering
 from sim.client import Part
+from sim.queue_watch import BARRIER_SORT, PRIORITY_SORT
 from sim.queues import SimQueues
 from sim.world import Timing
 
@@ -541,6 +542,7 @@ def _beside(seed: int, plan: Plan) -> None:
     plan.deletes = deletes and not plan.stateful and not plan.twins and not sees
     _queue(random.Random(f"queues {seed}"), plan)
     if plan.queues is not None:
+        _queue_features(random.Random(f"queue features {seed}"), plan, plan.queues)
         _lose_a_region(random.Random(f"queues lost {seed}"), plan)
 
 
@@ -589,6 +591,31 @@ def _queue(rng: random.Random, plan: Plan) -> None:
         found.owner_crashes.append((rng.randint(20, plan.end_ms), rng.choice(at)))
     plan.script.sort(key=lambda step: step[:2])
     plan.queues, plan.deletes = found, False
+
+
+def _queue_features(rng: random.Random, plan: Plan, found: SimQueues) -> None:
+    """What a queue may promise besides."""
+    is_leased = not found.definition.at_most_once
+    changes: dict[str, Any] = {}
+    what = rng.random()
+    if what < 0.25 and is_leased:
+        changes["priority"] = f"/sort{PRIORITY_SORT}"
+    elif what < 0.45 and not plan.stateful:
+        # Where topics have a state, two instances may take in other contents for one message.
+        changes["barrier"] = f"/sort{BARRIER_SORT} = 1"
+    if rng.random() < 0.3 and is_leased:
+        changes["strict"] = True
+    if rng.random() < 0.25:
+        changes["expiration_us"] = rng.choice((60_000, 400_000, 1_500_000))
+    if rng.random() < 0.2 and is_leased:
+        changes["deliveries_max"] = rng.choice((1, 2, 4))
+    if rng.random() < 0.2 and is_leased:
+        changes["cancels_max"] = rng.choice((1, 2))
+    found.definition = replace(found.definition, **changes)
+    if rng.random() < 0.3 and found.definition.kind != "local":
+        for _ in range(rng.randint(1, 2)):
+            at_ms, for_ms = rng.randint(20, plan.end_ms), rng.choice((50, 300, 1_000))
+            found.takeovers.append((at_ms, rng.choice(found.instances), for_ms))
 
 
 def _lose_a_region(rng: random.Random, plan: Plan) -> None:

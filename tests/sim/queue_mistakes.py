@@ -10,10 +10,11 @@ from raylay.services.core.queues import Queues
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Run
 from raylay.services.queues.decisions import Deliver, Leased, Send, Wanted
+from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import Asked, Beginning, Decided, QueueDoor
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.rebuilding import Snapshot
-from raylay.services.queues.records import Keys
+from raylay.services.queues.records import Acknowledgment, Keys
 from raylay.services.queues.register import Register
 from raylay.services.queues.values import AVAILABLE, FROZEN, Message
 from sim.queues import Keeper, Owner, QueueMachines
@@ -113,6 +114,54 @@ class KeepsWhatItLacks(QueueMachine):
         pass
 
 
+class TakesOverUnasked(QueueMachine):
+    """What is of others is claimed by who asks, though nobody has told it to (rule 13)."""
+
+    __slots__ = ()
+
+    def _may_claim(self, message: Message) -> bool:
+        return True
+
+
+class AcknowledgesBarriers(QueueMachine):
+    """Whom a barrier was sent to here takes it from those elsewhere."""
+
+    __slots__ = ()
+
+    def _remove(self, keys: Keys, txid: int, run: Run, reason: str) -> None:
+        super()._remove(keys, txid, run, reason or "left")
+
+
+class ExpiresNothing(QueueMachine):
+    """What waits too long stays."""
+
+    __slots__ = ()
+
+    def _expire(self, message: Message) -> None:
+        pass
+
+
+class CountsNoTries(QueueMachine):
+    """Nothing is delivered too often."""
+
+    __slots__ = ()
+
+    def _end_lease(self, message: Message, **how: Any) -> None:
+        super()._end_lease(message)
+
+
+def _without(**changes: Any) -> type[QueueMachine]:
+    class Without(QueueMachine):
+        """Of another definition."""
+
+        __slots__ = ()
+
+        def __init__(self, definition: QueueDefinition, *arguments: Any, **named: Any) -> None:
+            super().__init__(replace(definition, **changes), *arguments, **named)
+
+    return Without
+
+
 class ClaimsNothing(Queues):
     """What is sent again is taken as if it were new (rule 3)."""
 
@@ -145,6 +194,13 @@ class TrustingDoor(QueueDoor):
         publisher, sequence = each.key
         of = self._leases.setdefault(publisher, {})
         of[sequence] = decision.consumer, each.number, each.until_us
+
+
+class LenientDoor(QueueDoor):
+    """Takes what anybody acknowledges, though leasing is strict (rule 6)."""
+
+    def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
+        return said
 
 
 class ForgettingDoor(QueueDoor):
@@ -233,6 +289,38 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
     "queue: keeps what it lacks": (
         QueueMachines(machine=KeepsWhatItLacks),
         frozenset(("queue consumed",)),
+    ),
+    "queue: takes over unasked": (
+        QueueMachines(machine=TakesOverUnasked),
+        frozenset(("queue ownership",)),
+    ),
+    "queue: acknowledges barriers": (
+        QueueMachines(machine=AcknowledgesBarriers),
+        frozenset(("queue barrier",)),
+    ),
+    "queue: barriers are overtaken": (
+        QueueMachines(machine=_without(barrier="")),
+        frozenset(("queue barrier",)),
+    ),
+    "queue: forgets priorities": (
+        QueueMachines(machine=_without(priority="")),
+        frozenset(("queue priority",)),
+    ),
+    "queue: expires nothing": (
+        QueueMachines(machine=ExpiresNothing),
+        frozenset(("queue expiry",)),
+    ),
+    "queue: expires early": (
+        QueueMachines(machine=_without(expiration_us=10_000)),
+        frozenset(("queue expiry",)),
+    ),
+    "queue: counts no tries": (
+        QueueMachines(machine=CountsNoTries),
+        frozenset(("queue tries",)),
+    ),
+    "queue: lenient door": (
+        QueueMachines(queues=_with_door(LenientDoor)),
+        frozenset(("queue strict",)),
     ),
     "queue: claims nothing": (
         QueueMachines(queues=ClaimsNothing),

@@ -7,6 +7,7 @@ world with queues draws besides comes from a generator of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ from raylay.services.queues.rebuilding import Snapshot, Start
 from raylay.services.queues.records import Keys
 from raylay.services.queues.values import AVAILABLE
 from raylay.storage.queue import MemoryQueueStore, StoredQueue
+from sim.queue_watch import BARRIER_SORT, Watch, is_of_sort
 from sim.sow import Words
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ TAKEN_AT_ONCE = 8
 SAVE_US = (20_000, 150_000)
 SAVE_FAILS = 0.1
 LOCAL_US = (10, 300)
+TAKEN_OVER_LATE_US = 2_000_000
+"""So long after its time a claim may still come to a disk."""
 START_US = (500, 20_000)
 """Of an owner's process."""
 
@@ -72,18 +76,24 @@ class SimQueues:
         definition: of the one queue that there is.
         instances: that have it.
         consumers: (name, servers, group, filter, backlog) of each.
-        script: (time in milliseconds, name of the instance) of owners that crash.
+        owner_crashes: (time in milliseconds, name of the instance) of owners that crash.
+        takeovers: (time in milliseconds, name of an instance, milliseconds) that takes messages of
+            instances over that it cannot reach.
+        barriers: messages that are some, as they are journaled.
     """
 
     definition: QueueDefinition
     instances: tuple[str, ...]
     consumers: list[tuple[str, list[str], str, str, int]] = field(default_factory=list)
     owner_crashes: list[tuple[int, str]] = field(default_factory=list)
+    takeovers: list[tuple[int, str, int]] = field(default_factory=list)
+    barriers: set[tuple[int, int]] = field(default_factory=set)
 
     def shared(self) -> SharedQueue:
         """For the laws."""
         of = self.definition
-        return SharedQueue(of.name, of.topic, self.instances, of.initial_owner, of.at_most_once)
+        what = of.name, of.topic, self.instances, of.initial_owner, of.at_most_once
+        return SharedQueue(*what, self.barriers)
 
 
 class Line:
@@ -133,6 +143,8 @@ class Owner:
         self.machine: QueueMachine | None = None
         self.read_txid = self.told_txid = 0
         self._is_due = False
+        self.is_proxied = False
+        self.decisions: Counter[tuple[int, int]] = Counter()
         self.store = keeper.instance.disk.queue_stores.setdefault(
             self.definition.stored_as, MemoryQueueStore()
         )
@@ -194,6 +206,9 @@ class Owner:
         if not self.alive or machine is None:
             return
         now_us = world.now_us
+        if self.is_proxied or self.keeper.is_proxied:
+            self.is_proxied = self.keeper.is_proxied
+            machine.proxied(self.is_proxied, self.keeper.reachable())
         runs = [
             run
             for run in self.instance.journal.read(self.read_txid, world.queue_rng.randint(1, 2_000))
@@ -204,6 +219,7 @@ class Owner:
             self.read_txid = runs[-1].last_txid
         machine.tick(now_us)
         said = machine.take(now_us, TAKEN_AT_ONCE)
+        self.keeper.watch.decided(self, said)
         for decision in said:
             self.outbox.send(self.keeper.decided, self, decision)
         if (runs and self.read_txid < self.told_txid) or any(
@@ -266,6 +282,7 @@ class Keeper:
         self.owners: dict[str, Owner] = {}
         self.floors: dict[str, int] = {}
         self.names: dict[int, str] = {}
+        self.watch = Watch(self)
         self._is_authoring = False
 
     def run(self) -> None:
@@ -323,6 +340,7 @@ class Keeper:
         if isinstance(decision, Deliver | Send):
             self._deliver(owner, decision)
         elif isinstance(decision, Draft):
+            self.watch.drafted(owner, decision)
             self.queues.draft(self.door(owner), decision, world.now_us)
             if decision.command == Command.TRANSFER:
                 world.probes["queue transfer granted"] += 1
@@ -349,7 +367,10 @@ class Keeper:
             of = instance.name, owner.definition.name, session.client, session.number
             world.log(QueueDelivered(world.now_us, *of, keys, until_us, is_sent))
             session.connection.send(1, ({"c": "queue", "sub": consumer[1], "keys": keys}, b""))
+            if not is_sent:
+                self.watch.leased(session.client_name, consumer[0], decided.send)
         if decided.bounced:
+            self.watch.bounced.update(key for key, _ in decided.bounced)
             world.probes["queue decision bounced"] += 1
             owner.inbox.send(owner.hear, "bounced", consumer, decided.bounced)
 
@@ -388,6 +409,16 @@ class Keeper:
             self.names |= names
             self.tell("named", dict(names))
 
+    @property
+    def is_proxied(self) -> bool:
+        """Whether it takes messages over of those that it cannot reach."""
+        return self.world.takes_over(self.instance.disk.member.name)
+
+    def reachable(self) -> frozenset[str]:
+        """Names of the instances that its links are connected to."""
+        links = self.instance.links.values()
+        return frozenset(link.server for link in links if link.machine.is_connected and link.server)
+
     # -- requests ----------------------------------------------------------------------------
     def _pass_on(self, asked: Asked) -> None:
         for link in self.instance.links.values():
@@ -410,6 +441,7 @@ class Keeper:
         if not self.instance.alive:
             return
         self.queues.fold(batch)
+        self.watch.folded(batch.runs)
         for owner in self.owners.values():
             owner.inbox.send(owner.told, batch.last_txid)
         if all(door.is_heralded for door in self.queues.doors.values()):
@@ -437,6 +469,7 @@ class Keeper:
 
     def session_left(self, session: int) -> None:
         """A client is gone, or wants no more."""
+        self.watch.left(session)
         for door in self.queues.doors.values():
             for consumer in door.session_left(session):
                 now_us, name = self.world.now_us, door.definition.name
@@ -451,6 +484,7 @@ class Keeper:
         for consumer, leases in door.cancelled(session, keys).items():
             of = self.instance.name, topic, session, tuple(key for key, _ in leases)
             self.world.log(QueueReturned(self.world.now_us, *of))
+            self.watch.cancelled(key for key, _ in leases)
             self.world.probes["queue messages given back"] += 1
             self.tell("cancelled", consumer, leases)
 
@@ -472,6 +506,8 @@ class Keeper:
             machine = owner.machine
             if machine is None:
                 continue
+            if not is_last:
+                self.watch.rests(owner)
             self.world.probes["queue lease ended"] += machine.status()["expired_leases"]
             registers = tuple((*key, *each) for key, each in machine.registers().items())
             stuck = tuple(each.key for each in machine.found() if each.state != AVAILABLE)
@@ -496,7 +532,13 @@ def log_recorded(disk: Disk, run: Run) -> None:
     """Tells the history what a queue's records say that are on a disk."""
     world = disk.world
     plan = world.queues
-    if plan is None or run.kind != Kind.RECORDS or not run.flags & Flag.COMMANDS:
+    if plan is None or run.kind != Kind.RECORDS:
+        return
+    if plan.definition.barrier and run.topic.decode() == plan.definition.topic:
+        for record in iterate_records(run.payload):
+            if is_of_sort(record.body, BARRIER_SORT):
+                plan.barriers.add((record.publisher, record.sequence))
+    if not run.flags & Flag.COMMANDS:
         return
     if run.topic.decode() != plan.definition.name or disk.member.name not in plan.instances:
         return
@@ -507,6 +549,7 @@ def log_recorded(disk: Disk, run: Run) -> None:
         if record.command == Command.TRANSFER:
             moves = _moves(record.body)
             is_claim = not said["tag"] and bool(moves)
+            is_claim |= world.takes_over(said["by"], TAKEN_OVER_LATE_US)
             world.probes["queue claim"] += is_claim
             world.log(QueueRecorded(now_us, *of, "transfer", (), moves, is_claim))
         elif record.command == Command.QUEUE_ACKNOWLEDGMENT:
@@ -517,6 +560,8 @@ def log_recorded(disk: Disk, run: Run) -> None:
         else:
             if said["why"] == "left":
                 world.probes["queue removal said again"] += 1
+            if said["why"] == "barrier" and said["by"] != disk.member.name:
+                continue  # Each instance sends it by itself.
             world.log(QueueRecorded(now_us, *of, said["why"], _expanded(said["gone"])))
 
 

@@ -41,7 +41,12 @@ PROBES = (
     "queue owner crashed",
     "queue owner crashed between decision and commit",
     "queue owner told of live leases",
+    "queue acknowledged under strict leasing",
     "queue removal said again",
+    "queue removal: barrier",
+    "queue removal: max_cancels",
+    "queue removal: max_deliveries",
+    "queue removal: time_limit",
     "queue request passed on by a third instance",
     "queue transfer granted",
     "connection lent",
@@ -259,7 +264,8 @@ def run_seed(seed: int, machines: Machines | None = None) -> Result:
         world = execute(plan, seed, machines)
         history = world.finish()
         result.probes, result.steps = world.probes, world.steps
-        for violation in checkers.check_all(history):
+        faults = (checkers.Violation(law, text) for law, text in world.queue_faults[:20])
+        for violation in (*faults, *checkers.check_all(history)):
             (result.separate if violation.separate else result.violations).append(violation)
     except Exception:
         result.violations.append(checkers.Violation("crash", traceback.format_exc(limit=-6)))

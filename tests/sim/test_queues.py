@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -25,6 +26,7 @@ from raylay.services.drills.queue_history import (
 )
 from sim import plans
 from sim.plans import QUEUE, TOPICS
+from sim.queues import SimQueues
 
 A, B, P = 0xA, 0xB, 0x99
 LEASE_US = 100
@@ -67,9 +69,14 @@ def begun() -> list[Operation]:
     ]
 
 
-def laws(*operations: Operation, at_most_once: bool = False, first_owner: str = "") -> set[str]:
+def laws(
+    *operations: Operation,
+    at_most_once: bool = False,
+    first_owner: str = "",
+    barriers: tuple[tuple[int, int], ...] = (),
+) -> set[str]:
     history = History(plans.mesh(2), [*begun(), *operations])
-    of = SharedQueue(QUEUE, TOPICS[0], ("a", "b"), first_owner, at_most_once)
+    of = SharedQueue(QUEUE, TOPICS[0], ("a", "b"), first_owner, at_most_once, barriers)
     history.queues = (of,)
     return {found.law for found in checkers.queues(history)}
 
@@ -159,8 +166,44 @@ def test_nothing_leaves_that_nobody_was_given() -> None:
     assert not laws(recorded(20, "a", "sent"), at_most_once=True)
 
 
+def test_what_leaves_undone_may_have_been_given_to_nobody() -> None:
+    for why in ("time_limit", "max_cancels", "max_deliveries", "expire"):
+        assert not laws(recorded(20, "a", why))
+
+
+def test_nothing_overtakes_a_barrier_and_each_instance_sends_it_by_itself() -> None:
+    behind = P, 2
+    second = Journaled(5, "a", A, 5, P, (2,), TOPICS[0], (), "g", False, False)
+    sent = [delivered(30, name, is_sent=True) for name in "ab"]
+    gone = recorded(25, "a", "barrier"), recorded(26, "b", "barrier")
+    assert not laws(*gone, *sent, recorded(31, "a"), barriers=(KEY,))
+    assert laws(*sent, recorded(31, "a"), barriers=(KEY,)) == {"queue barrier"}
+    assert laws(recorded(20, "a"), sent[0], barriers=(KEY,)) == {"queue barrier"}, (
+        "an ack is no turn"
+    )
+    overtaking = delivered(40, "a")._replace(keys=(behind,))  # type: ignore[union-attr]
+    assert laws(second, overtaking, barriers=(KEY,)) == {"queue barrier"}
+    assert not laws(second, gone[0], sent[0], overtaking, barriers=(KEY,))
+    early = delivered(40, "a", is_sent=True)._replace(keys=(behind,))  # type: ignore[union-attr]
+    left = recorded(30, "a", "barrier")._replace(keys=(behind,))
+    assert laws(second, left, early, barriers=(behind,)) == {"queue barrier"}
+
+
+@cache
+def with_queues() -> list[SimQueues]:
+    """Of the first seeds."""
+    return [plan.queues for plan in map(plans.draw, range(600)) if plan.queues is not None]
+
+
+def test_some_seeds_have_all_that_queues_may_promise() -> None:
+    found = with_queues()
+    for name in ("strict", "priority", "barrier", "expiration_us", "deliveries_max", "cancels_max"):
+        assert any(getattr(each.definition, name) for each in found), name
+    assert any(each.takeovers for each in found)
+
+
 def test_some_seeds_have_queues_of_each_kind() -> None:
-    found = [plan.queues for plan in map(plans.draw, range(600)) if plan.queues is not None]
+    found = with_queues()
     assert {each.definition.kind for each in found} == {"queue", "local", "group_local"}
     assert len(found) < 60, "they take longer than others"
 

@@ -266,6 +266,8 @@ class World:
 
     def _begin(self) -> None:
         """All instances start, on empty disks."""
+        self.queue_faults: list[tuple[str, str]] = []
+        """Law and text, of what a queue's owner or door did that it must not."""
         for member in self.topology.members.values():
             self.disks[member.name] = Disk(self, member)
         for name, disk in self.disks.items():
@@ -528,6 +530,14 @@ class World:
             return ()
         found = {each.sequence: each.digest for each in iterate_records(run.payload)}
         return tuple(found[sequence] for sequence in sequences)
+
+    def takes_over(self, name: str, late_us: int = 0) -> bool:
+        """Whether an instance is told to take messages over of those that it cannot reach."""
+        return self.queues is not None and any(
+            at_ms * 1_000 <= self.now_us <= (at_ms + for_ms) * 1_000 + late_us
+            for at_ms, each, for_ms in self.queues.takeovers
+            if each == name
+        )
 
     def contents_of(self, run: Run, sequences: tuple[int, ...]) -> tuple[str, ...]:
         """What content filters see of a run's records, where there are any."""

@@ -810,11 +810,11 @@ def test_who_takes_messages_over_lets_go_of_those_that_it_does_not_have() -> Non
 
 
 def test_an_acknowledgment_that_came_before_its_message_is_said_behind_it() -> None:
-    here = Instance(queue(barrier="/b = 1"))
+    here = Instance()
     here.ack(1, 3)
-    here.publish(1, 3, bodies=[{}, {}, {"b": 1}])
+    here.publish(1, 2)
     draft = the_draft(here.take())
-    assert read_removal(draft.body)[2:] == ({P: [(1, 2)]}, "left"), "of a barrier nobody says it"
+    assert read_removal(draft.body)[2:] == ({P: [(1, 2)]}, "left")
     here.machine.failed([draft.tag], here.machine.folded_txid)
     draft = the_draft(here.take())
     here.write([draft])
@@ -1039,3 +1039,20 @@ def test_status_counts() -> None:
         "is_ready": True,
     }
     assert {name: said[name] for name in expected} == expected
+
+
+def test_who_was_sent_a_barrier_and_acknowledges_it_takes_it_from_nobody() -> None:
+    here = Instance(queue(barrier="/b = 1"))
+    here.join()
+    here.ack(1)
+    here.publish(1, 1, path=(B,), bodies=[{"b": 1}])
+    here.ack(1, path=(B,))
+    assert here.machine.depth == 1
+    here.write(here.take())
+    assert delivered(here.take()) == {ONE: [1]}
+    here.ack(1)
+    assert here.machine.depth == 0
+    # It may be expired, everywhere.
+    here.publish(2, 2, bodies=[{"b": 1}])
+    here.ack(2, how="expire")
+    assert here.machine.depth == 0

@@ -30,6 +30,7 @@ from raylay.services.drills.verdicts import VIOLATIONS_MAX, Key, Violation, at, 
 
 Register = tuple[int, str]
 """Generation and owner."""
+EXPIRED = frozenset(("expire", "time_limit", "max_cancels", "max_deliveries"))
 Taken = tuple[int, str, int]
 """Session, client and end of a lease."""
 
@@ -70,6 +71,8 @@ class _Replay:
     def __init__(self, of: SharedQueue) -> None:
         self._queue = of
         self._journals: dict[str, _Journal] = {name: _Journal() for name in of.instances}
+        self._expired: set[Key] = set()
+        """Messages that left undone: nobody may have been given them."""
         self._bearers: dict[int, str] = {}
         self._unsure: set[Key] = set()
         """Messages that several instances may deliver: they were given to a second instance, or a
@@ -151,8 +154,14 @@ class _Replay:
         journal = self._journals.get(operation.instance)
         if journal is None or operation.queue != self._queue.name:
             return
-        journal.gone.update(operation.keys)
-        for key in operation.keys:
+        keys = operation.keys
+        if operation.why == "ack" and self._queue.barriers:
+            # Each instance has its own turn to send one.
+            keys = tuple(key for key in keys if key not in self._queue.barriers)
+        journal.gone.update(keys)
+        if operation.why in EXPIRED:
+            self._expired.update(keys)
+        for key in keys:
             journal.leases.pop(key, None)
         for publisher, sequence, generation, owner in operation.moves:
             key = publisher, sequence
@@ -171,6 +180,9 @@ class _Replay:
             if key not in journal.messages:
                 self._find("queue ownership", now_us, f"{what}, which it does not have")
                 continue
+            self._in_turn(journal, key, now_us, what)
+            if key in self._queue.barriers:
+                continue
             if operation.is_sent:
                 if key not in journal.gone:
                     self._find("queue at most once", now_us, f"{what}: it is still in the queue")
@@ -183,6 +195,21 @@ class _Replay:
                 self._owned(journal, key, operation, what)
             if not operation.is_sent:
                 self._leased(journal, key, operation, what)
+
+    def _in_turn(self, journal: _Journal, key: Key, now_us: int, what: str) -> None:
+        """Nothing overtakes a barrier, and it overtakes nothing."""
+        barriers = self._queue.barriers
+        if not barriers:
+            return
+        is_barrier = key in barriers
+        for before in journal.messages:
+            if before == key:
+                break
+            if (is_barrier or before in barriers) and before not in journal.gone:
+                self._find("queue barrier", now_us, f"{what}: {named(before)} is before it")
+                break
+        if is_barrier and key not in journal.gone:
+            self._find("queue barrier", now_us, f"{what}: it is still in the queue")
 
     def _owned(self, journal: _Journal, key: Key, operation: QueueDelivered, what: str) -> None:
         register = journal.register(key)
@@ -240,6 +267,8 @@ class _Replay:
                 if key in has:
                     every[key][name] = found.get(key)
         for key, views in every.items():
+            if key in self._queue.barriers:
+                continue  # Some have sent it, and in others it waits for its turn.
             if len(set(views.values())) > 1:
                 said = ", ".join(f"{name} {view}" for name, view in sorted(views.items()))
                 self.found.append(Violation("queue agreement", f"{named(key)}: {said}"))
@@ -250,8 +279,9 @@ class _Replay:
         if self._queue.is_at_most_once:
             return
         for name, journal in self._journals.items():
+            excused = self._delivered | self._expired | set(self._queue.barriers)
             for key in self._acked & journal.gone & journal.messages.keys():
-                if key not in self._delivered:
+                if key not in excused:
                     text = f"{name} has let {named(key)} go, and nobody was given it"
                     self.found.append(Violation("queue acknowledged", text))
 
@@ -267,6 +297,8 @@ def queues(history: History) -> list[Violation]:
     at most once   what is sent has left the queue, and is sent once
     journal        a queue holds what follows from its instance's journal
     agreement      at rest all instances hold the same messages, each of the same owner
+    barrier        where a barrier is not gone, nothing behind it is delivered, and it waits for all
+                   before it
     stuck          nothing is kept from everybody
     consumed       in the end everything is
     acknowledged   nothing leaves that nobody was given
