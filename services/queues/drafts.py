@@ -130,9 +130,9 @@ class Drafts:
         """Says whose messages are, as this instance knows: it freezes nothing."""
         self._said(Transfer(self._name, self.number(), moves), why).moves = moves
 
-    def say_gone(self, keys: Keys) -> None:
+    def say_gone(self, keys: Keys, why: str) -> None:
         """Says that these have left the queue, as this instance knows."""
-        drafted = Drafted(self.number(), AGAIN)
+        drafted = Drafted(self.number(), why)
         drafted.gone = keys
         self._out[drafted.tag] = drafted
         body = pack_removal(Removal(self._name, drafted.tag, keys, "left"))

@@ -4,7 +4,8 @@ not have them, or others know of them what it does not (rule 15 of queues).
 An instance that lost its disk owns what its former life took in, and may not get it back: whoever
 has it is asked for it in vain. It cannot deliver what it does not have, so it lets it go. And it
 may have been made owner by a record that never came here, or know of a later one that never came
-there: records of a lost disk, too, may have come to some only.
+there: records of a lost disk, too, may have come to some only, and a message may come back to an
+empty disk from where its acknowledgment does not.
 """
 
 from __future__ import annotations
@@ -73,12 +74,14 @@ class Answer(NamedTuple):
         messages: those of them that are here: they are to be frozen.
         absent: those that are not, and are to be frozen when they come.
         told: registers that this instance knows, and who asks does not.
+        gone: messages that have left the queue, of which who asks does not know it.
     """
 
     grants: list[Move]
     messages: list[Message]
     absent: list[Key]
     told: list[Move]
+    gone: list[Key]
 
 
 def answer(
@@ -98,11 +101,12 @@ def answer(
         look: the message that is here; and what is known of whose it is; None: that it has left
             the queue.
     """
-    said = Answer([], [], [], [])
+    said = Answer([], [], [], [], [])
     for key, generation, owner in wanted:
         named = Register(generation, owner)
         message, known = look(key)
         if known is None:
+            said.gone.append(key)
             continue
         publisher, sequence = key
         if known.generation > 0 and is_better(known, named):

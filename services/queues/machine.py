@@ -32,7 +32,7 @@ from raylay.services.queues.folding import FoldedQueue, Watch, Within
 from raylay.services.queues.lacking import answer
 from raylay.services.queues.picking import Picking
 from raylay.services.queues.rebuilding import Snapshot, Start
-from raylay.services.queues.records import Keys
+from raylay.services.queues.records import Keys, keys_of
 from raylay.services.queues.refused import Refusal
 from raylay.services.queues.register import Register
 from raylay.services.queues.values import AVAILABLE, DONE, FROZEN, GONE, LEASED, Message
@@ -243,14 +243,19 @@ class QueueMachine(FoldedQueue):
     def _answer(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
         """Lets go what others take for this instance's, and it does not have (rule 15)."""
         said = answer(self._name, requester, count, wanted, self._look_for)
-        if not (said.grants or said.told):
+        # Where there is a filter, what is not here may never have been in the queue.
+        gone = [] if self._definition.filter else said.gone
+        if not (said.grants or said.told or gone):
             return
         if not self._lacking.asked(requester, self._now_us):
             return
         if said.grants:
             self._drafts.let_go(said.grants, said.messages, said.absent)
-        if said.told and self._lacking.tells(requester, self._now_us):
-            self._drafts.say_moves(said.told, TOLD)
+        if (said.told or gone) and self._lacking.tells(requester, self._now_us):
+            if said.told:
+                self._drafts.say_moves(said.told, TOLD)
+            if gone:
+                self._drafts.say_gone(keys_of(gone), TOLD)
 
     def _look_for(self, key: Key) -> tuple[Message | None, Register | None]:
         publisher, sequence = key
@@ -338,7 +343,7 @@ class QueueMachine(FoldedQueue):
     def _say_again(self) -> None:
         removals, transfers = self._again.take()
         for keys in removals:
-            self._drafts.say_gone(keys)
+            self._drafts.say_gone(keys, AGAIN)
         for moves in transfers:
             self._drafts.say_moves(moves, AGAIN)
 

@@ -20,7 +20,7 @@ from raylay.services.queues.register import UNKNOWN, Register
 from raylay.services.queues.values import AVAILABLE, LEASED, Message
 
 KEY: Key = (1, 7)
-NOTHING = Answer([], [], [], [])
+NOTHING = Answer([], [], [], [], [])
 
 
 def said(
@@ -40,20 +40,19 @@ def said(
 
 
 def test_what_never_came_is_let_go_to_who_asks() -> None:
-    assert said(UNKNOWN)[0] == Answer([Move(1, 7, 7, 1, "C")], [], [KEY], [])
+    assert said(UNKNOWN)[0] == Answer([Move(1, 7, 7, 1, "C")], [], [KEY], [], [])
     assert said(Register(0, "A"))[0].grants == [Move(1, 7, 7, 1, "C")]
     assert said(Register(2, "A"), (2, "A"))[0].grants == [Move(1, 7, 7, 3, "C")]
     assert said(UNKNOWN, count=0)[0] == NOTHING
 
 
 def test_what_has_left_the_queue_is_not_let_go() -> None:
-    """An acknowledgment is on its way to who asks."""
-    assert said(None)[0] == NOTHING
+    assert said(None)[0] == NOTHING._replace(gone=[KEY])
 
 
 def test_who_was_made_owner_by_a_record_that_did_not_come_lets_go() -> None:
     found, message = said(Register(0, "B"), (1, "A"), AVAILABLE)
-    assert found == Answer([Move(1, 7, 7, 2, "C")], [message], [], [])
+    assert found == Answer([Move(1, 7, 7, 2, "C")], [message], [], [], [])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_what_somebody_here_can_have_stays(known: Register, state: int, is_barri
 @pytest.mark.parametrize("state", [None, AVAILABLE, LEASED])
 def test_a_later_owner_is_told_to_who_asks_the_former_one(state: int | None) -> None:
     found = said(Register(2, "B"), (1, "A"), state)[0]
-    assert found == Answer([], [], [], [Move(1, 7, 7, 2, "B")])
+    assert found == Answer([], [], [], [Move(1, 7, 7, 2, "B")], [])
 
 
 def test_nobody_is_answered_before_it_has_asked_for_a_while() -> None:

@@ -782,11 +782,20 @@ def test_what_an_owner_let_go_in_vain_is_its_own_when_it_comes() -> None:
     assert delivered(here.take()) == {ONE: [1]}
 
 
-def test_what_has_left_an_owners_queue_is_not_let_go() -> None:
-    here = Instance()
-    here.publish(1)
-    here.ack(1, 2)
-    assert asked_for_a_while(here, *wanted(1, 2)) == []
+def test_of_what_has_left_an_owners_queue_that_is_said_to_who_asks_for_it() -> None:
+    """Its acknowledgment may be removed from the journals that would bring it there."""
+    for filtered in (False, True):
+        here = Instance(queue(filter="/a = 1") if filtered else None)
+        here.publish(1, bodies=[{"a": 1}])
+        here.ack(1, 2)
+        here.machine.requested("B", 1, wanted(1, 2))
+        assert here.take() == [], "it is on its way"
+        said = asked_for_a_while(here, *wanted(1, 2))
+        # What did not pass the filter has never been in it.
+        assert bool(said) != filtered
+        for draft in said[:1]:
+            assert isinstance(draft, Draft)
+            assert read_removal(draft.body)[2:] == ({P: [(1, 2)]}, "left")
 
 
 def test_an_owner_that_others_know_of_lets_go_and_a_later_one_is_told() -> None:

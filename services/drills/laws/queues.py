@@ -71,6 +71,9 @@ class _Replay:
     def __init__(self, of: SharedQueue) -> None:
         self._queue = of
         self._journals: dict[str, _Journal] = {name: _Journal() for name in of.instances}
+        self._risked: set[Key] = set()
+        """Those of the latter: who got one back may not have got what was said of it, until it asks
+        for it."""
         self._expired: set[Key] = set()
         """Messages that left undone: nobody may have been given them."""
         self._bearers: dict[int, str] = {}
@@ -127,6 +130,7 @@ class _Replay:
         if operation.lost:
             for each in self._journals.values():
                 self._unsure |= each.messages.keys()
+                self._risked |= each.messages.keys()
             self._journals[operation.instance] = _Journal()
 
     # -- journals ------------------------------------------------------------------------------
@@ -267,8 +271,8 @@ class _Replay:
                 if key in has:
                     every[key][name] = found.get(key)
         for key, views in every.items():
-            if key in self._queue.barriers:
-                continue  # Some have sent it, and in others it waits for its turn.
+            if key in self._queue.barriers or key in self._risked:
+                continue  # Some have sent a barrier, and in others it waits for its turn.
             if len(set(views.values())) > 1:
                 said = ", ".join(f"{name} {view}" for name, view in sorted(views.items()))
                 self.found.append(Violation("queue agreement", f"{named(key)}: {said}"))
