@@ -107,6 +107,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.transports:transport_app",
         "Look at where instances let others in, and open or shut it.",
     ),
+    "certificates": (
+        f"{_COMMANDS}.certificates:certificates",
+        "Make certificates by a CA of your own, which is made with the first. Called again it "
+        "renews them by the same CA; instances take them up while they run.",
+    ),
     "entitlement": (
         f"{_COMMANDS}.security:entitlement_app",
         "Look at what users may do, and have it asked anew.",

@@ -151,7 +151,7 @@ ROOMS: dict[str, frozenset[str]] = {
         ),
         "commands": (
             "client configuration drills expressions fabric hosts messages plugins reports "
-            "security server sow storage telemetry topology"
+            "security server sow storage telemetry tls topology"
         ),
     }.items()
 }

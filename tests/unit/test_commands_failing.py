@@ -61,6 +61,7 @@ GIVEN = {
     "entitlement reset": "here-1 F",
     "entitlement show": "PATH amy",
     "password": "amy --file PATH",
+    "certificates": "PATH --name here-1",
     "trace": "PATH",
     "drill": "kill-instance F",
     "drill --clean": "F",
@@ -83,8 +84,10 @@ GIVEN = {
     "journal remove": "PATH --before 1s",
     "journal reunite": "PATH F",
 }
-MAY_WORK = {"check host", "config check", "config show", "fabric check", "list", "trace"}
-"""What only looks at this host, or at files."""
+MAY_WORK = {
+    "certificates", "check host", "config check", "config show", "fabric check", "list", "trace",
+}  # fmt: skip
+"""What only looks at this host, or at files, or makes some."""
 CLIENTS = {
     "publish",
     "publish --delta",

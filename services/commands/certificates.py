@@ -1,0 +1,47 @@
+"""`raylay certificates`: a CA of one's own, and certificates by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raylay.services.errors import ConfigurationError
+
+DAYS = 365
+
+
+def certificates(
+    directory: Annotated[Path, typer.Argument(help="Where the files are put.")],
+    name: Annotated[
+        list[str],
+        typer.Option(
+            "--name",
+            help="An instance or a client: NAME, or NAME=HOST,… with its hosts; repeatable.",
+        ),
+    ],
+    days: Annotated[int, typer.Option(min=1, help="For how long they are good.")] = DAYS,
+) -> None:
+    """Make certificates by a CA of your own, which is made with the first. Called again it renews
+    them by the same CA; instances take them up while they run."""
+    from raylay.services.tls.authority import Authority
+
+    wanted = [_parsed(each) for each in name]
+    authority = Authority(directory)
+    if authority.is_new:
+        typer.echo(
+            f"{directory}/ca.pem: the CA, for `ca_file`; keep {directory}/ca.key to yourself"
+        )
+    for each, addresses in wanted:
+        typer.echo(
+            f"{authority.issue(each, addresses, days)}: good for {', '.join([each, *addresses])}"
+        )
+
+
+def _parsed(given: str) -> tuple[str, list[str]]:
+    name, equals, hosts = given.partition("=")
+    addresses = [host.strip() for host in hosts.split(",")]
+    if not name or (equals and not all(addresses)):
+        raise ConfigurationError(f"--name {given!r}: give NAME, or NAME=HOST,HOST")
+    return name, addresses if equals else []
