@@ -50,6 +50,7 @@ class FabricBuilder:
         logs: LogSettings | Mapping[str, Any] | None = None,
         client: ClientSettings | Mapping[str, Any] | None = None,
         drills: Literal["refused", "allowed"] | None = None,
+        unauthenticated: Literal["refused", "allowed"] | None = None,
         lent_links: bool | None = None,
         relocate_after: str | int | None = None,
         message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
@@ -69,6 +70,7 @@ class FabricBuilder:
             topics: journaled topics: names or regular expressions; default is every topic.
             journal, downgrade, tracing, metrics, logs, client: sections as in the file.
             drills: whether drills may break it while it runs; default: refused.
+            unauthenticated: whether everybody may be let in from other hosts; default: refused.
             lent_links: whether links that have caught up lend their connections; default: yes.
             relocate_after: `raylay watch` moves an instance whose host is away for so long, `10m`
                 say; default: nobody does.
@@ -101,6 +103,7 @@ class FabricBuilder:
             ("logs", logs),
             ("client", client),
             ("drills", drills),
+            ("unauthenticated", unauthenticated),
             ("lent_links", lent_links),
             ("authentication", authentication),
             ("entitlement", entitlement),

@@ -397,6 +397,8 @@ class FabricSettings(Section):
     """Of all instances that say nothing else. `{instance}` in a path is the instance's name."""
     drills: Literal["refused", "allowed"] = "refused"
     """Whether drills may break it while it runs (docs/drills.md)."""
+    unauthenticated: Literal["refused", "allowed"] = "refused"
+    """Whether everybody may be let in by a transport that is reached from other hosts."""
     authentication: Module | None = None
     """Who is let in as a client. None: everybody."""
     entitlement: Module | None = None

@@ -173,6 +173,7 @@ class _File(Section):
     client: ClientSettings = ClientSettings()
     tls: TlsSettings | None = None
     drills: Literal["refused", "allowed"] = "refused"
+    unauthenticated: Literal["refused", "allowed"] = "refused"
     authentication: Module | None = None
     entitlement: Module | None = None
     replication_authentication: Module | None = None
@@ -265,6 +266,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         logs=file.logs,
         client=file.client,
         drills=file.drills,
+        unauthenticated=file.unauthenticated,
         **{name: getattr(file, name) for name in MODULES},
         lent_links=file.lent_links,
         relocate_after=_as_text(file.relocate_after_ms),

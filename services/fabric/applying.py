@@ -12,6 +12,7 @@ from raylay.services.errors import FabricError
 from raylay.services.fabric.held import Held
 from raylay.services.fabric.instances import Instances
 from raylay.services.fabric.nodes import labelled, placed
+from raylay.services.fabric.open_transports import check_open
 from raylay.services.fabric.plan import (
     Changes,
     bring_up_to_date,
@@ -85,6 +86,7 @@ class Applying(Instances):
         if record.nodes:
             settings, wanted.nodes = placed(settings, record.nodes, living_nodes())
         bring_up_to_date(wanted, settings)
+        check_open(settings, wanted)
         found = changes(record, wanted)
         unlaunched = [name for name in found.started if self._handle(name) is None]
         self._check_ports(settings, wanted, unlaunched)

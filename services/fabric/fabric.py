@@ -36,6 +36,7 @@ from raylay.services.fabric.finding import is_over, runs_already
 from raylay.services.fabric.holding import StartHolds
 from raylay.services.fabric.moving import Moving
 from raylay.services.fabric.nodes import NodePlace, labelled, placed
+from raylay.services.fabric.open_transports import check_open
 from raylay.services.fabric.plan import (
     FabricRecord,
     newest,
@@ -216,6 +217,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
                 self._settings = settings
             self._record = record = record_of(settings, place, before)
             record.nodes, record.node_label = nodes, node_label
+            check_open(settings, record)
             self._check_ports(settings, record, [each.name for each in settings.instances])
             self._check_tls(settings, record, [each.name for each in settings.instances])
             self._tell("starting Ray" if address is None else f"joining Ray at {address}")

@@ -37,6 +37,7 @@ downgrade: {age: 2s}
 tracing: {sampling_ratio: 0.01, directory: traces}
 logs: {target: file, format: json}
 drills: allowed
+unauthenticated: allowed
 """
 KEPT = "GCS_STORAGE=rocksdb"
 REDIS_PORT = 6390

@@ -126,6 +126,7 @@ logs: {level: warning, target: file, directory: l, format: json}
 client: {heartbeat: 4s, ack_conflation: 10ms, publish_timeout: 20s}
 tls: {certificate: c, private_key: k, protocols: [TLSv1.3], ciphers: HIGH}
 drills: allowed
+unauthenticated: allowed
 authentication: {module: tokens, options: {SecretFile: /s, Audience: 7}}
 entitlement: {module: permissions, options: {File: what}}
 replication_authentication: tokens

@@ -85,7 +85,12 @@ def fabric_of(
         if found:
             raise ConfigurationError(refusal(found))
     try:
-        builder = FabricBuilder(name or _name(documents), topics=_topics(documents))
+        builder = FabricBuilder(
+            name or _name(documents),
+            topics=_topics(documents),
+            # As documented: where no Authentication is named, anybody is let in.
+            unauthenticated="allowed",
+        )
     except ConfigurationError as error:
         raise ConfigurationError(f"{error}; --name gives the fabric another name") from None
     listeners = [listener for each in documents for listener in _listener(each.config)]

@@ -1,0 +1,65 @@
+"""Whether a transport lets in everybody who reaches it over a network."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Verifies(Protocol):
+    """How a transport speaks TLS."""
+
+    @property
+    def verify_client(self) -> bool:
+        """Whether whoever connects needs a certificate."""
+
+
+class Listens(Protocol):
+    """A transport, as it is configured."""
+
+    @property
+    def name(self) -> str:
+        """Of the transport."""
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+
+    @property
+    def tls(self) -> Verifies | None:
+        """None: it speaks none."""
+
+    @property
+    def authentication(self) -> object | None:
+        """Its module; None: it has none of its own."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens there is reached from its own host only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def open_to_all(transports: Iterable[Listens], kind: str, has_module: bool) -> str:
+    """A sentence about the first transport that is reached from other hosts and asks nobody who he
+    is; empty: there is none.
+
+    Args:
+        kind: `clients` or `instances`, whom they are for.
+        has_module: whether there is one for those that name none.
+    """
+    option = "authentication" if kind == "clients" else "replication_authentication"
+    for each in transports:
+        verified = each.tls is not None and each.tls.verify_client
+        if not (verified or each.authentication or has_module or is_loopback(each.host)):
+            return (
+                f"transport {each.name!r} listens for {kind} on {each.host}, and lets everybody "
+                f"in: name a module (`{option}`), want certificates (`tls` with `verify_client`), "
+                "or say `unauthenticated: allowed` (docs/security.md)"
+            )
+    return ""

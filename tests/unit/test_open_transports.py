@@ -1,0 +1,66 @@
+"""Who lets everybody in over a network has to say so in so many words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raylay.services.configuration.yaml_file import parse
+from raylay.services.errors import ConfigurationError
+from raylay.services.fabric.open_transports import check_open
+from raylay.services.fabric.plan import record_of
+from raylay.services.server.open_transports import is_loopback
+
+FAR = "instances: {a: {host: 10.0.0.1}}"
+WHO = "authentication: {module: passwords, options: {File: who}}"
+LINKS = "replication_authentication: {module: passwords, options: {File: who}}"
+
+
+@pytest.mark.parametrize(
+    ("host", "found"),
+    [
+        ("127.0.0.1", True), ("127.3.2.1", True), ("localhost", True), ("::1", True),
+        ("[::1]", True), ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("here", False),
+    ],
+)  # fmt: skip
+def test_loopback(host: str, found: bool) -> None:
+    assert is_loopback(host) is found
+
+
+def check(directory: Path, *lines: str) -> None:
+    settings = parse("\n".join(("fabric: f", *lines)))
+    check_open(settings, record_of(settings, directory))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("instances: {a: {}}",),
+        ("instances: {a: {host: 127.0.0.9, replication_host: '::1'}}",),
+        (FAR, "unauthenticated: allowed"),
+        (FAR, WHO, LINKS),
+        (FAR, "tls: {certificate: c, private_key: k, ca_file: a, verify_client: true}"),
+        ("instances: {a: {host: 127.0.0.1, replication_host: 10.0.0.1}}", LINKS),
+    ],
+)
+def test_who_asks_or_says_so_starts(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    check(tmp_path, *lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ((FAR,), r"a: transport 'client' listens for clients on 10\.0\.0\.1"),
+        ((FAR, WHO), "transport 'replication' listens for instances.*`replication_authentication`"),
+        ((FAR, LINKS), "listens for clients.*`authentication`"),
+        (
+            ("instances: {a: {transports: [{name: more, host: 0.0.0.0}]}}",),
+            r"'more' listens for clients on 0\.0\.0\.0",
+        ),
+        ((FAR, "tls: {certificate: c, private_key: k, ca_file: a}"), "want certificates"),
+    ],
+)
+def test_who_asks_nobody_does_not_start(tmp_path: Path, lines: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{says}.*unauthenticated: allowed"):
+        check(tmp_path, *lines)
