@@ -41,7 +41,8 @@ def dialling_settings(transports: Iterable[OutgoingTransport]) -> dict[str, Any]
 def old_protocols(value: str) -> str:
     """Why SecureSocketProtocols does not run as it is; empty: it does."""
     left_out = [each for each in value.split() if each not in PROTOCOLS]
-    if not left_out:
+    # The documented default may be written out (`raylay config show` does): it is read as ours.
+    if not left_out or sorted(value.split()) == ["TLSv1.1", *PROTOCOLS]:
         return ""
     return (
         f"SecureSocketProtocols {' '.join(left_out)} does not run: {' and '.join(PROTOCOLS)} are "
