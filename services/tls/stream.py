@@ -94,12 +94,16 @@ class TlsStream(asyncio.Protocol):
             return
         context, self._context = self._context, None
         assert context is not None
-        self._tls = context.wrap_bio(
-            self._incoming,
-            self._outgoing,
-            server_side=self._server_side,
-            server_hostname=self._name,
-        )
+        try:
+            self._tls = context.wrap_bio(
+                self._incoming,
+                self._outgoing,
+                server_side=self._server_side,
+                server_hostname=self._name,
+            )
+        except (TypeError, ValueError):
+            self.give_up(f"no certificate can be for the name {self._name!r}: give server_name")
+            return
         self._timer = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._late)
         if not self._server_side:
             self._shake_hands()

@@ -172,6 +172,24 @@ def test_what_is_wrong_with_a_link_is_said(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_the_line_of_a_drill_lies_above_tls(tmp_path: Path) -> None:
+    """What a drill drops or cuts are frames, as without TLS: the link comes back."""
+    made = tls_files()
+
+    async def work(fabric: Fabric) -> None:
+        b = await fabric.start(replace(PLAIN, name="B", replication_terms=serving()))
+        there = to("B", b.here.replication_address, made.dialling(made.client))
+        a = await fabric.start(replace(PLAIN, destinations=(there,), drills=True))
+        await until(lambda: link(a, "B")["caught_up"])
+        await a.inject("line", 0.3, {"destination": "B", "mode": "cut"})
+        await until(lambda: not link(a, "B")["connected"])
+        await until(lambda: link(a, "B")["caught_up"])
+        await publish(a)
+        assert b.status()["replicated_in"] == 3
+
+    run(tmp_path, work)
+
+
 def test_a_shared_connection_carries_both_directions_over_tls(tmp_path: Path) -> None:
     made = tls_files()
 

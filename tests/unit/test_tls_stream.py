@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -347,6 +348,36 @@ def test_a_handshake_that_never_ends_is_given_up(made: Files) -> None:
             writer.write(b"\x16\x03\x01\x40\x00" + bytes(0x4000))
         assert await house.failure()
         writer.close()
+
+    visit(made.serving(), work)
+
+
+def test_garbage_is_a_failed_handshake_and_nothing_else(made: Files) -> None:
+    chance = random.Random(7)
+
+    async def work(house: House) -> None:
+        house.loop.set_exception_handler(lambda _, context: house.failures.append("fault"))
+        count = 60
+        for number in range(count):
+            _, writer = await asyncio.open_connection("127.0.0.1", house.port)
+            front = (b"", b"\x16", b"\x16\x03\x01\x00\x20", b"\x15\x03\x03\x00\x02")[number % 4]
+            writer.write(front + chance.randbytes(chance.randrange(1, 400)))
+            writer.close()
+        while len(house.failures) < count:
+            house.changed.clear()
+            await house.changed.wait()
+        assert "fault" not in house.failures and not house.ears
+        transport, _ = await connect(Ear, "localhost", house.port, made.dialling())
+        transport.close()
+
+    visit(made.serving(), work)
+
+
+@pytest.mark.parametrize("name", [".", "a\0b", "." * 3])
+def test_a_name_that_no_certificate_has_is_said(made: Files, name: str) -> None:
+    async def work(house: House) -> None:
+        with pytest.raises(TlsError, match="no certificate can be for the name"):
+            await connect(Ear, "127.0.0.1", house.port, made.dialling(server_name=name))
 
     visit(made.serving(), work)
 
