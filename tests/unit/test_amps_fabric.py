@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from amps_examples import FIXTURES, completed
 
+from raylay.services.configuration.amps import modules
 from raylay.services.configuration.amps.fabric import Listener, fabric_of, resolve
 from raylay.services.configuration.amps.load import Document, load_amps, slots
 from raylay.services.configuration.amps.model import AmpsConfig
@@ -23,6 +24,7 @@ from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.replication.downgrade import Look
 from raylay.services.replication.timetable import JournalAction, Occasion
+from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
     ClientTransportConfig,
@@ -474,11 +476,26 @@ def test_a_group_that_differs_is_named_with_its_line() -> None:
 
 
 # -- what does not run yet ---------------------------------------------------------------------
+DEFAULT_SAYS = "amps-default-authenticator-module"
+OWN_MODULE = "<Modules><Module><Name>own</Name><Library>libown.so</Library></Module></Modules>"
+
+
+def authenticator(module: str, options: str = "") -> str:
+    return f"<Authenticator><Module>{module}</Module><Options>{options}</Options></Authenticator>"
+
+
 NOT_YET = [
     (GROUP, GROUP + "<Admin><InetAddr>8085</InetAddr></Admin>", 3, "Admin does not run yet"),
     (GROUP, GROUP + "<MessageMemoryLimit>1GB</MessageMemoryLimit>", 3, "MessageMemoryLimit"),
-    (GROUP, GROUP + "<Authentication><Module>amps-default-no-authentication-module</Module>"
-     "</Authentication>", 3, "Authentication with amps-default-no-authentication-module"),
+    (GROUP, GROUP + OWN_MODULE + "<Authentication><Module>own</Module></Authentication>", 3,
+     "Module own does not run yet"),
+    (GROUP, GROUP + OWN_MODULE, 3, "Module own does not run yet"),
+    ("<Name>clients</Name>", "<Name>clients</Name><Entitlement><Module>amps-default-authentication-"
+     "module</Module></Entitlement>", 6, "Entitlement with amps-default-authentication-module"),
+    ("</Transport>\n    </Destination>", f"{authenticator(DEFAULT_SAYS)}</Transport><Transport>"
+     "<InetAddr>c:1</InetAddr><Type>amps-replication</Type>"
+     f"{authenticator(DEFAULT_SAYS, '<User>b</User>')}"
+     "</Transport></Destination>", 21, "different Authenticators"),
     (f"{TOPIC}</Topic>\n  <", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n  <", 18,
      "Filter does not run yet"),
     ("<Name>clients</Name>", "<Name>clients</Name><SecureSocketProtocols>TLSv1.1 TLSv1.2"
@@ -512,6 +529,63 @@ def test_what_does_not_run_is_listed_and_refused(old: str, new: str, line: int, 
     assert "--ignore-unsupported" in str(caught.value)
     settings = fabric_of([changed], ignore_unsupported=True)
     assert len(settings.instances) == 1
+
+
+GUARDED = f"""{GROUP}
+<Modules><Module><Name>web</Name><Library>/opt/lib/libamps_http_entitlement.so</Library>
+<Options><ResourceURI>http://perms/</ResourceURI></Options></Module></Modules>
+<Authentication><Module>amps-default-no-authentication-module</Module></Authentication>
+<Entitlement><Module>web</Module><Options><RetryCount>2</RetryCount></Options></Entitlement>"""
+OTHERS = "<Authentication><Module>amps-implicit-authentication-module</Module></Authentication>"
+SAYS = authenticator(
+    "amps-default-authenticator-module", "<User>a</User><PasswordFileName>/pw</PasswordFileName>"
+)
+
+
+def test_modules_hold_for_clients_and_links_and_each_transport_may_set_its_own() -> None:
+    text = FILE.replace(GROUP, GUARDED)
+    text = text.replace("<Name>clients</Name>", f"<Name>clients</Name>{OTHERS}")
+    text = text.replace("</Transport>\n    </Destination>", f"{SAYS}</Transport></Destination>")
+    (note,) = findings(document(text))
+    assert "Module web needs nothing here: the module http is taken" in note.text
+    config = started(text)
+    web = ModuleConfig("http", {"ResourceURI": "http://perms/", "RetryCount": "2"})
+    nobody = ModuleConfig("amps-default-no-authentication-module")
+    assert (config.authentication, config.entitlement) == (nobody, web)
+    assert (config.replication_authentication, config.replication_entitlement) == (nobody, web)
+    assert config.for_clients()[0].authentication == ModuleConfig(
+        "amps-implicit-authentication-module"
+    )
+    assert config.for_instances()[0].authentication is None, "as the instance says"
+    says = ModuleConfig(
+        "amps-default-authenticator-module", {"User": "a", "PasswordFileName": "/pw"}
+    )
+    assert config.destinations[0].authenticator == config.authenticator == says
+
+
+def test_a_replication_transport_and_a_copy_have_modules_of_their_own() -> None:
+    text = FILE.replace(GROUP, GROUP + bootstrap(inner="").replace("</Transport>",
+                        f"{SAYS}</Transport>"))  # fmt: skip
+    text = text.replace("<Name>amps-replication</Name>", f"<Name>amps-replication</Name>{OTHERS}")
+    config = started(text)
+    implicit = ModuleConfig("amps-implicit-authentication-module")
+    assert config.authentication is None and config.replication_authentication is None
+    assert config.for_instances()[0].authentication == implicit
+    assert config.bootstrap is not None and config.bootstrap.authenticator is not None
+
+
+def test_a_module_of_an_installed_package_is_taken_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = "<Authentication><Module>own</Module></Authentication>"
+    text = FILE.replace(GROUP, GROUP + OWN_MODULE + given)
+    found = {("raylay.authentication", "own")}
+    monkeypatch.setattr(
+        modules, "entry_points", lambda *, group, name: [name] * ((group, name) in found)
+    )
+    (note,) = findings(document(text))
+    assert not note.refuses and "the module own is taken, not its Library" in note.text
+    assert started(text).authentication == ModuleConfig("own")
 
 
 def test_what_runs_as_it_is_anyway_is_not_listed() -> None:

@@ -23,6 +23,12 @@ from raylay.services.configuration.amps.model import (
     IncomingTransport,
     TransactionLog,
 )
+from raylay.services.configuration.amps.modules import (
+    authenticator_settings,
+    instance_modules,
+    own_authenticator,
+    transport_modules,
+)
 from raylay.services.configuration.amps.queues import queue_settings
 from raylay.services.configuration.amps.sow import Sow
 from raylay.services.configuration.amps.sow_topics import not_running, settings_of
@@ -197,17 +203,19 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     if clients and clients[0].inet_address is not None:
         options["host"], options["client_port"] = split_listen_address(clients[0].inet_address)
         options["message_types"] = clients[0].message_types
-        options["client_transport"] = {"name": clients[0].name, **_terms(clients[0])}
+        options["client_transport"] = {"name": clients[0].name, **_terms(clients[0], config)}
     if replication is not None:
-        options["replication_transport"] = {"name": replication.name, **_terms(replication)}
+        options["replication_transport"] = {"name": replication.name, **_terms(replication, config)}
     options["replication_transports"] = tuple(
-        _more_replication(each)
+        _more_replication(each, config)
         for each in config.transports.transports
         if each.is_replication and each is not replication
     )
     options["transports"] = tuple(
-        _transport(each) for each in clients[1:] if runs_for_clients(each)
+        _transport(each, config) for each in clients[1:] if runs_for_clients(each)
     )
+    options |= instance_modules(config)
+    options["authenticator"] = own_authenticator(config)
     options["defined_types"] = [asdict(each) for each in definitions(config)]
     if config.sow is not None:
         options |= _definitions(config, config.sow)
@@ -231,7 +239,7 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     return options
 
 
-def _transport(transport: IncomingTransport) -> dict[str, Any]:
+def _transport(transport: IncomingTransport, config: AmpsConfig) -> dict[str, Any]:
     assert transport.inet_address is not None, "clients come over TCP"
     host, port = split_listen_address(transport.inet_address)
     return {
@@ -239,18 +247,22 @@ def _transport(transport: IncomingTransport) -> dict[str, Any]:
         "host": host,
         "port": port,
         "message_types": transport.message_types,
-        **_terms(transport),
+        **_terms(transport, config),
     }
 
 
-def _more_replication(transport: IncomingTransport) -> dict[str, Any]:
+def _more_replication(transport: IncomingTransport, config: AmpsConfig) -> dict[str, Any]:
     assert transport.inet_address is not None, "links come over TCP"
     host, port = split_listen_address(transport.inet_address)
-    return {"name": transport.name, "host": host, "port": port, **_terms(transport)}
+    return {"name": transport.name, "host": host, "port": port, **_terms(transport, config)}
 
 
-def _terms(transport: IncomingTransport) -> dict[str, Any]:
-    return {"enabled": transport.initial_state, "tls": tls_settings(transport)}
+def _terms(transport: IncomingTransport, config: AmpsConfig) -> dict[str, Any]:
+    return {
+        "enabled": transport.initial_state,
+        "tls": tls_settings(transport),
+        **transport_modules(transport, config),
+    }
 
 
 def _bootstrap(
@@ -265,6 +277,7 @@ def _bootstrap(
             for address in transport.inet_addresses
         ),
         "tls": dialling_settings(bootstrap.transports),
+        "authenticator": authenticator_settings(bootstrap.transports, config),
         "topics": tuple(
             {"name": topic.name, "message_type": topic.message_type} for topic in bootstrap.topics
         ),
@@ -335,6 +348,7 @@ def _add_destination(
             _time(max(MILLISECOND_NS, timeout_ns or longest_ns)) for _, timeout_ns in addresses
         )
     options["tls"] = dialling_settings(destination.transports)
+    options["authenticator"] = authenticator_settings(destination.transports, config)
     if "ack_conflation_ns" in destination.model_fields_set:
         options["ack_conflation_ms"] = _time(destination.ack_conflation_ns)
     others = [listener for listener in listeners if listener.name != config.name]

@@ -13,6 +13,12 @@ from raylay.services.configuration.amps.actions import schedules_of
 from raylay.services.configuration.amps.load import Document, Path, slots
 from raylay.services.configuration.amps.message_types import unsupported
 from raylay.services.configuration.amps.model import IncomingTransport
+from raylay.services.configuration.amps.modules import (
+    does_not_run,
+    mixed_authenticators,
+    our_name,
+    uses,
+)
 from raylay.services.configuration.amps.sow_topics import not_running, size_note
 from raylay.services.configuration.amps.tls import mixed, old_protocols
 from raylay.services.configuration.amps.types import ModuleUse, Stanza
@@ -144,12 +150,20 @@ NEEDS_NOTHING = {
     f"{_OUTGOING}/IpProtocolPrefer": "every address of a name is tried",
     "MessageTypes/MessageType/AMPSVersionCompliance": "messages are read as by the last version",
 }
+_MODULES = frozenset(
+    (
+        *("Authentication", "Entitlement"),
+        *(f"{_INCOMING}/Authentication", f"{_INCOMING}/Entitlement"),
+        *(f"{_OUTGOING}/Authenticator", "Bootstrap/Transport/Authenticator"),
+    )
+)
+"""Elements that name a module, which runs where there is one of ours or an installed one."""
 _ANYONE = {
     "Authentication": "amps-default-authentication-module",
     "Entitlement": "amps-default-entitlement-module",
     "Authenticator": "amps-default-authenticator-module",
 }
-"""The built-in modules that ask for nothing and give no more than a name, which is what runs."""
+"""Of other elements, the built-in modules that ask for nothing and give no more than a name."""
 
 
 class Finding(NamedTuple):
@@ -222,6 +236,10 @@ def _one(
             yield Finding(origin, why, True)
         elif isinstance(item, Stanza):
             yield from _walk(document, item, path, tags)
+    elif tags in _MODULES and isinstance(item, ModuleUse):
+        why = does_not_run(str(shown), item, document.config)
+        if why:
+            yield Finding(origin, why, True)
     elif isinstance(item, ModuleUse):
         if _ANYONE.get(str(shown)) != item.module or item.options.entries:
             yield Finding(origin, f"{shown} with {item.module} does not run yet", True)
@@ -240,10 +258,17 @@ def _modules(document: Document, modules: Any, path: Path) -> Iterator[Finding]:
     generators = {
         topic.key_generator.module for topic in (sow.topics if sow else ()) if topic.key_generator
     }
+    running = [
+        (use.module, our_name(kind, use, document.config)) for kind, use in uses(document.config)
+    ]
     for number, module in enumerate(modules.modules):
         origin = document.origin((*path, "Module", number))
+        named = {our for use, our in running if use == module.name}
         if module.name in generators:
             what = "the installed key generator of its name is taken, not its Library"
+            yield Finding(origin, f"Module {module.name} needs nothing here: {what}", False)
+        elif named and "" not in named:
+            what = f"the module {' and '.join(sorted(named))} is taken, not its Library"
             yield Finding(origin, f"Module {module.name} needs nothing here: {what}", False)
         else:
             yield Finding(origin, f"Module {module.name} does not run yet", True)
@@ -278,7 +303,7 @@ def _log_target(item: Any, path: Path) -> str:
 
 
 _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
-    _DESTINATION: lambda item, path: mixed(item),
+    _DESTINATION: lambda item, path: mixed(item) or mixed_authenticators(item),
     **{
         f"{place}/SecureSocketProtocols": lambda item, path: old_protocols(item)
         for place in (_INCOMING, _OUTGOING, "Bootstrap/Transport")

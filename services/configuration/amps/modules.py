@@ -1,0 +1,137 @@
+"""Authentication, Entitlement and Authenticator of an AMPSConfig: which modules they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import PurePath
+from typing import Any
+
+from raylay.services.configuration.amps.model import (
+    AmpsConfig,
+    Destination,
+    IncomingTransport,
+    Module,
+    OutgoingTransport,
+)
+from raylay.services.configuration.amps.types import ModuleUse
+
+BUILT_IN: Mapping[str, tuple[str, ...]] = {
+    "Authentication": (
+        "amps-default-authentication-module",
+        "amps-implicit-authentication-module",
+        "amps-default-no-authentication-module",
+        *("passwords", "tokens", "certificates"),
+    ),
+    "Entitlement": (
+        "amps-default-entitlement-module",
+        "amps-default-no-entitlement-module",
+        *("permissions", "http"),
+    ),
+    "Authenticator": ("amps-default-authenticator-module", "exec"),
+}
+"""By the element that names them; as services/plugins has them."""
+GROUPS = {
+    "Authentication": "raylay.authentication",
+    "Entitlement": "raylay.entitlement",
+    "Authenticator": "raylay.authenticators",
+}
+LIBRARIES = {"libamps_http_entitlement.so": "http"}
+"""Of Modules, with the module of ours that does the same."""
+
+
+def our_name(kind: str, use: ModuleUse, config: AmpsConfig) -> str:
+    """The module of ours, or of an installed package, that an element means; empty: there is none.
+
+    Args:
+        kind: `Authentication`, `Entitlement` or `Authenticator`.
+    """
+    defined = _defined(use.module, config)
+    if defined is not None:
+        same = LIBRARIES.get(PurePath(defined.library).name, "")
+        if same in BUILT_IN[kind]:
+            return same
+    if use.module in BUILT_IN[kind] or entry_points(group=GROUPS[kind], name=use.module):
+        return use.module
+    return ""
+
+
+def _defined(name: str, config: AmpsConfig) -> Module | None:
+    modules = config.modules.modules if config.modules else ()
+    return next((each for each in modules if each.name == name), None)
+
+
+def module_settings(kind: str, use: ModuleUse | None, config: AmpsConfig) -> dict[str, Any] | None:
+    """What an element says, as `ModuleSettings` have it. The options of its definition hold, too.
+    None: it says nothing, or what does not run (`does_not_run`)."""
+    name = our_name(kind, use, config) if use is not None else ""
+    if use is None or not name:
+        return None
+    defined = _defined(use.module, config)
+    entries = (*(defined.options.entries if defined else ()), *use.options.entries)
+    return {"module": name, "options": {each.name: each.value for each in entries}}
+
+
+def does_not_run(kind: str, use: ModuleUse, config: AmpsConfig) -> str:
+    """Why an element does not run; empty: it does, or its definition in Modules says why not."""
+    if our_name(kind, use, config) or _defined(use.module, config) is not None:
+        return ""
+    return f"{kind} with {use.module} does not run yet"
+
+
+def uses(config: AmpsConfig) -> Iterable[tuple[str, ModuleUse]]:
+    """The elements that name modules which may run, by their kind."""
+    who = [config.authentication, *(each.authentication for each in config.transports.transports)]
+    what = [config.entitlement, *(each.entitlement for each in config.transports.transports)]
+    for kind, found in (("Authentication", who), ("Entitlement", what)):
+        yield from ((kind, use) for use in found if use is not None)
+    outgoing = [each for to in config.destinations() for each in to.transports]
+    outgoing += config.bootstrap.transports if config.bootstrap is not None else ()
+    for transport in outgoing:
+        if transport.authenticator is not None:
+            yield "Authenticator", transport.authenticator
+
+
+def instance_modules(config: AmpsConfig) -> dict[str, Any]:
+    """Of an instance: for its transports of both kinds, where they say nothing themselves."""
+    who = module_settings("Authentication", config.authentication, config)
+    what = module_settings("Entitlement", config.entitlement, config)
+    return {
+        "authentication": who,
+        "entitlement": what,
+        "replication_authentication": who,
+        "replication_entitlement": what,
+    }
+
+
+def transport_modules(transport: IncomingTransport, config: AmpsConfig) -> dict[str, Any]:
+    """Of a transport."""
+    return {
+        "authentication": module_settings("Authentication", transport.authentication, config),
+        "entitlement": module_settings("Entitlement", transport.entitlement, config),
+    }
+
+
+def authenticator_settings(
+    transports: Iterable[OutgoingTransport], config: AmpsConfig
+) -> dict[str, Any] | None:
+    """What a link or a copy says of itself."""
+    found = (module_settings("Authenticator", each.authenticator, config) for each in transports)
+    return next((each for each in found if each is not None), None)
+
+
+def own_authenticator(config: AmpsConfig) -> dict[str, Any] | None:
+    """What the instance says where no Destination says it: as its first one that says anything."""
+    found = (authenticator_settings(each.transports, config) for each in config.destinations())
+    return next((each for each in found if each is not None), None)
+
+
+def mixed_authenticators(destination: Destination) -> str:
+    """Why its Transports do not run together; empty: they do."""
+    given = {repr(each.authenticator) for each in destination.transports if each.authenticator}
+    if len(given) < 2:
+        return ""
+    return (
+        f"Destination {destination.name} has Transports with different Authenticators, which does "
+        "not run yet: give them the same, or make two Destinations"
+    )
