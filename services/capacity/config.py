@@ -37,9 +37,10 @@ class CapacityConfig:
     client_share: float | None = None
 
     @property
-    def is_given(self) -> bool:
-        """Whether it says anything."""
-        return any(getattr(self, each.name) is not None for each in fields(self))
+    def has_pool(self) -> bool:
+        """Whether it says anything of memory or disk: then there is a pool for it."""
+        of_pool = (self.memory_bytes_max, self.disk_bytes_max, self.disk_path)
+        return any(each is not None for each in of_pool)
 
     def check(self, where: str) -> None:
         """Raises ConfigurationError where a value is none that it can have.

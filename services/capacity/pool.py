@@ -41,6 +41,14 @@ class Limits:
     message_age_ms_max: int | None = None
 
 
+class Policy(NamedTuple):
+    """What is a client's own, as of `Limits`: those who come by one transport may have another one
+    than the rest of their pool."""
+
+    client_share: float
+    message_age_ms_max: int | None
+
+
 class Holding(NamedTuple):
     """What one client holds.
 
@@ -82,9 +90,10 @@ Decision = GoOffline | Disconnect
 class _Held:
     """What is known of one client."""
 
-    __slots__ = ("holding", "is_offline", "mark_ms", "marks")
+    __slots__ = ("holding", "is_offline", "mark_ms", "marks", "policy")
 
-    def __init__(self, holding: Holding) -> None:
+    def __init__(self, holding: Holding, policy: Policy) -> None:
+        self.policy = policy
         self.holding = holding
         self.is_offline = False
         self.marks: deque[tuple[int, int]] = deque()
@@ -108,9 +117,7 @@ class Pool:
         self.offline_memory_bytes = 0
         """In memory, of those that are offline: on its way to the disk, or back."""
         self.disk_bytes = 0
-        share = limits.client_share
-        self._share_memory = int(limits.memory_bytes_max * share) if share < 1 else None
-        self._share_disk = int(limits.disk_bytes_max * share) if share < 1 else None
+        self.policy = Policy(limits.client_share, limits.message_age_ms_max)
 
     @property
     def memory_bytes(self) -> int:
@@ -128,13 +135,17 @@ class Pool:
         return [client for client, held in self._clients.items() if held.is_offline]
 
     # -- what they hold ------------------------------------------------------------------------
-    def holds(self, client: int, holding: Holding) -> bool:
-        """A client holds so much now. Whether a limit is passed: then `decide` is to be asked."""
+    def holds(self, client: int, holding: Holding, policy: Policy | None = None) -> bool:
+        """A client holds so much now. Whether a limit is passed: then `decide` is to be asked.
+
+        Args:
+            policy: the client's own; None: the pool's.
+        """
         held = self._clients.get(client)
         if held is None:
             if _is_nothing(holding):
                 return False
-            held = self._clients[client] = _Held(Holding(0))
+            held = self._clients[client] = _Held(Holding(0), policy or self.policy)
         self._count(held, -1)
         if _is_nothing(holding) and not held.is_offline:
             del self._clients[client]
@@ -178,9 +189,12 @@ class Pool:
 
     def _of_share(self, held: _Held) -> tuple[int | None, int, str]:
         """What one client may hold, what it holds, and where."""
+        share, limits, holding = held.policy.client_share, self.limits, held.holding
         if held.is_offline:
-            return self._share_disk, held.holding.disk_bytes, "on disk"
-        return self._share_memory, held.holding.memory_bytes, "in memory"
+            most = int(limits.disk_bytes_max * share) if share < 1 else None
+            return most, holding.disk_bytes, "on disk"
+        most = int(limits.memory_bytes_max * share) if share < 1 else None
+        return most, holding.memory_bytes, "in memory"
 
     def decide(self) -> list[Decision]:
         """What is to be done now; it counts as done. Whom to disconnect is held to be gone."""
@@ -246,9 +260,9 @@ class Pool:
         Args:
             now_ms: of a clock that never goes back.
         """
-        most_ms = self.limits.message_age_ms_max
         decided: list[Decision] = []
         for client, held in list(self._clients.items()):
+            most_ms = held.policy.message_age_ms_max
             age_ms = _marked(held, now_ms)
             if most_ms is not None and age_ms > most_ms:
                 why = f"a message waits for it since {age_ms} ms: at most {most_ms} ms may one"

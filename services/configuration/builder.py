@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from raylay.services.configuration.capacity import CapacitySettings
 from raylay.services.configuration.model import (
     ClientSettings,
     DestinationSettings,
@@ -63,6 +64,7 @@ class FabricBuilder:
         replication_authentication: ModuleLike | None = None,
         replication_entitlement: ModuleLike | None = None,
         authenticator: ModuleLike | None = None,
+        capacity: CapacitySettings | Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
@@ -85,6 +87,7 @@ class FabricBuilder:
             replication_authentication, replication_entitlement: the same for links of instances.
             authenticator: module that says who a link is; default: it says nothing.
             tls: of all transports, and of those who connect to them (docs/security.md).
+            capacity: what waits for clients that do not read (docs/capacity.md).
             downgrade_age: short for `downgrade={"age": …}`.
 
         Raises:
@@ -110,6 +113,7 @@ class FabricBuilder:
             ("replication_authentication", replication_authentication),
             ("replication_entitlement", replication_entitlement),
             ("authenticator", authenticator),
+            ("capacity", capacity),
             ("relocate_after", relocate_after),
             ("tls", tls),
             ("message_types", None if message_types is None else tuple(message_types)),
@@ -224,7 +228,7 @@ class FabricBuilder:
             group: for a new instance; default is its name.
             options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
                 directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics, queues,
-                tls, transports.
+                tls, transports, capacity.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.

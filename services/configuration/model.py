@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from raylay.services.configuration.capacity import CapacitySettings
 from raylay.services.configuration.fields import (
     Bytes,
     MessageType,
@@ -339,6 +340,8 @@ class InstanceSettings(Section):
     """What they may bring. None: as the fabric says."""
     authenticator: Module | None = None
     """What it and its links say of themselves to others. None: as the fabric says."""
+    capacity: CapacitySettings | None = None
+    """What waits for its clients. What it leaves out is as the fabric says."""
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
     """Topics with state. None: as the fabric says."""
@@ -409,6 +412,8 @@ class FabricSettings(Section):
     """What they may bring. None: everything."""
     authenticator: Module | None = None
     """What instances and their links say of themselves to others. None: nothing."""
+    capacity: CapacitySettings | None = None
+    """What waits for the clients of an instance. None: the defaults."""
     lent_links: bool = True
     """Whether links that have caught up lend their connections to their instances."""
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(

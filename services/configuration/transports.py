@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from raylay.services.configuration.capacity import CapacitySettings
 from raylay.services.configuration.fields import MessageType, Port, Section
 from raylay.services.configuration.security import Module
 from raylay.services.errors import ConfigurationError
@@ -100,6 +101,8 @@ class ClientTerms(Section):
     """What he may do. None: as the instance says."""
     tls: TlsChoice = None
     """None: the instance's."""
+    capacity: CapacitySettings | None = None
+    """What its clients may hold, in a pool of their own. None: they are in the instance's."""
 
     def terms(self) -> dict[str, Any]:
         """As an instance reads them."""

@@ -32,6 +32,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from raylay.services.configuration.builder import FabricBuilder, explain
+from raylay.services.configuration.capacity import CapacitySettings
 from raylay.services.configuration.fields import MessageType, Milliseconds, Name, Port, Section
 from raylay.services.configuration.message_types import with_descriptors
 from raylay.services.configuration.model import (
@@ -92,6 +93,7 @@ class _InstanceEntry(Section):
     replication_authentication: Module | None = None
     replication_entitlement: Module | None = None
     authenticator: Module | None = None
+    capacity: CapacitySettings | None = None
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
     queues: tuple[QueueSettings, ...] | None = None
@@ -179,6 +181,7 @@ class _File(Section):
     replication_authentication: Module | None = None
     replication_entitlement: Module | None = None
     authenticator: Module | None = None
+    capacity: CapacitySettings | None = None
     lent_links: bool = True
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
         default=None, alias="relocate_after"
@@ -268,6 +271,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         drills=file.drills,
         unauthenticated=file.unauthenticated,
         **{name: getattr(file, name) for name in MODULES},
+        capacity=file.capacity,
         lent_links=file.lent_links,
         relocate_after=_as_text(file.relocate_after_ms),
         message_types=file.message_types,

@@ -437,6 +437,7 @@ def instance_config(
         client_terms=transports.first(),
         client_transports=transports.more(),
         **modules(settings, record.directory, instance),
+        capacity=transports.capacity(),
         replication_host=instance.replication_host or instance.host,
         replication_port=ports.replication,
         replication_advertised=replication_address(record, instance),

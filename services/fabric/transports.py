@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.configuration.security import MODULES, ModuleSettings
 from raylay.services.configuration.transports import (
@@ -53,13 +54,13 @@ class Transports:
         if first is None:
             tls = self._serving(None)
             return None if tls is None else ClientTransportConfig("client", tls=tls)
-        return ClientTransportConfig(first.name, **self._terms(first))
+        return ClientTransportConfig(first.name, **self._client_terms(first))
 
     def more(self) -> tuple[ClientTransportConfig, ...]:
         """The others for clients."""
         return tuple(
             ClientTransportConfig(
-                each.name, each.port, each.host, each.message_types, **self._terms(each)
+                each.name, each.port, each.host, each.message_types, **self._client_terms(each)
             )
             for each in self._instance.transports
         )
@@ -71,6 +72,21 @@ class Transports:
             "authentication": module(each.authentication, self._directory),
             "entitlement": module(each.entitlement, self._directory),
         }
+
+    def _client_terms(self, each: ClientTerms) -> dict[str, Any]:
+        limits = each.capacity
+        capacity = None if limits is None else limits.config(self._place)
+        return {**self._terms(each), "capacity": capacity}
+
+    def capacity(self) -> CapacityConfig | None:
+        """What waits for the instance's clients; None: nothing is declared."""
+        own, around = (
+            None if each is None else each.config(self._place)
+            for each in (self._instance.capacity, self._settings.capacity)
+        )
+        if own is None or around is None:
+            return own or around
+        return own.within(around)
 
     def first_replication(self) -> ClientTransportConfig | None:
         """What is declared of the transport of `replication_port`; None: nothing."""

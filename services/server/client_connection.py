@@ -77,7 +77,8 @@ class ClientConnection(HeldConnection):
         """That its transport is for; none: any."""
         self.codec = codec()
         here = clients.here
-        super().__init__(here.outbox, here.loop, _UNUSED, clients.pools.of(came_by.name))
+        pools, name = clients.pools, came_by.name
+        super().__init__(here.outbox, here.loop, _UNUSED, pools.of(name), pools.policy_of(name))
         self.sink: Sink = self
         """Where its deliveries go: to its socket, or to who keeps them for it."""
         self._delivery = self.codec.delivery

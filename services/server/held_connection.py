@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from raylay.services.capacity.offline import OfflineFrames
-from raylay.services.capacity.pool import Holding
+from raylay.services.capacity.pool import Holding, Policy
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.subscriptions.behind import BehindQuery
 from raylay.services.transports.framed import (
@@ -28,6 +28,8 @@ from raylay.services.transports.framed import (
     Outbox,
 )
 
+UNWEIGHED_BYTES = 16 * 1024
+"""Of one client whose socket takes all but so much at each turn, where no age counts."""
 FRAME_BYTES = 1024 * 1024
 """Of what goes to the buffer at once, about."""
 
@@ -48,9 +50,6 @@ class Buffer(Protocol):
 class Weighing(Protocol):
     """The pool of the connection (`ClientPool`)."""
 
-    unweighed_bytes: int
-    """So much may wait in a socket for its next turn, and need not be told."""
-
     def weigh(self, connection: HeldConnection) -> None:
         """It holds more than before."""
 
@@ -69,6 +68,7 @@ class HeldConnection(FramedConnection):
 
     Args:
         pool: that it is counted in.
+        policy: what is its own there.
     """
 
     number: int
@@ -81,9 +81,12 @@ class HeldConnection(FramedConnection):
         loop: asyncio.AbstractEventLoop,
         reader: FrameReader,
         pool: Weighing,
+        policy: Policy,
     ) -> None:
         super().__init__(outbox, loop, reader)
         self.pool = pool
+        self.policy = policy
+        self._unweighed_bytes = UNWEIGHED_BYTES if policy.message_age_ms_max is None else 0
         self.is_leaving = False
         """Whether it was decided that it is to be ended."""
         self.behind: BehindQuery | None = None
@@ -163,7 +166,7 @@ class HeldConnection(FramedConnection):
                 transport.write(collected[0])
             else:
                 transport.writelines(collected)
-            if is_behind > self.pool.unweighed_bytes:
+            if is_behind > self._unweighed_bytes:
                 self.pool.weigh(self)
             return
         stays = self._is_returning and self._kept_bytes + size_bytes <= WRITE_HIGH_BYTES

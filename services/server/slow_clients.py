@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from raylay.services.capacity.config import CapacityConfig
-from raylay.services.capacity.pool import GoOffline, Limits, Pool
+from raylay.services.capacity.pool import GoOffline, Limits, Policy, Pool
 from raylay.services.protocol import buffer_control as control
 from raylay.services.protocol.frames import Header
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor
@@ -27,8 +27,6 @@ SLOW_CLIENT = "slow_client"
 """The reason that a client is told that does not read, and that the log has."""
 POOL_OF_INSTANCE = "clients"
 OFFLINE_DIRECTORY = "offline"
-UNWEIGHED_BYTES = 16 * 1024
-"""Of one client whose socket takes all but so much at each turn, where no age counts."""
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 BufferStart = Callable[[str, int, str, int], ChildHandle]
@@ -203,7 +201,6 @@ class ClientPool:
     ) -> None:
         self.name = name
         self.pool = Pool(limits)
-        self.unweighed_bytes = UNWEIGHED_BYTES if limits.message_age_ms_max is None else 0
         self.buffer = BufferControl(here, name, path, limits.disk_bytes_max, start)
         self.buffer.lost_client = self._lost
         self._here = here
@@ -218,7 +215,7 @@ class ClientPool:
         if connection.is_leaving or not connection.is_open:
             return
         self._members[connection.number] = connection
-        if self.pool.holds(connection.number, connection.holding()):
+        if self.pool.holds(connection.number, connection.holding(), connection.policy):
             self._decide()
 
     def came_back(self, connection: HeldConnection) -> None:
@@ -244,7 +241,7 @@ class ClientPool:
         holds = self.pool.holds
         for number, connection in list(self._members.items()):
             holding = connection.holding()
-            holds(number, holding)
+            holds(number, holding, connection.policy)
             is_nothing = not holding.unsent_bytes and not holding.memory_bytes
             if is_nothing and not connection.is_offline:
                 del self._members[number]
@@ -317,7 +314,8 @@ class ClientPool:
 
 
 class ClientPools:
-    """All pools of an instance: its own, and one for each transport that says anything of it.
+    """All pools of an instance: its own, and one for each transport that has memory or disk of its
+    own.
 
     Owner: the instance's event loop. Lifecycle: `begin` and `stop` once.
 
@@ -335,7 +333,12 @@ class ClientPools:
         self._of_transports = {
             each.name: self._made(f"{POOL_OF_INSTANCE}/{each.name}", each.capacity.within(outer))
             for each in config.for_clients()
-            if each.capacity is not None and each.capacity.is_given
+            if each.capacity is not None and each.capacity.has_pool
+        }
+        self._policies = {
+            each.name: self._policy(each.capacity.within(outer))
+            for each in config.for_clients()
+            if each.capacity is not None
         }
 
     def _made(self, name: str, config: CapacityConfig) -> ClientPool:
@@ -345,6 +348,14 @@ class ClientPools:
             directory = Path(config.disk_path) / f"raylay-{quote(here.config.name, safe='')}"
         path = directory / f"{quote(name, safe='')}.lmdb"
         return ClientPool(here, name, config.limits(self._memory_bytes), path, self._start)
+
+    def _policy(self, config: CapacityConfig) -> Policy:
+        limits = config.limits(self._memory_bytes)
+        return Policy(limits.client_share, limits.message_age_ms_max)
+
+    def policy_of(self, transport: str) -> Policy:
+        """What is their own of those who come by a transport."""
+        return self._policies.get(transport, self._of_instance.pool.policy)
 
     @property
     def all(self) -> list[ClientPool]:

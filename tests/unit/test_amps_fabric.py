@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from amps_examples import FIXTURES, completed
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.configuration.amps import modules
 from raylay.services.configuration.amps.fabric import Listener, fabric_of, resolve
 from raylay.services.configuration.amps.load import Document, load_amps, slots
@@ -87,6 +88,11 @@ def started(text: str) -> InstanceConfig:
     return config_of(FabricSettings.from_json(settings.to_json()), settings.instances[0].name)
 
 
+def started_of(found: Document) -> InstanceConfig:
+    settings = fabric_of([found])
+    return config_of(FabricSettings.from_json(settings.to_json()), settings.instances[0].name)
+
+
 def policy(every: str, downgrade: str, upgrade: str = "") -> str:
     """A schedule; options of its actions as elements."""
     module = "<Module>amps-action-{}</Module><Options>{}</Options>"
@@ -160,6 +166,13 @@ SECURE = [
     ("CAPath", "<CAPath>/cas</CAPath>", "ca_path", "/cas"),
     ("Ciphers", "<Ciphers>HIGH</Ciphers>", "ciphers", "HIGH"),
 ]
+SLOW_CLIENTS = [
+    ("MessageMemoryLimit", "1GB", "memory_bytes_max", 10**9),
+    ("MessageDiskLimit", "2GB", "disk_bytes_max", 2 * 10**9),
+    ("MessageDiskPath", "offline", "disk_path", "/data/offline"),
+    ("ClientMessageAgeLimit", "30s", "message_age_ms_max", 30_000),
+    ("ClientMaxCapacity", "10%", "client_share", 0.1),
+]
 RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     # element, what is replaced, by what, the attribute, its value before and after
     ("Name", "A-1", "A-2", "name", "A-1", "A-2"),
@@ -178,6 +191,11 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     ("Transports/Transport/InitialState", "<Name>clients</Name>",
      "<Name>clients</Name><InitialState>disabled</InitialState>", "client_terms.is_enabled",
      True, False),
+    *((element, GROUP, f"{GROUP}<{element}>{text}</{element}>", f"capacity.{name}", None, after)
+      for element, text, name, after in SLOW_CLIENTS),
+    *((f"{INCOMING}/{element}", "<Name>clients</Name>",
+       f"<Name>clients</Name><{element}>{text}</{element}>", f"client_terms.capacity.{name}", None,
+       after) for element, text, name, after in SLOW_CLIENTS),
     *((f"{INCOMING}/{element}", "<Name>clients</Name>", f"<Name>clients</Name>{KEY}{more}",
        f"client_terms.tls.{name}", None, after) for element, more, name, after in SECURE),
     *((f"{OUTGOING}/{element}", ADDRESS, f"{ADDRESS}{KEY}{more}",
@@ -295,6 +313,26 @@ def test_an_element_that_runs_changes_what_is_started(
     changed = text or FILE.replace(old, new, 1)
     assert attribute(started(FILE), path) == before
     assert attribute(started(changed), path) == after
+
+
+def test_limits_of_slow_clients_need_nothing_where_there_are_none() -> None:
+    name = "<Name>amps-replication</Name>"
+    changed = document(FILE.replace(name, f"{name}<MessageMemoryLimit>1GB</MessageMemoryLimit>"))
+    (finding,) = findings(changed)
+    assert (finding.origin, finding.refuses) == ("f.xml:10", False)
+    assert "it is for other instances" in finding.text
+    config = config_of(fabric_of([changed]), "A-1")
+    assert config.replication_terms is not None and config.replication_terms.capacity is None
+
+
+def test_the_sample_of_the_documents_has_one_pool_and_two_policies() -> None:
+    sample = load_amps("s.xml", text=completed("slow-clients"), environment={})
+    config = started_of(sample)
+    assert config.capacity == CapacityConfig(10**10, None, "/mnt/fastio/AMPS/offline", 30_000)
+    assert config.client_terms is not None and config.client_terms.capacity is None
+    (low,) = config.client_transports
+    assert low.capacity == CapacityConfig(message_age_ms_max=15_000, client_share=0.1)
+    assert not low.capacity.has_pool, "it shares the 10 GB"
 
 
 def test_every_element_that_runs_has_a_case() -> None:
@@ -486,7 +524,6 @@ def authenticator(module: str, options: str = "") -> str:
 
 NOT_YET = [
     (GROUP, GROUP + "<Admin><InetAddr>8085</InetAddr></Admin>", 3, "Admin does not run yet"),
-    (GROUP, GROUP + "<MessageMemoryLimit>1GB</MessageMemoryLimit>", 3, "MessageMemoryLimit"),
     (GROUP, GROUP + OWN_MODULE + "<Authentication><Module>own</Module></Authentication>", 3,
      "Module own does not run yet"),
     (GROUP, GROUP + OWN_MODULE, 3, "Module own does not run yet"),

@@ -126,7 +126,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "telemetry": "messages",
         "tls": "",
         "client": "messages protocol queues storage tls",
-        "configuration": "messages plugins queues replication security sow storage tls",
+        "configuration": "capacity messages plugins queues replication security sow storage tls",
         "transports": "protocol tls",
         "server": (
             "capacity core messages plugins protocol queues replication security sow storage "
@@ -137,7 +137,8 @@ ROOMS: dict[str, frozenset[str]] = {
             "telemetry tls transports"
         ),
         "fabric": (
-            "client configuration messages replication security server telemetry tls topology"
+            "capacity client configuration messages replication security server telemetry tls "
+            "topology"
         ),
         "reports": "",
         "hosts": "",

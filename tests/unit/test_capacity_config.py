@@ -30,7 +30,8 @@ def test_a_transport_takes_over_what_it_does_not_say() -> None:
     outer = CapacityConfig(100, 200, "/disk", 5_000, 1.0)
     inner = CapacityConfig(client_share=0.1, message_age_ms_max=0)
     assert inner.within(outer) == CapacityConfig(100, 200, "/disk", 0, 0.1)
-    assert inner.is_given and not CapacityConfig().is_given
+    assert not inner.has_pool and not CapacityConfig().has_pool
+    assert CapacityConfig(5).has_pool and CapacityConfig(disk_path="/x").has_pool
 
 
 @pytest.mark.parametrize(
@@ -73,17 +74,19 @@ def test_a_transport_that_says_something_has_a_pool_of_its_own(tmp_path: Path) -
         capacity=CapacityConfig(1_000, disk_path=str(tmp_path)),
         client_transports=(
             ClientTransportConfig("plain"),
-            ClientTransportConfig("slow", capacity=CapacityConfig(client_share=0.1)),
-            ClientTransportConfig("nothing", capacity=CapacityConfig()),
+            ClientTransportConfig("slow", capacity=CapacityConfig(2_000, client_share=0.1)),
+            ClientTransportConfig("strict", capacity=CapacityConfig(client_share=0.2)),
         ),
     )
     pools = ClientPools(Surroundings(config, tmp_path / "data"), lambda *_: None)  # type: ignore
     names = [pool.name for pool in pools.all]
     assert names == ["clients", "clients/slow"]
-    assert [pools.of(name).name for name in ("client", "plain", "slow", "nothing")] == [
+    assert [pools.of(name).name for name in ("client", "plain", "slow", "strict")] == [
         *("clients", "clients", "clients/slow", "clients"),
     ]
-    assert pools.of("slow").pool.limits == Limits(1_000, 1_000_000_000, 0.1, None)
+    assert pools.of("slow").pool.limits == Limits(2_000, 1_000_000_000, 0.1, None)
+    shares = [pools.policy_of(name).client_share for name in ("client", "plain", "slow", "strict")]
+    assert shares == [0.5, 0.5, 0.1, 0.2], "of the memory of the instance, or of its own"
     paths = {pool.buffer.path for pool in pools.all}
     assert paths == {
         tmp_path / "raylay-East%2F1" / "clients.lmdb",

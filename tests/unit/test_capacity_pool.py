@@ -16,6 +16,7 @@ from raylay.services.capacity.pool import (
     GoOffline,
     Holding,
     Limits,
+    Policy,
     Pool,
 )
 
@@ -136,6 +137,19 @@ def test_who_holds_nothing_costs_nothing() -> None:
     assert pool.clients == [] and pool.memory_bytes == 0
     pool.left(1)
     pool.back_online(1)
+
+
+def test_who_comes_by_another_transport_may_have_a_policy_of_his_own() -> None:
+    pool = Pool(Limits(100, 1_000, 0.5))
+    own = Policy(0.1, 1_000)
+    assert not pool.holds(1, memory(11)) and pool.holds(2, memory(11), own)
+    (gone,) = pool.decide()
+    assert isinstance(gone, Disconnect) and (gone.client, gone.limit) == (2, "share")
+    assert not pool.holds(3, memory(10), own)
+    pool.look(0)
+    (gone,) = pool.look(5_000)
+    assert isinstance(gone, Disconnect) and (gone.client, gone.limit) == (3, "age")
+    assert pool.clients == [1], "the memory is shared, the policy is not"
 
 
 # -- ages --------------------------------------------------------------------------------------
@@ -306,7 +320,8 @@ class CountsWhoLeft(Pool):
 
 class SharesTheMemoryAlways(Pool):
     def _of_share(self, held: Any) -> tuple[int | None, int, str]:
-        return self._share_memory, held.holding.memory_bytes, ""
+        most = int(self.limits.memory_bytes_max * held.policy.client_share)
+        return most, held.holding.memory_bytes, ""
 
 
 class NeverGoesOffline(Pool):

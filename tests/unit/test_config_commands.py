@@ -65,11 +65,13 @@ def test_check_notes_addresses_of_other_instances(pair: list[str]) -> None:
 
 def test_check_lists_what_does_not_run(tmp_path: Path) -> None:
     path = tmp_path / "s.xml"
-    path.write_text(completed("slow-clients"))
+    path.write_text(
+        completed("slow-clients").replace("<MessageMemoryLimit>", f"{ADMIN}<MessageMemoryLimit>")
+    )
     lines = output("check", str(path)).splitlines()
-    assert len(lines) == 6
-    assert lines[0] == f"{path}:5: MessageMemoryLimit does not run yet"
-    assert lines[-1].startswith("1 instance, 0 destinations: 5 things of it would not run")
+    assert len(lines) == 2
+    assert lines[0] == f"{path}:5: Admin does not run yet"
+    assert lines[-1].startswith("1 instance, 0 destinations: 1 thing of it would not run")
     with pytest.raises(ConfigurationError, match="give --ignore-unsupported"):
         load_fabric([path])
     assert load_fabric([path], ignore_unsupported=True).instances[0].client_port == 9007
@@ -114,13 +116,15 @@ def test_up_takes_the_files_and_refuses_what_does_not_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "s.xml"
-    path.write_text(completed("slow-clients").replace("9007", "${PORT}"))
+    text = completed("slow-clients").replace("<MessageMemoryLimit>", f"{ADMIN}<MessageMemoryLimit>")
+    path.write_text(text.replace("9007", "${PORT}"))
     assert f"{path}:17: ${{PORT}} is not set" in error("up", str(path), capsys=capsys)
     refused = error("up", str(path), "-D", "PORT=9007", capsys=capsys)
-    assert f"{path}:5: MessageMemoryLimit does not run yet" in refused
+    assert f"{path}:5: Admin does not run yet" in refused
     assert refused.splitlines()[-1].endswith("give --ignore-unsupported to start without")
 
 
+ADMIN = "<Admin><InetAddr>8085</InetAddr></Admin>"
 FILTERED = """\
 fabric: f
 regions: {{A: {{instances: 2, links: none}}}}
@@ -171,7 +175,9 @@ def test_a_filter_of_a_fabrics_topic_is_in_the_wrong_place(tmp_path: Path) -> No
 def test_show_fills_in_defaults_and_loads_again(pair: list[str]) -> None:
     shown_once = output("show", *pair)
     first, second = yaml.safe_load_all(shown_once)
-    assert first["AMPSConfig"]["MessageDiskPath"] == "/var/tmp"
+    assert first["AMPSConfig"]["ClientMaxCapacity"] == "50%"
+    assert "MessageDiskPath" not in first["AMPSConfig"]
+    assert "# without MessageDiskPath: offline in the data directory" in shown_once
     (destination,) = second["AMPSConfig"]["Replication"]["Destination"]
     assert destination["CompressionType"] == "zlib"
     document = load_amps(pair[0])

@@ -89,6 +89,7 @@ instances:
     replication_authentication: certificates
     replication_entitlement: {module: http, options: {ResourceURI: "http://h/"}}
     authenticator: {module: exec, options: {Command: c}}
+    capacity: {disk: 3GB}
     transports:
       - name: typed
         port: 9004
@@ -132,6 +133,7 @@ entitlement: {module: permissions, options: {File: what}}
 replication_authentication: tokens
 replication_entitlement: permissions
 authenticator: amps-default-authenticator-module
+capacity: {memory: 1GB, client_share: 60%}
 lent_links: false
 relocate_after: 10m
 """
@@ -173,6 +175,9 @@ def test_every_key_of_a_file_comes_through() -> None:
         assert tuple(each.module for each in found) == modules
     there = settings.instance("A-1").destinations[-1].authenticator
     assert there is not None and there.config(Path("/f")).options == {"PasswordFileName": "/f/pw"}
+    limits, of_all = settings.instance("C").capacity, settings.capacity
+    assert limits is not None and limits.disk_bytes_max == 3 * 10**9
+    assert of_all is not None and (of_all.memory_bytes_max, of_all.client_share) == (10**9, 0.6)
     assert settings.instance("C").message_types == ("json",)
     (pipes,) = settings.types_of(settings.instance("C"))
     assert (pipes.name, pipes.kind, pipes.options) == ("pipes", "fix", {"field_separator": 124})

@@ -19,6 +19,7 @@ from raylay.services.configuration.amps.model import (
     JOURNAL_BYTES_MIN,
     AmpsConfig,
     Bootstrap,
+    Capacity,
     Destination,
     IncomingTransport,
     TransactionLog,
@@ -216,6 +217,9 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     )
     options |= instance_modules(config)
     options["authenticator"] = own_authenticator(config)
+    limits = _capacity(config)
+    if limits:
+        options["capacity"] = limits
     options["defined_types"] = [asdict(each) for each in definitions(config)]
     if config.sow is not None:
         options |= _definitions(config, config.sow)
@@ -258,10 +262,39 @@ def _more_replication(transport: IncomingTransport, config: AmpsConfig) -> dict[
 
 
 def _terms(transport: IncomingTransport, config: AmpsConfig) -> dict[str, Any]:
-    return {
+    terms = {
         "enabled": transport.initial_state,
         "tls": tls_settings(transport),
         **transport_modules(transport, config),
+    }
+    limits = {} if transport.is_replication else _capacity(transport)
+    return terms | ({"capacity": limits} if limits else {})
+
+
+DEFAULT_PERCENT = 50
+
+
+def _capacity(limits: Capacity) -> dict[str, Any]:
+    """What a file says of slow clients; what it leaves out is as docs/capacity.md says."""
+    age_ns, percent = limits.client_message_age_ns_max, limits.client_capacity_percent_max
+    values = {
+        "message_memory_bytes_max": ("memory", limits.message_memory_bytes_max),
+        "message_disk_bytes_max": ("disk", limits.message_disk_bytes_max),
+        "message_disk_path": ("disk_path", limits.message_disk_path),
+        "client_message_age_ns_max": (
+            "message_age_ms_max",
+            None if age_ns is None else f"{-(-age_ns // 1_000_000)}ms",
+        ),
+        "client_capacity_percent_max": ("client_share", None if percent is None else percent / 100),
+    }
+    default = None if isinstance(limits, IncomingTransport) else DEFAULT_PERCENT
+    return {
+        name: value
+        for field, (name, value) in values.items()
+        if field in limits.model_fields_set
+        and value is not None
+        # As the default is, so that a file with its defaults filled in says the same.
+        and not (field == "client_capacity_percent_max" and percent == default)
     }
 
 

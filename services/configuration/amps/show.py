@@ -17,6 +17,7 @@ from raylay.services.configuration.model import DowngradeSettings, FabricSetting
 OWN_DEFAULTS = {
     "JournalSize": "segments of 64 MiB (documented: 1GB)",
     "FlushInterval": "what is staged is committed at once (documented: 100ms)",
+    "MessageDiskPath": "offline in the data directory (documented: /var/tmp)",
     "AckConflationInterval": "acks at once, at most one a commit (documented: 1s)",
 }
 """Elements whose absence means something else here than their documented default

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from raylay.services.configuration.amps.actions import schedules_of
 from raylay.services.configuration.amps.load import Document, Path, slots
 from raylay.services.configuration.amps.message_types import unsupported
-from raylay.services.configuration.amps.model import IncomingTransport
+from raylay.services.configuration.amps.model import Capacity, IncomingTransport
 from raylay.services.configuration.amps.modules import (
     does_not_run,
     mixed_authenticators,
@@ -59,8 +59,18 @@ _OF_QUEUES = (
     "DeferredAckExpiration",
 )
 
+_OF_SLOW_CLIENTS = (
+    "MessageMemoryLimit",
+    "MessageDiskLimit",
+    "MessageDiskPath",
+    "ClientMessageAgeLimit",
+    "ClientMaxCapacity",
+)
+
 RUNS = frozenset(
     (
+        *_OF_SLOW_CLIENTS,
+        *(f"{_INCOMING}/{element}" for element in _OF_SLOW_CLIENTS),
         *(f"{place}/{element}" for place in (_INCOMING, _OUTGOING) for element in _OF_TLS),
         *(f"Bootstrap/Transport/{element}" for element in _OF_TLS),
         f"{_INCOMING}/VerifyClient",
@@ -190,6 +200,18 @@ def findings(document: Document) -> list[Finding]:
     found += [
         Finding(document.origin(path), text, True) for path, text in schedules_of(config).left
     ]
+    for number, transport in enumerate(config.transports.transports):
+        of_clients = set(Capacity.model_fields) - set(Stanza.model_fields)
+        given = of_clients & transport.model_fields_set
+        if transport.is_replication and given:
+            found.append(
+                Finding(
+                    document.origin(("Transports", "Transport", number)),
+                    f"limits of slow clients need nothing at {transport.name}: it is for other "
+                    "instances",
+                    False,
+                )
+            )
     if not config.client_transports():
         found.append(
             Finding(
