@@ -536,7 +536,7 @@ class InstanceServer:
     async def reset_entitlement(self, user: str = "") -> int:
         """Ends the sessions of a user, or all that a module lets in, so that it is asked anew what
         they may do. How many."""
-        return self.clients.reset_entitlement(user)
+        return self.clients.reset_entitlement(user) + self.upstreams.reset_entitlement(user)
 
     async def switch_transport(self, name: str, *, on: bool) -> str:
         """Enables or disables a transport for clients, until the next start. What was done.

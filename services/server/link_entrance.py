@@ -23,6 +23,7 @@ class Entering(Protocol):
     peer: str
     transport_name: str
     permissions: Permissions | None
+    user: str | None
     outbox: Outbox
 
     @property
@@ -88,7 +89,7 @@ class LinkEntrance:
         elif isinstance(found, Challenge):
             connection.send(retry(found.user_id, found.password))
         else:
-            connection.permissions = found.permissions
+            connection.user, connection.permissions = found.user, found.permissions
             let_in()
         connection.outbox.flush()
 

@@ -48,6 +48,7 @@ from raylay.services.security.permissions import Permissions
 from raylay.services.server.admission import Admission
 from raylay.services.server.bootstrap_source import BootstrapSource
 from raylay.services.server.client_transport import ClientTransport
+from raylay.services.server.clients import ENTITLEMENT_RESET
 from raylay.services.server.commits import Commits
 from raylay.services.server.describe import describe
 from raylay.services.server.doorway import Doorway
@@ -134,6 +135,14 @@ class Upstreams:
             for link in self._links.values():
                 link.offer_incoming()
 
+    def reset_entitlement(self, user: str = "") -> int:
+        """Ends what was let in as this user; empty: as anybody. How many: they log on again."""
+        let_in = [each for each in self.connected.values() if each.user is not None]
+        found = [each for each in let_in if user in ("", each.user)]
+        for each in found:
+            each.refuse(ENTITLEMENT_RESET, "what it may bring is asked anew: log on again")
+        return len(found)
+
     def incoming(self, destination: str) -> list[Incoming]:
         """The connections that may carry a stream for that destination's link."""
         offered = (upstream.as_incoming(destination) for upstream in self.connected.values())
@@ -171,6 +180,8 @@ class UpstreamConnection(Carrier):
         self._entrance = LinkEntrance(self, here)
         self.permissions: Permissions | None = None
         """What it may bring; None: everything."""
+        self.user: str | None = None
+        """As which it was let in; None: nobody asked."""
         self.carried_over = carried_over
         self._copied: BootstrapSource | None = None
         self._doubted = False
