@@ -56,6 +56,16 @@ def test_workers_in_two_regions(capsys: pytest.CaptureFixture[str]) -> None:
     assert verdict.startswith("1000 of 1000 orders are done, ") and verdict.endswith(": ok")
 
 
+def test_a_pair_where_everything_is_guarded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said("guarded.py", capsys) == [
+        "here-1 replicates to here-2",
+        "here-2 replicates to here-1",
+        *['bob reads {"desk": "fx"}'] * 2,
+        "bob is told bob may not publish to 'orders'",
+        "a stranger is told it is not let in: user name, password or certificate do not do",
+    ]
+
+
 def test_dead_letters(capsys: pytest.CaptureFixture[str]) -> None:
     expected = [
         "bad: forced_expire",
