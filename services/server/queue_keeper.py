@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.feature import Batch, Folds
 from raylay.services.errors import ConfigurationError, RaylayError, RemoteProtocolError
@@ -18,6 +19,7 @@ from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.protocol.frames import Header
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.commits import PROBE_S, Commits
+from raylay.services.server.queue_deliverer import Deliverer
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.transports.framed import FramedConnection
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from raylay.services.core.queues import Queues
     from raylay.services.messages.topic_book import QueueTopics
     from raylay.services.protocol.queue_control import Answer, Delivery, Question
-    from raylay.services.queues.decisions import Consumer, Key, Leased
+    from raylay.services.queues.decisions import Consumer, Key
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.door import Asked, QueueDoor
     from raylay.services.queues.records import Acknowledgment
@@ -35,21 +37,10 @@ HERALD_KEY = "herald/"
 """Entry of the state store: under which incarnation the journal says who bears it."""
 PROXIED_KEY = "proxied/"
 """Entry of the state store: there while a queue's proxied transfer is on."""
+STOP_S_MAX = 2.0
+"""An owner that is told to stop is killed after as long."""
 QUESTIONS_MAX = 1_000
 """To one owner, that are not answered."""
-
-
-class Deliverer(Protocol):
-    """Who sends messages to clients (`QueueClients`)."""
-
-    def deliver(
-        self,
-        consumer: Consumer,
-        messages: Sequence[Leased],
-        records: Sequence[bytes],
-        since_us: int,
-    ) -> None:
-        """Sends messages, their records as they lie in the journal; `since_us`: see `Delivery`."""
 
 
 class QueueControl:
@@ -79,6 +70,7 @@ class QueueControl:
         self._asked: dict[int, Callable[[Answer], None]] = {}
         self._asked_last = 0
         door.acknowledging = lambda keys: self.say(queue_control.done(keys))
+        self._left = asyncio.Event()
         self.process = Supervisor(keeper.here, self._start, self._process_ended, self._kill_failed)
 
     # -- the process ---------------------------------------------------------------------------
@@ -98,6 +90,10 @@ class QueueControl:
         await self.process.stop()
         if self.connection is not None:
             self.connection.send(self._control.STOP)
+            # It saves what it has, and says what it has traced.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._left.wait(), STOP_S_MAX)
+        if self.connection is not None:
             self.connection.close("the instance stops")
         await self.process.kill()
 
@@ -107,6 +103,7 @@ class QueueControl:
             return False
         here = self._here
         self.connection = connection
+        self._left.clear()
         self.pid = int(header.get("pid") or 0)
         self.why = ""
         self.process.greeted()
@@ -132,6 +129,7 @@ class QueueControl:
         """The owner is gone."""
         if self.connection is connection:
             self.connection = None
+            self._left.set()
             self.pid = 0
             self.why = f"its process ended: {why}"
             self.door.owner_left()

@@ -615,6 +615,30 @@ def test_the_owner_hears_of_what_is_on_its_way_to_the_disk() -> None:
     assert control.read_done(frame.body) == {7: [(1, 3), (5, 5)]}
 
 
+def test_an_owner_that_is_told_to_stop_ends_by_itself() -> None:
+    """What it has saved and traced would be lost else."""
+    bench = Bench()
+    owner = bench.owner()
+    killed: list[str] = []
+
+    async def kill() -> None:
+        killed.append("killed")
+
+    bench.work.process.kill = kill  # type: ignore[method-assign]
+
+    async def stop() -> None:
+        stopping = asyncio.ensure_future(bench.work.stop())
+        while not owner.said("stop"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not killed
+        bench.work.lost(cast(Any, owner), "it has ended")
+        await stopping
+        assert killed
+
+    asyncio.run(stop())
+
+
 def test_a_cancel_without_an_id_is_not_answered() -> None:
     bench = Bench()
     client = bench.client()

@@ -142,11 +142,12 @@ class OwnerServer:
         if self._machine is not None:
             await self._save()
             self._traces.close()
+        self._tracing.close()
+        # The instance waits for this, and then kills what is left of the process.
         if self._instance.is_open:
             self._instance.abort("the queue's owner ends")
         self._store.close()
         self._reader.close()
-        self._tracing.close()
 
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the loop raised. With anything but a socket's error the process ends, and
