@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from raylay.services.messages.ranges import PublisherRanges, Range
@@ -23,6 +23,8 @@ from raylay.services.queues.register import UNKNOWN, Register, is_better
 Value = TypeVar("Value")
 Piece = tuple[int, int, Value]
 """First and last sequence, and what is known of them."""
+Covers = Callable[[int, int, int], bool]
+"""Whether a publisher's messages, first to last, are all there."""
 STEPS = 16
 """Into so many parts the time is cut for which removals are kept: those of one part are forgotten
 together."""
@@ -206,7 +208,10 @@ class EarlyEntries:
         kept_us: for how long removals are kept; 0: until their messages come.
     """
 
-    __slots__ = ("_came", "_moves", "_removals", "_since", "_step_us", "_swept_us", "_then")
+    __slots__ = (
+        *("_came", "_looked_at", "_moves", "_removals"),
+        *("_since", "_step_us", "_swept_us", "_then"),
+    )
 
     def __init__(self, kept_us: int = 0) -> None:
         self._step_us = -(-kept_us // STEPS)
@@ -219,6 +224,7 @@ class EarlyEntries:
         those that came before the floor, nobody knows it."""
         self._then: tuple[Book[int], Book[Register]] = (Book(int.__ge__), Book(is_better))
         self._came: deque[_Came] = deque()
+        self._looked_at = 0
 
     def __bool__(self) -> bool:
         return bool(self._removals.publishers or self._moves.publishers)
@@ -320,6 +326,30 @@ class EarlyEntries:
             for publisher, ranges in passed:
                 removals.take(publisher, ranges)
                 moves.take(publisher, ranges)
+
+    def is_long(self, free: int) -> bool:
+        """Whether there is more behind the floor than so much and twice what `forget_used` left."""
+        self._looked_at = min(self._looked_at, len(self._came))
+        return len(self._came) > 2 * self._looked_at + free
+
+    def forget_used(self, left: Sequence[tuple[int, Covers]]) -> None:
+        """Forgets what no floor can ask for: else one message that stays for ever would keep all
+        that came early behind it.
+
+        Args:
+            left: in order, what says which messages came and have left the queue since, side by
+                side in the journal; each with the transaction id from which on no floor is before
+                the last of them. Who begins at an earlier floor reads behind it what was said of
+                them.
+        """
+        begins = [since_txid for since_txid, _ in left]
+        kept: deque[_Came] = deque()
+        for each in self._came:
+            at = bisect_right(begins, each.txid) - 1
+            if at < 0 or not left[at][1](each.publisher, each.first, each.last):
+                kept.append(each)
+        self._came = kept
+        self._looked_at = len(kept)
 
     def to_wire(self) -> dict[str, Any]:
         """As of the floor, for msgpack."""

@@ -21,7 +21,7 @@ import msgpack
 from raylay.services.errors import CorruptRecord
 from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.queues.decisions import Lease
-from raylay.services.queues.early import EarlyEntries
+from raylay.services.queues.early import Covers, EarlyEntries
 
 JOINED_US = 100_000
 """Runs that come within so many microseconds may be one arrival."""
@@ -30,6 +30,9 @@ JOINED_MAX = 1_024
 ARRIVALS_MAX = 1_024
 """So many, and twice as many as when it was last done: then those that are empty are put
 together."""
+USED_MAX = 4_096
+"""Early entries behind the floor: with more, and more than an eighth of the arrivals, those that
+are used are forgotten."""
 
 
 class Arrival:
@@ -65,6 +68,13 @@ class Arrival:
         """Publishers and sequences of all that came."""
         for publisher, first, last in zip(*[iter(self.stretches)] * 3, strict=True):
             yield publisher, [(first, last)]
+
+    def covers(self, publisher: int, first: int, last: int) -> bool:
+        """Whether all of these came."""
+        return any(
+            each == publisher and begin <= first and last <= end
+            for each, begin, end in zip(*[iter(self.stretches)] * 3, strict=True)
+        )
 
 
 @dataclass(slots=True)
@@ -237,6 +247,21 @@ class History:
         self.early.floor_reached(self._advanced, passed)
         if len(arrivals) > 2 * self._looked_at + ARRIVALS_MAX:
             self._put_together()
+        if self.early.is_long(USED_MAX + len(arrivals) // 8):
+            self._forget_used()
+
+    def _forget_used(self) -> None:
+        """Forgets what was early and is asked for no more. The floor is before an arrival of which
+        something is left, or behind all that is gone side by side behind that one."""
+        self._put_together()
+        found: list[tuple[int, Covers]] = []
+        since_txid = 0
+        for arrival in self._arrivals:
+            if arrival.live:
+                since_txid = arrival.first_txid
+            else:
+                found.append((since_txid, arrival.covers))
+        self.early.forget_used(found)
 
     def _put_together(self) -> None:
         """Makes one of arrivals side by side that nothing is left of: else one message that stays
@@ -279,3 +304,7 @@ class _Left(Arrival):
     def parts(self) -> Iterator[tuple[int, list[Range]]]:
         """Publishers and sequences of all that came."""
         return ((publisher, list(ranges)) for publisher, ranges in self.ranges.sets.items())
+
+    def covers(self, publisher: int, first: int, last: int) -> bool:
+        """Whether all of these came."""
+        return self.ranges.covers(publisher, [(first, last)])

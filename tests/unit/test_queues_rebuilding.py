@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from raylay.services.errors import CorruptRecord
@@ -9,6 +11,7 @@ from raylay.services.queues.rebuilding import (
     ARRIVALS_MAX,
     JOINED_MAX,
     JOINED_US,
+    USED_MAX,
     Arrival,
     History,
     Snapshot,
@@ -147,6 +150,87 @@ def test_one_message_that_stays_does_not_keep_what_came_behind_it() -> None:
     fed.history.advance()
     assert fed.history.floor_txid == fed.txid
     assert fed.held_then() == {publisher: [(1, last)] for publisher, last in fed.sequence.items()}
+
+
+def test_one_message_that_stays_does_not_keep_what_was_acknowledged_before_it_came() -> None:
+    fed = Fed()
+    oldest = fed.come(1)
+    early = fed.history.early
+    for _ in range(4 * USED_MAX):
+        coming = [(fed.sequence[P] + 1, fed.sequence[P] + 1)]
+        fed.txid += 1
+        early.removed(P, coming, fed.txid, 0)
+        assert early.arrived(P, coming, 0)[0] == coming
+        fed.come(1, P, live=0)
+        fed.history.advance()
+    assert early.removals_waiting == 0
+    assert early.size <= 2 * USED_MAX
+    oldest.live = 0
+    fed.history.advance()
+    assert early.size == 0
+
+
+class Drawn:
+    """A history that goes by drawn steps, and forgets what is used or does not."""
+
+    def __init__(self, seed: int, *, forgets: bool) -> None:
+        self.rng = random.Random(seed)
+        self.forgets = forgets
+        self.history = History(Snapshot(), 0)
+        self.to_come = list(range(1, 61))
+        self.live: list[Arrival] = []
+        self.forgotten = self.txid = 0
+
+    def some(self, most: int) -> tuple[int, int]:
+        """Of what has not come, a few side by side."""
+        first = self.rng.choice(self.to_come[:20])
+        last = first
+        while last - first + 1 < most and last + 1 in self.to_come and self.rng.random() < 0.6:
+            last += 1
+        return first, last
+
+    def come(self) -> None:
+        early, (first, last) = self.history.early, self.some(4)
+        del self.to_come[self.to_come.index(first) : self.to_come.index(last) + 1]
+        gone, moved, since_txid = early.arrived(P, [(first, last)], 0)
+        begin, self.txid = self.txid + 1, self.txid + last - first + 1
+        arrival = self.history.arrived(P, [(first, last)], begin, self.txid, self.txid * JOINED_US)
+        if moved:
+            self.history.reaches_back(arrival, since_txid)
+        count = last - first + 1 - sum(b - a + 1 for a, b in gone)
+        arrival.live += count
+        self.live += [arrival] * count
+
+    def step(self) -> bytes:
+        """What a queue made again begins with."""
+        drawn = self.rng.random()
+        if self.to_come and drawn < 0.35:
+            self.come()
+        elif self.to_come and drawn < 0.75:
+            self.txid += 1
+            if drawn < 0.6:
+                self.history.early.removed(P, [self.some(3)], self.txid, 0)
+            else:
+                self.history.early.moved(P, [self.some(3)], Register(1, "B"), self.txid)
+        elif self.live:
+            self.live.pop(self.rng.randrange(len(self.live))).live -= 1
+        self.history.folded_txid = self.txid
+        self.history.advance()
+        if self.forgets:
+            size = len(self.history.early._came)
+            self.history._forget_used()
+            self.forgotten += size - len(self.history.early._came)
+        return self.history.snapshot({}).to_bytes()
+
+
+def test_what_is_forgotten_no_floor_asks_for() -> None:
+    forgotten = 0
+    for seed in range(40):
+        one, other = Drawn(seed, forgets=True), Drawn(seed, forgets=False)
+        for _ in range(120):
+            assert one.step() == other.step(), seed
+        forgotten += one.forgotten
+    assert forgotten > 150
 
 
 def test_a_snapshot_is_read_as_it_was_written() -> None:
