@@ -155,7 +155,6 @@ class LmdbOfflineStore:
                 lock=False,
                 sync=False,
                 metasync=False,
-                meminit=False,
                 readahead=False,
                 max_dbs=0,
                 mode=0o600,

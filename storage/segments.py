@@ -144,7 +144,6 @@ class Environment(LastingEnvironment):
             create=self._create,
             max_readers=READERS_MAX,
             max_spare_txns=4,
-            meminit=False,
             max_dbs=0,
         )
 

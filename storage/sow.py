@@ -252,9 +252,7 @@ class LmdbSowStore:
             raise _explained(error, self._path) from error
 
     def _environment(self, path: Path) -> Any:
-        return lmdb.open(
-            str(path), subdir=False, map_size=self._map_bytes, meminit=False, max_dbs=0
-        )
+        return lmdb.open(str(path), subdir=False, map_size=self._map_bytes, max_dbs=0)
 
     def _make(self) -> None:
         # Aside: a power cut may leave the first pages of a file half written.

@@ -46,7 +46,7 @@ def open_store(path: Path) -> Any:
 
 def _open(path: Path) -> Any:
     allocate_lock_table(path, LOCK_TABLE_BYTES)
-    return lmdb.open(str(path), subdir=False, map_size=MAP_BYTES, meminit=False, max_dbs=0)
+    return lmdb.open(str(path), subdir=False, map_size=MAP_BYTES, max_dbs=0)
 
 
 def _make_store(path: Path) -> None:
