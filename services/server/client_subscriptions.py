@@ -58,9 +58,14 @@ class ClientSubscriptions:
     def subscribe(self, command: Subscribe) -> None:
         """Performs a subscribe, or says why not."""
         connection, name = self._connection, command.subscription
-        door = None
-        if not command.bookmark:
-            door = self._clients.queued.find(command.topic, command.message_type)
+        door = self._clients.queued.find(command.topic, command.message_type)
+        if door is not None and command.bookmark:
+            # What was published is on its underlying topic: a replay takes nothing from the queue.
+            of = door.definition
+            command = replace(
+                command, topic=of.topic, message_type=of.message_type, non_regex_topic=False
+            )
+            door = None
         try:
             if connection.permissions is not None:
                 command = self._allowed(command, is_queue=door is not None)

@@ -277,6 +277,21 @@ def test_what_cannot_be_done_is_refused_and_the_session_goes_on(
     ann.ack(cid="p")
 
 
+def test_a_subscription_with_a_bookmark_replays_what_the_queue_is_of(
+    solo: tuple[Server, Consumer],
+) -> None:
+    server, _ = solo
+    publisher = Client(server.address, "replayed")
+    publisher.publish(range(1, 3), text="of the topic ")
+    publisher.persisted(2)
+    command = {"c": "subscribe", "t": "work", "bm": f"{publisher.answer['publisher']}|1|"}
+    for name, more in (("typed", {"mt": "json"}), ("literal", {"o": {"non_regex_topic": True}})):
+        reader = Client(server.address, name)
+        reader.send(command | more | {"sub": name, "cid": name})
+        assert reader.ack(cid=name).header["status"] == "success"
+        assert reader.receive(1, name) == ["of the topic 2"]
+
+
 @pytest.fixture(scope="module")
 def solo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Consumer]]:
     config = InstanceConfig(
