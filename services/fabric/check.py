@@ -190,6 +190,34 @@ def _unsaid(settings: FabricSettings) -> list[Finding]:
     return found
 
 
+def _ownerless(settings: FabricSettings) -> list[Finding]:
+    """Group-local queues whose messages begin at an instance that is none of theirs."""
+    found = []
+    sharing: dict[tuple[str, str, str, str], list[str]] = {}
+    for instance in settings.instances:
+        for queue in settings.queue_terms_of(instance):
+            if queue.kind == "group_local":
+                domain = queue.domain or instance.group
+                key = (queue.name, queue.message_type, domain, queue.initial_owner)
+                sharing.setdefault(key, []).append(instance.name)
+    for (name, message_type, domain, owner), names in sharing.items():
+        if owner not in names:
+            found.append(
+                Finding(
+                    "warning",
+                    "no_initial_owner",
+                    tuple(names),
+                    "",
+                    f"messages of queue {name} ({message_type}) begin at {owner}, and of the "
+                    f"files only {listed(names)} are of its domain {domain}: nobody there is given "
+                    "them",
+                    f"write as the initial owner one of {listed(names)}, or a domain that {owner} "
+                    "is in",
+                )
+            )
+    return found
+
+
 def _asks(settings: FabricSettings, name: str) -> bool:
     """Whether an instance of this fabric wants a password or token of links."""
     for each in settings.instances:
@@ -257,6 +285,7 @@ def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -
             *_copies_in_circles(settings),
             *_wide_ip(settings),
             *_unsaid(settings),
+            *_ownerless(settings),
         ],
         key=lambda finding: SEVERITIES.index(finding.severity),
     )

@@ -21,6 +21,7 @@ queues come with those.
     overlap               warning  two destinations of an instance may claim the same server
     bootstrap_circle      warning  instances that have no source to copy from but each other
     no_authenticator      warning  a link says nothing to a server that asks it (fabric/check.py)
+    no_initial_owner      warning  messages of a queue begin at who has it not (fabric/check.py)
     late_arrivals         note     a message may come behind a later one of its publisher
     wide_ip               note     several servers may answer at an address (fabric/check.py)
 

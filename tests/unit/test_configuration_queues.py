@@ -11,7 +11,7 @@ from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.check import descriptions_of
+from raylay.services.fabric.check import check_settings, descriptions_of
 from raylay.services.fabric.plan import FabricRecord, bring_up_to_date, instance_config
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
@@ -225,3 +225,23 @@ def test_a_local_queue_whose_underlying_topic_alone_is_replicated() -> None:
     for topics in ('".*"', '"^(work|orders)"', "work"):
         with pytest.raises(ConfigurationError, match="destination B of A takes topic work"):
             parse(text + link % topics)
+
+
+@pytest.mark.parametrize(
+    ("owner", "domain", "without"),
+    [
+        ("A-1", "trading", []),
+        ("A-1", "", [("B-1", "B-2")]),
+        ("nobody-1", "trading", [("A-1", "B-1", "B-2")]),
+        ("nobody-1", "", [("A-1",), ("B-1", "B-2")]),
+    ],
+)
+def test_messages_that_begin_at_who_has_no_such_queue_are_warned_of(
+    owner: str, domain: str, without: list[tuple[str, ...]]
+) -> None:
+    queue = "{name: q, message_type: json, underlying: orders, kind: group_local"
+    queue += f", initial_owner: {owner}, domain: '{domain}'}}"
+    text = f"fabric: f\nregions: {{A: 1, B: 2}}\ntopics: [orders]\nqueues: [{queue}]\n"
+    found = [e for e in check_settings(parse(text)).findings if e.kind == "no_initial_owner"]
+    assert [each.instances for each in found] == without
+    assert all(each.severity == "warning" and owner in each.explanation for each in found)
