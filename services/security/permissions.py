@@ -20,10 +20,13 @@ from typing import Any, NamedTuple
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topic_pattern import PatternError, TopicPattern
-from raylay.services.messages.topics import TOPIC_CACHE_MAX, is_regex
+from raylay.services.messages.topics import is_regex
 
 ENTRIES_MAX = 10_000
 TEXT_CHARACTERS_MAX = 16_384
+ANSWERS_KEPT_MAX = 4_096
+"""Of each kind. A session chooses the topics that it is asked about, of up to 1,024 bytes each, and
+there may be many sessions."""
 _KEYS = frozenset(
     ("logon", "replication-logon", "topic", "replicated-topics", "admin", "user_name")
 )
@@ -143,7 +146,7 @@ class Permissions:
             if entry.fits(text):
                 found = entry.read if reads else entry.write
                 break
-        if len(kept) >= TOPIC_CACHE_MAX:
+        if len(kept) >= ANSWERS_KEPT_MAX:
             kept.clear()
         kept[topic] = found
         return found

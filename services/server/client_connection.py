@@ -58,7 +58,7 @@ from raylay.services.server.slow_clients import SLOW_CLIENT
 from raylay.services.subscriptions.behind import BehindQuery
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, Sink
-from raylay.services.subscriptions.matching import Subscription
+from raylay.services.subscriptions.matching import Subscription, TopicFilter
 
 _BEHIND_FOLDS = (Subscribe, Sow, SowAndSubscribe, Unsubscribe)
 """They see, or change, what is folded for whom."""
@@ -291,6 +291,13 @@ class ClientConnection(HeldConnection):
     def readable(self) -> Callable[[bytes], bool] | None:
         """Which topics its expressions meet; None: all."""
         return None if self.permissions is None else partial(readable, self.permissions)
+
+    def keeps_back(self, wanted: TopicFilter) -> bool:
+        """Whether only some messages of a topic may be read. Expressions meet none of these."""
+        permissions = self.permissions
+        if permissions is None or wanted.pattern is not None:
+            return False
+        return bool(permissions.read(wanted.topic).filter)
 
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
         """It is in."""

@@ -54,6 +54,9 @@ class ClientLogon:
     def ask(self, logon: Logon) -> None:
         """Lets it in, or tells it why not, now or when the modules have answered."""
         connection, clients = self._connection, self._clients
+        if connection.client_name:
+            connection.end("bad_command", "a logon came behind the one that let it in")
+            return
         if self._is_asking:
             connection.end("bad_command", "a logon came before the one before it was answered")
             return

@@ -103,6 +103,7 @@ class ClientSubscriptions:
                     command.delta,
                     command.no_empties,
                     command.no_sowkey,
+                    keeps_back=connection.keeps_back(wanted),
                 )
             before = connection.subscriptions.get(name)
             if before is not None:

@@ -63,6 +63,9 @@ class Asking(Subscriber, Protocol):
     def readable(self) -> Callable[[bytes], bool] | None:
         """Which topics its expressions meet; None: all."""
 
+    def keeps_back(self, wanted: TopicFilter) -> bool:
+        """Whether only some messages of a topic may be read."""
+
     @property
     def takes_rows(self) -> bool:
         """Whether more rows are to be sent now."""
@@ -358,6 +361,7 @@ class QueryPump:
                     subscribe.no_sowkey,
                     query.sow.keys,
                     True,
+                    connection.keeps_back(query.wanted),
                 ),
             )
             try:

@@ -112,11 +112,13 @@ class _Forms:
         return made
 
     def gone(self, wishes: Following) -> bytes:
-        """What is gone: as it was, or, where it is still there, as it is."""
-        key = "gone", wishes.select
+        """What is gone: as it was, or, where it is still there and may be seen, as it is."""
+        key = "gone", wishes.select, wishes.keeps_back
         made = self._made.get(key)
         if made is None:
             shown = self.change.change.current or self.change.change.previous
+            if wishes.keeps_back:
+                shown = self.change.change.previous
             assert shown is not None
             made = self._made[key] = self._maker.whole(self.change, shown, wishes.select, None)
         return made

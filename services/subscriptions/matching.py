@@ -98,6 +98,7 @@ class Following:
         no_sowkey: a delta carries no SOW key.
         keys: of these records; None: of all.
         began_with_rows: it was given the records that were in its focus.
+        keeps_back: it may see no more than its filter passes: what left is told as it was.
     """
 
     select: str = ""
@@ -107,6 +108,7 @@ class Following:
     no_sowkey: bool = False
     keys: frozenset[bytes] | None = None
     began_with_rows: bool = False
+    keeps_back: bool = False
 
 
 class Asker(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 from raylay.services.errors import ConfigurationError
 from raylay.services.security.permissions import (
     ALLOWED,
+    ANSWERS_KEPT_MAX,
     DENIED,
     ENTRIES_MAX,
     EVERYTHING,
@@ -120,3 +121,11 @@ def test_a_filter_passes_no_more_than_is_granted() -> None:
     assert restricted("/c = 3 OR /d = 4", grant) == "(/a = 1 OR /b = 2) AND (/c = 3 OR /d = 4)"
     assert restricted("", grant) == grant.filter
     assert restricted("/c = 3", ALLOWED) == "/c = 3"
+
+
+def test_what_is_kept_of_topics_that_somebody_asks_about_is_bounded() -> None:
+    found = read_permissions({"topic": [{"topic": "a.*", "write": True}]}, "there")
+    for number in range(ANSWERS_KEPT_MAX + 2):
+        assert found.write(b"a%d" % number).allowed
+    assert len(found._writes) == 2
+    assert not found.write(b"b").allowed

@@ -17,6 +17,7 @@ from raylay.services.client import Client
 from raylay.services.errors import LogonRefused, RaylayError
 from raylay.services.messages.topics import TopicRule
 from raylay.services.plugins import authentication as modules
+from raylay.services.protocol.frames import encode_frame
 from raylay.services.security.credentials import Accepted, Answer, Challenge, Credentials, Denied
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.config import ClientTransportConfig, InstanceConfig
@@ -360,3 +361,101 @@ def test_permissions_with_a_filter_that_is_none_let_nobody_in(tmp_path: Path) ->
         assert "permissions of bob: '/a = = 1' is no filter" in told["text"]
 
     in_instance(tmp_path / "data", config, visit)
+
+
+# -- what somebody tries who is let in with little -----------------------------------------------
+def test_what_left_the_focus_is_not_shown_as_it_is_now(tmp_path: Path) -> None:
+    async def visit(server: InstanceServer) -> None:
+        async with logged_on(server, "amy") as amy, logged_on(server, "bob") as bob:
+            await amy.publish("orders", b'{"id": 1, "desk": "fx", "px": 1}')
+            await amy.flush()
+            rows = await bob.sow_and_subscribe("orders", oof=True)
+            assert (await anext(rows)).body == b'{"id": 1, "desk": "fx", "px": 1}'
+            await amy.publish("orders", b'{"id": 1, "desk": "eq", "px": 999}')
+            left = await anext(rows)
+            while left.kind == "group_end":
+                left = await anext(rows)
+            assert (left.kind, left.reason) == ("oof", "match")
+            assert json.loads(left.body) == {"id": 1, "desk": "fx", "px": 1}
+
+    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+
+
+def test_a_sequence_that_is_known_lets_nothing_pass_to_a_topic_without_journal(
+    tmp_path: Path,
+) -> None:
+    given = {
+        **PERMISSIONS,
+        "bob": {"logon": True, "topic": [{"topic": "quiet", "write": True}]},
+    }
+    config = replace(guarded(tmp_path), topics=(TopicRule("quiet"),), sow=())
+    (tmp_path / "permissions").write_text(json.dumps(given))
+
+    async def visit(server: InstanceServer) -> None:
+        async with logged_on(server, "amy") as amy:
+            every = await amy.subscribe("quick.*")
+            async with logged_on(server, "bob", name="b") as bob:
+                await bob.publish("quiet", b'{"forged": 1}')
+                await bob.flush()
+                (sequence,) = [each.published_upto for each in server.clients.sessions.values()
+                               if each.client_name == "b"]  # fmt: skip
+            reader, writer = await raw_logon(server, "bob", "b")
+            writer.write(
+                encode_frame(
+                    {"c": "p", "t": "quick", "mt": "json", "s": sequence, "a": "processed",
+                     "cid": "1"},
+                    b'{"forged": 1}',
+                )
+            )  # fmt: skip
+            writer.write(encode_frame({"c": "ping", "cid": "2"}, b""))
+            await writer.drain()
+            said = await until(reader, "2")
+            assert b"not_entitled" in said
+            await amy.publish("quick", b'{"real": 1}')
+            assert (await anext(every)).body == b'{"real": 1}'
+            writer.close()
+
+    in_instance(tmp_path / "data", config, visit)
+
+
+def test_two_logons_of_one_segment_are_one_too_many(tmp_path: Path) -> None:
+    async def visit(server: InstanceServer) -> None:
+        host, port = server.here.client_address.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        frames = [
+            encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": name}, b"")
+            for name in ("one", "two")
+        ]
+        writer.write(b"".join(frames))
+        await writer.drain()
+        assert b"bad_command" in await reader.read()
+        writer.close()
+        async with asyncio.timeout(5):
+            while server.clients.sessions:
+                await asyncio.sleep(0)
+        assert not server.clients._by_name
+
+    in_instance(tmp_path / "data", CONFIG, visit)
+
+
+async def raw_logon(server: InstanceServer, user: str, name: str) -> Any:
+    host, port = server.here.client_address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        encode_frame(
+            {"c": "logon", "v": 1, "client_name": name, "cid": "l", "user_id": user,
+             "pw": user * 2}, b"",
+        )
+    )  # fmt: skip
+    await until(reader, "l")
+    return reader, writer
+
+
+async def until(reader: asyncio.StreamReader, command_id: str) -> bytes:
+    """What comes up to the answer to a command."""
+    said = b""
+    while f"cid\xa1{command_id}".encode("latin-1") not in said:
+        more = await reader.read(65536)
+        assert more, said
+        said += more
+    return said

@@ -291,10 +291,11 @@ class Publishers:
 
     def _judged(self, session: _Session, judge: Judge, runs: list[Run]) -> list[Run]:
         """What of them the session may publish. What is here already is not judged again: it would
-        be called refused, and is in the log."""
+        be called refused, and is in the log. Without a log nothing is: it goes out once more."""
         left: list[Run] = []
         for run in runs:
-            fresh = self._fresh(run)
+            entry = self._topics[run.topic, run.message_type]
+            fresh = self._fresh(run) if entry.journaled else run
             if fresh is not None and fresh is not run:
                 new = SequenceSet()
                 for first, last in fresh.ranges():
