@@ -134,7 +134,9 @@ class PasswordAuthentication:
         if not asked.user_id or not asked.password:
             return Denied("it gave no user name, or no password")
         if self._waiting >= HASHES_WAITING_MAX:
-            return Denied(f"{HASHES_WAITING_MAX} logons wait for their password to be looked at")
+            return Denied(
+                f"{HASHES_WAITING_MAX} logons wait for their password to be looked at", is_busy=True
+            )
         try:
             self._read()
         except ConfigurationError as error:

@@ -62,9 +62,11 @@ class Denied(NamedTuple):
     Attributes:
         why: for the log of the instance. Who asked is told no more than that it was denied: what
             was wrong would help somebody who guesses.
+        is_busy: nothing was looked at, as too many ask at once: he is told to try again.
     """
 
     why: str
+    is_busy: bool = False
 
 
 class Challenge(NamedTuple):

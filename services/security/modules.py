@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from raylay.services.errors import ConfigurationError
 
-SECRET_OPTIONS = frozenset(("Password", "Secret"))
-"""Whose values are shown nowhere."""
 HIDDEN = "***"
+_SECRET = re.compile(
+    r"password|passphrase|secret|token|credential|apikey|httpheader", re.IGNORECASE
+)
+"""What the name of an option has whose value is shown nowhere; a header may be `Authorization`."""
+_NAMES_IT = ("File", "FileName", "EnvironmentVariable")
+"""How the name of an option ends that says where a secret is."""
+_USER_OF_URI = re.compile(r"(?<=://)[^/@]*@")
 ASKS_NOTHING = (
     "amps-default-authentication-module",
     "amps-implicit-authentication-module",
@@ -36,10 +43,7 @@ class ModuleConfig:
 
     def shown(self) -> dict[str, str]:
         """The options, as people may see them."""
-        return {
-            name: HIDDEN if name in SECRET_OPTIONS else value
-            for name, value in self.options.items()
-        }
+        return {name: shown_option(name, value) for name, value in self.options.items()}
 
     def check_options(self, known: Iterable[str], where: str, needs: Iterable[str] = ()) -> None:
         """Raises ConfigurationError where there is an option that the module does not know, or
@@ -69,3 +73,25 @@ class ModuleConfig:
         if text in ("false", "disabled", "0", "no"):
             return False
         raise ConfigurationError(f"{where}: {name} is {text!r}: give true or false")
+
+
+def shown_option(name: str, value: str) -> str:
+    """An option of a module as people may see it: `***` in the place of a secret, and of user and
+    password in an address."""
+    if _SECRET.search(name) and not name.endswith(_NAMES_IT):
+        return HIDDEN
+    return _USER_OF_URI.sub(f"{HIDDEN}@", value)
+
+
+def without_secrets(values: Any) -> Any:
+    """A configuration as lists, maps and texts, with the options of its modules as people may see
+    them."""
+    if isinstance(values, list):
+        return [without_secrets(each) for each in values]
+    if not isinstance(values, dict):
+        return values
+    made = {name: without_secrets(each) for name, each in values.items()}
+    options = made.get("options")
+    if "module" in made and isinstance(options, dict):
+        made["options"] = {name: shown_option(name, each) for name, each in options.items()}
+    return made

@@ -17,7 +17,7 @@ from raylay.services.security.credentials import (
 from raylay.services.security.permissions import Permissions
 from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.clients import Client, Clients
-from raylay.services.server.gate import AUTH, NOT_LET_IN, Gate, Shown, verified
+from raylay.services.server.gate import AUTH, BUSY, NOT_LET_IN, Gate, Shown, verified
 
 
 class Entering(Client, Protocol):
@@ -96,7 +96,7 @@ class ClientLogon:
         if not connection.is_open:
             return
         if isinstance(found, Denied):
-            self._turn_down(logon, AUTH, NOT_LET_IN)
+            self._turn_down(logon, *(BUSY if found.is_busy else (AUTH, NOT_LET_IN)))
         elif isinstance(found, Challenge):
             connection.send(
                 connection.codec.acknowledgment(

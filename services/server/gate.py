@@ -18,13 +18,16 @@ from raylay.services.security.credentials import (
     Denied,
     PeerCertificate,
 )
-from raylay.services.security.modules import ModuleConfig
+from raylay.services.security.modules import HIDDEN, ModuleConfig
 from raylay.services.security.permissions import EVERYTHING, Permissions
 from raylay.services.server.surroundings import Surroundings
 
 AUTH = "auth"
 """Why somebody is not let in. He is told no more: what was wrong would help who guesses."""
+BUSY = "not_ready", "too many log on at once: try again a little later"
 NOT_LET_IN = "it is not let in: user name, password or certificate do not do"
+SECRET_CHARACTERS_MIN = 4
+"""Of a password that is looked for in what is reported: a shorter one is in every sentence."""
 
 
 class LetIn(NamedTuple):
@@ -83,13 +86,17 @@ class Gate:
         if isinstance(found, Challenge) and asked.round >= ROUNDS_MAX:
             found = Denied(f"it was challenged {ROUNDS_MAX} times")
         if isinstance(found, Denied):
+            why = found.why
+            if len(asked.password) >= SECRET_CHARACTERS_MIN:
+                # What others wrote may have put it there.
+                why = why.replace(asked.password, HIDDEN)
             self._here.report(
                 "logon_denied",
                 client=asked.client_name[:200],
                 user=asked.user_id[:200],
                 peer=asked.address,
                 transport=asked.transport,
-                text=found.why,
+                text=why,
             )
         return found
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from raylay.services.protocol.link_credentials import retry
 from raylay.services.security.credentials import Challenge, Credentials, Denied
 from raylay.services.security.permissions import Permissions
-from raylay.services.server.gate import AUTH, Gate, Shown, verified
+from raylay.services.server.gate import AUTH, BUSY, Gate, Shown, verified
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.transports.framed import Outbox
 
@@ -85,7 +85,7 @@ class LinkEntrance:
         if not connection.is_open:
             return
         if isinstance(found, Denied):
-            connection.refuse(AUTH, self._not_let_in(name))
+            connection.refuse(*(BUSY if found.is_busy else (AUTH, self._not_let_in(name))))
         elif isinstance(found, Challenge):
             connection.send(retry(found.user_id, found.password))
         else:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raylay.services.configuration.amps.show import shown_fabric
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
@@ -132,6 +133,7 @@ def test_secrets_are_not_in_what_is_shown() -> None:
         .settings()
     )
     assert "hush" not in repr(settings.authentication) and "hush" not in repr(settings)
+    assert "hush" not in shown_fabric(settings) and "User: u" in shown_fabric(settings)
 
 
 @pytest.mark.parametrize("given", ["{}", "{module: ''}", "{module: a, option: {}}", "[a]"])

@@ -6,7 +6,7 @@ import pytest
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.security.credentials import Credentials
-from raylay.services.security.modules import ModuleConfig
+from raylay.services.security.modules import ModuleConfig, without_secrets
 
 
 def test_secrets_are_shown_nowhere() -> None:
@@ -14,6 +14,27 @@ def test_secrets_are_shown_nowhere() -> None:
     assert "hush" not in repr(config) and "bob" in repr(config)
     assert config.shown() == {"Password": "***", "Secret": "***", "User": "bob"}
     assert "hush" not in repr(Credentials("c", "bob", "hush"))
+
+
+def test_a_secret_is_recognized_by_the_name_of_its_option() -> None:
+    options = {
+        "HTTPHeader": "Authorization: hush",
+        "BindPassword": "hush",
+        "ResourceURI": "http://amy:hush@host/a@b",
+        "SecretFile": "file",
+        "PasswordEnvironmentVariable": "VARIABLE",
+    }
+    shown = {
+        **dict.fromkeys(("HTTPHeader", "BindPassword"), "***"),
+        "ResourceURI": "http://***@host/a@b",
+        "SecretFile": "file",
+        "PasswordEnvironmentVariable": "VARIABLE",
+    }
+    assert ModuleConfig("m", options).shown() == shown
+    given = {"instances": [{"authenticator": {"module": "m", "options": options}, "options": 1}]}
+    assert without_secrets(given) == {
+        "instances": [{"authenticator": {"module": "m", "options": shown}, "options": 1}]
+    }
 
 
 def test_options_that_are_unknown_or_missing_are_refused() -> None:

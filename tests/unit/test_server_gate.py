@@ -200,16 +200,31 @@ def test_a_module_that_fails_lets_nobody_in(
             pass
 
         async def authenticate(self, given: Credentials) -> Answer:
-            raise KeyError("x")
+            raise KeyError(f"no {given.password}")
 
     monkeypatch.setitem(modules._BUILT_IN, "failing", Failing)  # type: ignore[index]
 
     async def visit(server: InstanceServer) -> None:
         assert "auth" in await refusal(logged_on(server, "bob").__aenter__())
         (told,) = events(server, "logon_denied")
-        assert "its module failed: KeyError" in told["text"]
+        assert "its module failed: KeyError: 'no ***'" in told["text"]
 
     in_instance(tmp_path / "data", replace(CONFIG, authentication=ModuleConfig("failing")), visit)
+
+
+def test_who_comes_in_a_flood_of_logons_is_told_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules, "HASHES_WAITING_MAX", 0)
+
+    async def visit(server: InstanceServer) -> None:
+        reader, writer = await opened(server)
+        writer.write(logon_frame("bob", "b"))
+        said = await reader.read()
+        writer.close()
+        assert b"not_ready" in said and b"auth" not in said, "`auth` would be for good"
+
+    in_instance(tmp_path / "data", guarded(tmp_path), visit)
 
 
 # -- what he may do ------------------------------------------------------------------------------
@@ -420,8 +435,7 @@ def test_a_sequence_that_is_known_lets_nothing_pass_to_a_topic_without_journal(
 
 def test_two_logons_of_one_segment_are_one_too_many(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
-        host, port = server.here.client_address.rsplit(":", 1)
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await opened(server)
         frames = [
             encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": name}, b"")
             for name in ("one", "two")
@@ -438,15 +452,19 @@ def test_two_logons_of_one_segment_are_one_too_many(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", CONFIG, visit)
 
 
-async def raw_logon(server: InstanceServer, user: str, name: str) -> Any:
+async def opened(server: InstanceServer) -> Any:
     host, port = server.here.client_address.rsplit(":", 1)
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(
-        encode_frame(
-            {"c": "logon", "v": 1, "client_name": name, "cid": "l", "user_id": user,
-             "pw": user * 2}, b"",
-        )
-    )  # fmt: skip
+    return await asyncio.open_connection(host, int(port))
+
+
+def logon_frame(user: str, name: str) -> bytes:
+    header = {"c": "logon", "v": 1, "client_name": name, "cid": "l"}
+    return encode_frame({**header, "user_id": user, "pw": user * 2})
+
+
+async def raw_logon(server: InstanceServer, user: str, name: str) -> Any:
+    reader, writer = await opened(server)
+    writer.write(logon_frame(user, name))
     await until(reader, "l")
     return reader, writer
 

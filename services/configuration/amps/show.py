@@ -13,6 +13,7 @@ from raylay.services.configuration.amps.load import Document, slots
 from raylay.services.configuration.amps.tree import ROOT
 from raylay.services.configuration.amps.types import Options, Stanza
 from raylay.services.configuration.model import DowngradeSettings, FabricSettings, occasions
+from raylay.services.security.modules import shown_option, without_secrets
 
 OWN_DEFAULTS = {
     "JournalSize": "segments of 64 MiB (documented: 1GB)",
@@ -35,8 +36,8 @@ def shown(document: Document) -> str:
 
 
 def shown_fabric(settings: FabricSettings) -> str:
-    """A fabric's settings as YAML, links and all, with defaults."""
-    values = json.loads(settings.model_dump_json(by_alias=True))
+    """A fabric's settings as YAML, links and all, with defaults, and without secrets."""
+    values = without_secrets(json.loads(settings.model_dump_json(by_alias=True)))
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
@@ -44,7 +45,7 @@ def _elements(stanza: Stanza, left_out: dict[str, None]) -> Any:
     if isinstance(stanza, Options):
         made: dict[str, Any] = {}
         for entry in stanza.entries:
-            made.setdefault(entry.name, []).append(entry.value)
+            made.setdefault(entry.name, []).append(shown_option(entry.name, entry.value))
         return {key: each if len(each) > 1 else each[0] for key, each in made.items()} or None
     plain = stanza.model_dump(mode="json", by_alias=True)
     values: dict[str, Any] = {}
