@@ -89,6 +89,7 @@ class Permissions:
     """
 
     __slots__ = (
+        "__weakref__",
         "_reads",
         "_replicates",
         "_writes",

@@ -5,6 +5,7 @@ module what he may do. What goes wrong in either lets nobody in.
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.plugins.authentication import Authentication, authentication
@@ -74,6 +75,8 @@ class Gate:
         self._who = who
         self._what = what
         self._where = where
+        self._checked: WeakSet[Permissions] = WeakSet()
+        """Whose filters are known to be some: a file's are of all logons of a user."""
 
     async def ask(self, asked: Credentials) -> LetIn | Challenge | Denied:
         """Whether somebody is let in. Why not is reported, without what is secret."""
@@ -119,12 +122,15 @@ class Gate:
         return LetIn(found.user_name or user, found)
 
     def _check_filters(self, found: Permissions, user: str) -> None:
+        if found in self._checked:
+            return
         texts = {grant.filter for each in found.topics for grant in (each.read, each.write)}
         texts.discard("")
         for text in texts:
             problem = subscription_filter_problem(text)
             if problem:
                 raise ConfigurationError(f"{self._where}: permissions of {user}: {problem}")
+        self._checked.add(found)
 
 
 def gate_of(

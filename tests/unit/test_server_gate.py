@@ -20,6 +20,7 @@ from raylay.services.plugins import authentication as modules
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.security.credentials import Accepted, Answer, Challenge, Credentials, Denied
 from raylay.services.security.modules import ModuleConfig
+from raylay.services.server import gate
 from raylay.services.server.config import ClientTransportConfig, InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.sow.definition import SowTopicDefinition
@@ -376,6 +377,27 @@ def test_permissions_with_a_filter_that_is_none_let_nobody_in(tmp_path: Path) ->
         assert "permissions of bob: '/a = = 1' is no filter" in told["text"]
 
     in_instance(tmp_path / "data", config, visit)
+
+
+def test_filters_are_read_once_and_not_at_each_logon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = gate.subscription_filter_problem
+
+    def problem(text: str) -> str:
+        read.append(text)
+        return real(text)
+
+    monkeypatch.setattr(gate, "subscription_filter_problem", problem)
+
+    async def visit(server: InstanceServer) -> None:
+        for _ in range(2):
+            async with logged_on(server, "bob"):
+                pass
+        assert read == ["/desk = 'fx'"]
+
+    in_instance(tmp_path / "data", guarded(tmp_path), visit)
 
 
 # -- what somebody tries who is let in with little -----------------------------------------------
