@@ -389,7 +389,7 @@ MISTAKES: dict[str, Mistake] = {
     "leases are not asked": Mistake(LeasesAreNotAsked),
     "made again without early entries": Mistake(WithoutEarlyEntries, 300),
     "made again with early entries of now": Mistake(_with(EarlyEntriesOfNow), 300),
-    "names instead of numbers": Mistake(NamesInsteadOfNumbers, 800),
+    "names instead of numbers": Mistake(NamesInsteadOfNumbers, 900),
     "leases have no end": Mistake(LeasesHaveNoEnd, 300),
     "decisions are not looked up": Mistake(DecisionsAreNotLookedUp, 300),
     "authors are incarnations": Mistake(AuthorsAreIncarnations),
