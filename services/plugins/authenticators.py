@@ -17,6 +17,7 @@ import getpass
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +31,8 @@ DEFAULT = "amps-default-authenticator-module"
 PASSWORD_BYTES_MAX = 8_192
 MAX_LENGTH_DEFAULT = 1_024
 COMMAND_S_MAX = 10.0
+DRAIN_S_MAX = 1.0
+READ_BYTES = 65_536
 
 
 class Authenticator(Protocol):
@@ -136,10 +139,21 @@ class ExecAuthenticator:
         finally:
             if process.returncode is None:
                 process.kill()
-                await process.wait()
+                await _ended(process)
         if process.returncode and len(data) <= self._bytes_max + 2:
             raise ConfigurationError(f"{self._where}: {name} ended with {process.returncode}")
         return user, _text(data.rstrip(b"\r\n"), f"{self._where}: {name}", self._bytes_max)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    # asyncio counts a process as ended when its output was read to the end, and reads no more while
+    # much waits to be taken. What the command has started itself may keep it open: it is left.
+    assert process.stdout is not None
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_S_MAX):
+            while await process.stdout.read(READ_BYTES):
+                pass
+            await process.wait()
 
 
 def _text(data: bytes, where: str, bytes_max: int) -> str:
