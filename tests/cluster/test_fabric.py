@@ -116,13 +116,18 @@ def test_a_lost_disk_is_filled_from_the_peer(whole: Fabric) -> None:
             await client.flush()
 
     asyncio.run(publish())
-    before, had = incarnation(), journal_of(whole, "near-1")
+
+    def published(name: str) -> list[Stretch]:
+        # What instances say of the drills' queue is of the instance that says it.
+        return [each for each in journal_of(whole, name) if not each.topic.startswith(b"raylay/")]
+
+    before, had = incarnation(), published("near-1")
     whole.kill("near-2", restart=False)
     shutil.rmtree(whole.data_directory("near-2"))
     whole.restart("near-2")
     whole.wait_connected()
     assert incarnation() != before
-    verdict = judge({"journal near-2": journal_of(whole, "near-2")}, recorded(had))
+    verdict = judge({"journal near-2": published("near-2")}, recorded(had))
     assert verdict.valid, verdict
 
 

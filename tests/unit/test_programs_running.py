@@ -19,6 +19,8 @@ OF_OTHERS = ("raylay.services.subscriptions", "raylay.services.replication.insta
 
 
 PROGRAMS = "raylay.services.programs"
+CONFIGS = ("config", "bootstrap_config", "transport_config")
+"""What an instance gives a program, and what that is made of."""
 
 
 @pytest.mark.parametrize(
@@ -36,8 +38,8 @@ def test_a_program_loads_nothing_that_it_never_runs(module: str) -> None:
     loaded = json.loads(found.stdout)
     assert module in loaded
     of_server = {name for name in loaded if name.startswith("raylay.services.server.")}
-    config = "buffer_config" if "buffer" in module else "config"
-    assert of_server == {f"raylay.services.server.{name}" for name in (config, "process")}
+    configs = ("buffer_config",) if "buffer" in module else CONFIGS
+    assert of_server == {f"raylay.services.server.{name}" for name in (*configs, "process")}
     assert not [name for name in loaded if name.startswith(OF_OTHERS)]
 
 
