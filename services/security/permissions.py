@@ -28,7 +28,15 @@ ANSWERS_KEPT_MAX = 4_096
 """Of each kind. A session chooses the topics that it is asked about, of up to 1,024 bytes each, and
 there may be many sessions."""
 _KEYS = frozenset(
-    ("logon", "replication-logon", "topic", "replicated-topics", "admin", "user_name")
+    (
+        "logon",
+        "replication-logon",
+        "client-names",
+        "topic",
+        "replicated-topics",
+        "admin",
+        "user_name",
+    )
 )
 _LISTS = ("topic", "replicated-topics", "admin")
 _ENTRY_KEYS = frozenset(("topic", "read", "write", "select"))
@@ -85,6 +93,7 @@ class Permissions:
         logon: as a client.
         replication_logon: as a link of another instance.
         topics, replicated, admin: in the order of the document.
+        client_names: by which it may log on as a client; none: by any.
         user_name: by which the user is known from then on; empty: as before.
     """
 
@@ -94,6 +103,7 @@ class Permissions:
         "_replicates",
         "_writes",
         "admin",
+        "client_names",
         "logon",
         "replicated",
         "replication_logon",
@@ -110,6 +120,7 @@ class Permissions:
         replicated: Iterable[Entry] = (),
         admin: Iterable[Entry] = (),
         user_name: str = "",
+        client_names: Iterable[Entry] = (),
     ) -> None:
         self.logon = logon
         self.replication_logon = replication_logon
@@ -117,9 +128,15 @@ class Permissions:
         self.replicated = tuple(replicated)
         self.admin = tuple(admin)
         self.user_name = user_name
+        self.client_names = tuple(client_names)
         self._reads: dict[bytes, Grant] = {}
         self._writes: dict[bytes, Grant] = {}
         self._replicates: dict[bytes, Grant] = {}
+
+    def may_be(self, client_name: str) -> bool:
+        """Whether it may log on by this client name. Who publishes is known by that alone, so who
+        has the name of another could use its numbers up."""
+        return not self.client_names or any(each.fits(client_name) for each in self.client_names)
 
     def read(self, topic: bytes) -> Grant:
         """What may be read of a topic, a queue among them: who reads it may acknowledge."""
@@ -184,6 +201,11 @@ def read_permissions(document: object, where: str) -> Permissions:
     if not isinstance(user_name, str):
         raise ConfigurationError(f"{where}: user_name is no text")
     topics, replicated, admin = (_entries(document, key, where) for key in _LISTS)
+    names = document.get("client-names", [])
+    if not isinstance(names, list) or len(names) > ENTRIES_MAX:
+        raise ConfigurationError(
+            f"{where}: client-names is no list of at most {ENTRIES_MAX} names or expressions"
+        )
     return Permissions(
         logon=_truth(document.get("logon", False), f"{where}: logon"),
         replication_logon=_truth(
@@ -193,6 +215,9 @@ def read_permissions(document: object, where: str) -> Permissions:
         replicated=replicated,
         admin=admin,
         user_name=user_name,
+        client_names=[
+            _entry({"topic": each}, f"{where}: client-names[{at}]") for at, each in enumerate(names)
+        ],
     )
 
 

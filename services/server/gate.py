@@ -116,6 +116,8 @@ class Gate:
         if not (found.replication_logon if asked.is_replication else found.logon):
             kind = "replication-logon" if asked.is_replication else "logon"
             return Denied(f"{user or 'nobody in particular'} has no {kind} in his permissions")
+        if not (asked.is_replication or found.may_be(asked.client_name)):
+            return Denied(f"{user or 'nobody in particular'} may not use this client name")
         if found is EVERYTHING:
             return LetIn(user, None)
         self._check_filters(found, user)

@@ -84,6 +84,13 @@ def test_logons_and_replicated_topics_are_said_by_themselves() -> None:
     assert not found.write(b"orders-1").allowed
 
 
+def test_client_names_are_whole_names_or_patterns_of_them() -> None:
+    found = read_permissions({"client-names": ["desk", "pub-.*"]}, "here")
+    names = ("desk", "pub-1", "desk2", "my-pub-1", "")
+    assert [name for name in names if found.may_be(name)] == ["desk", "pub-1"]
+    assert read_permissions({}, "here").may_be("anything") and EVERYTHING.may_be("anything")
+
+
 def test_everything_and_nothing() -> None:
     for topic in (b"a", b"", b"a\nb", "ü".encode(), b"\xff"):
         assert EVERYTHING.read(topic).is_whole and EVERYTHING.write(topic).is_whole
@@ -108,6 +115,8 @@ def test_everything_and_nothing() -> None:
         ({"topic": [{"topic": "", "read": True}]}, "empty topic"),
         ({"topic": [{"topic": "a", "select": 3}]}, "select is no text"),
         ({"user_name": 3}, "user_name is no text"),
+        ({"client-names": "desk"}, "client-names is no list"),
+        ({"client-names": [3]}, r"client-names\[0\]"),
         ({"admin": [{"topic": "a"}] * (ENTRIES_MAX + 1)}, "admin is no list of at most"),
     ],
 )

@@ -360,6 +360,25 @@ def test_names_are_of_the_user_who_has_them(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", guarded(tmp_path), visit)
 
 
+def test_a_user_has_names_of_his_own(tmp_path: Path) -> None:
+    """Amy is away; bob cannot publish as her meanwhile."""
+    config = guarded(tmp_path)
+    given = {
+        user: {**permissions, "client-names": [f"{user}-.*"]}
+        for user, permissions in PERMISSIONS.items()
+    }
+    (tmp_path / "permissions").write_text(json.dumps(given))
+
+    async def visit(server: InstanceServer) -> None:
+        assert "auth" in await refusal(logged_on(server, "bob", name="amy-desk").__aenter__())
+        (told,) = events(server, "logon_denied")
+        assert told["text"] == "bob may not use this client name"
+        async with logged_on(server, "amy", name="amy-desk"):
+            pass
+
+    in_instance(tmp_path / "data", config, visit)
+
+
 def test_an_instance_with_a_module_that_cannot_be_used_does_not_start(tmp_path: Path) -> None:
     config = replace(CONFIG, authentication=ModuleConfig("passwords", {"File": "/none"}))
     with pytest.raises(RaylayError, match=r"transport client: Authentication: .*cannot be read"):
