@@ -150,7 +150,8 @@ class _Replay:
         if len(self._queue.instances) == 1:
             owner = operation.instance
         else:
-            owner = self._queue.first_owner or self._bearers[of]
+            # Of one that was told of before its beginning was on disk: other laws see that.
+            owner = self._queue.first_owner or self._bearers.get(of, "")
         for sequence in operation.sequences:
             journal.messages[operation.publisher, sequence] = (0, owner)
 
