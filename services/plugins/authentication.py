@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.plugins.watched_file import WatchedFile
 from raylay.services.security.credentials import Accepted, Answer, Credentials, Denied
 from raylay.services.security.modules import ModuleConfig
 
@@ -38,7 +39,6 @@ HASHES_AT_ONCE = 2
 """Each takes 64 MiB of memory and some 50 ms of a processor: more wait for their turn, so that a
 flood of logons takes neither from those who are in."""
 HASHES_WAITING_MAX = 256
-FILE_BYTES_MAX = 16 * 1024 * 1024
 LEEWAY_S = 30
 """By which clocks of who signs tokens and of who reads them may differ."""
 
@@ -99,35 +99,20 @@ class PasswordAuthentication:
     def __init__(self, config: ModuleConfig, where: str) -> None:
         config.check_options(("File",), where, needs=("File",))
         self._where = where
-        self._path = Path(config.options["File"])
+        self._file = WatchedFile(config.options["File"], "passwords", where)
         self._hasher = hasher()
         # Of a name that there is not, as much is computed as of one that there is.
         self._nobody = self._hasher.hash(os.urandom(16).hex())
-        self._stamp: tuple[int, int, int] | None = None
         self._hashes: dict[str, str] = {}
         self._turns = asyncio.Semaphore(HASHES_AT_ONCE)
         self._waiting = 0
         self._read()
 
     def _read(self) -> None:
-        try:
-            found = self._path.stat()
-            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if stamp == self._stamp:
-                return
-            if found.st_size > FILE_BYTES_MAX:
-                raise ConfigurationError(
-                    f"{self._where}: {self._path} has {found.st_size} bytes: at most "
-                    f"{FILE_BYTES_MAX} are read"
-                )
-            text = self._path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-            raise ConfigurationError(
-                f"{self._where}: the file of passwords {self._path} cannot be read: {why}"
-            ) from None
-        self._hashes = read_passwords(text, f"{self._where}: {self._path}")
-        self._stamp = stamp
+        text = self._file.changed()
+        if text is not None:
+            self._hashes = read_passwords(text, f"{self._where}: {self._file.path}")
+            self._file.taken()
 
     async def authenticate(self, asked: Credentials) -> Answer:
         """See `Authentication`."""

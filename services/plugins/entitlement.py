@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -24,6 +23,7 @@ import yaml
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.plugins.authentication import installed
+from raylay.services.plugins.watched_file import WatchedFile
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import (
     EVERYTHING,
@@ -36,7 +36,6 @@ GROUP = "raylay.entitlement"
 ALL = "amps-default-entitlement-module"
 NONE = "amps-default-no-entitlement-module"
 ANYBODY = "*"
-FILE_BYTES_MAX = 16 * 1024 * 1024
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 CONNECTION_TIMEOUT_MS_DEFAULT = 2_000
 REQUEST_TIMEOUT_MS_DEFAULT = 5_000
@@ -76,28 +75,17 @@ class FilePermissions:
     def __init__(self, config: ModuleConfig, where: str) -> None:
         config.check_options(("File",), where, needs=("File",))
         self._where = where
-        self._path = Path(config.options["File"])
-        self._stamp: tuple[int, int, int] | None = None
+        self._file = WatchedFile(config.options["File"], "permissions", where)
+        self._path = self._file.path
         self._of_user: dict[str, Permissions] = {}
         self._read()
 
     def _read(self) -> None:
+        text = self._file.changed()
+        if text is None:
+            return
         try:
-            found = self._path.stat()
-            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if stamp == self._stamp:
-                return
-            if found.st_size > FILE_BYTES_MAX:
-                raise ConfigurationError(
-                    f"{self._where}: {self._path} has {found.st_size} bytes: at most "
-                    f"{FILE_BYTES_MAX} are read"
-                )
-            given = yaml.safe_load(self._path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigurationError(
-                f"{self._where}: the file of permissions {self._path} cannot be read: "
-                f"{error.strerror}"
-            ) from None
+            given = yaml.safe_load(text)
         except (ValueError, yaml.YAMLError) as error:
             raise ConfigurationError(
                 f"{self._where}: {self._path} is neither YAML nor JSON: {error}"
@@ -110,7 +98,7 @@ class FilePermissions:
             user: read_permissions(document, f"{self._path}: {user}")
             for user, document in given.items()
         }
-        self._stamp = stamp
+        self._file.taken()
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
         """See `Entitlement`."""
