@@ -158,12 +158,15 @@ def test_an_offlined_client_gets_all_in_order_and_is_online_again(tmp_path: Path
         transport.takes = False
         await stream.publish(300)
         slow.send(encode_frame({"c": "ping", "cid": "between"}))
-        await stream.publish(700)
+        for _ in range(7):
+            await stream.publish(100)
+            # On a busy machine what is on its way to the disk could fill the memory.
+            await until(lambda: is_stored(slow))
         status = pool_of(house).status()
         assert status["offline"] == 1 == status["went_offline"] and buffers.started
         (event,) = events(house, "client_offline")
         assert event["client"] == "slow" and event["memory_bytes"] > 4 * MIB
-        await until(lambda: pool_of(house).status()["memory_bytes"] <= 4 * MIB)
+        await until(lambda: pool_of(house).status()["memory_bytes"] < 3 * MIB)
         pool_of(house).check(0)
         status = pool_of(house).status()
         assert status["memory_bytes"] < 3 * MIB and status["disk_bytes"] > 5 * MIB, status
