@@ -105,6 +105,7 @@ class PasswordAuthentication:
         self._nobody = self._hasher.hash(os.urandom(16).hex())
         self._hashes: dict[str, str] = {}
         self._turns = asyncio.Semaphore(HASHES_AT_ONCE)
+        self._reading = asyncio.Lock()
         self._waiting = 0
         self._read()
 
@@ -122,15 +123,17 @@ class PasswordAuthentication:
             return Denied(
                 f"{HASHES_WAITING_MAX} logons wait for their password to be looked at", is_busy=True
             )
-        try:
-            self._read()
-        except ConfigurationError as error:
-            # Whoever was in the file as it was read last still is.
-            if not self._hashes:
-                return Denied(str(error))
-        known = self._hashes.get(asked.user_id)
         self._waiting += 1
         try:
+            try:
+                # Off the loop: it is a disk's. One at a time, so that no older text comes last.
+                async with self._reading:
+                    await asyncio.to_thread(self._read)
+            except ConfigurationError as error:
+                # Whoever was in the file as it was read last still is.
+                if not self._hashes:
+                    return Denied(str(error))
+            known = self._hashes.get(asked.user_id)
             async with self._turns:
                 fits = await asyncio.to_thread(self._fits, known or self._nobody, asked.password)
         finally:

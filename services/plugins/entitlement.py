@@ -78,6 +78,7 @@ class FilePermissions:
         self._file = WatchedFile(config.options["File"], "permissions", where)
         self._path = self._file.path
         self._of_user: dict[str, Permissions] = {}
+        self._reading = asyncio.Lock()
         self._read()
 
     def _read(self) -> None:
@@ -102,7 +103,10 @@ class FilePermissions:
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
         """See `Entitlement`."""
-        self._read()
+        # Off the loop: it is a disk's, and long to parse. One at a time, so that no older text
+        # comes last.
+        async with self._reading:
+            await asyncio.to_thread(self._read)
         found = self._of_user.get(user) if user != ANYBODY else None
         return found or self._of_user.get(ANYBODY, NOTHING)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -64,6 +65,21 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
 
     before, after = asyncio.run(ask())
     assert before is NOTHING and after.logon
+
+
+def test_a_file_is_not_read_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "permissions.json"
+    path.write_text("{}", encoding="utf-8")
+    threads: list[int] = []
+
+    async def ask() -> None:
+        made = entitlement(ModuleConfig("permissions", {"File": str(path)}), "here")
+        read = made._read  # type: ignore[attr-defined]
+        monkeypatch.setattr(made, "_read", lambda: (threads.append(get_ident()), read())[1])
+        await asyncio.gather(*(made.permissions("bob", "", "") for _ in range(3)))
+
+    asyncio.run(ask())
+    assert len(threads) == 3 and get_ident() not in threads
 
 
 @pytest.mark.parametrize("text", ["[1]", "{1: {}}", "a: [", "bob: {logon: 3}"])
