@@ -297,11 +297,9 @@ class BootstrapSettings(Section):
     """What it says of itself. None: as the instance does."""
 
 
-class InstanceSettings(Section):
-    """One instance."""
+class InstanceChoices(Section):
+    """What is said of an instance, by a script and in a file alike."""
 
-    name: Name
-    group: Name
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     client_port: Port = 0
     replication_port: Port = 0
@@ -347,6 +345,16 @@ class InstanceSettings(Section):
     """Topics with state. None: as the fabric says."""
     queues: tuple[QueueSettings, ...] | None = None
     """None: as the fabric says."""
+
+
+class _Member(Section):
+    name: Name
+    group: Name
+
+
+class InstanceSettings(InstanceChoices, _Member):
+    """One instance."""
+
     defined_types: DefinedTypes | None = None
     """Message types of names of their own. None: as the fabric says."""
     destinations: tuple[DestinationSettings, ...] = ()
@@ -379,12 +387,10 @@ class ClientSettings(Section):
     """None: by the CA of the fabric's `tls`, where it has one."""
 
 
-class FabricSettings(Section):
-    """A whole fabric."""
+class FabricChoices(Section):
+    """What is said of a whole fabric, by a script and in a file alike."""
 
-    name: Name
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
-    instances: tuple[InstanceSettings, ...] = ()
     message_types: DefinedTypes = ()
     """Of names of their own, beside those that are built in."""
     sow_topics: tuple[SowTopicSettings, ...] = ()
@@ -420,6 +426,16 @@ class FabricSettings(Section):
         default=None, alias="relocate_after"
     )
     """An instance whose host is away for so long is moved by `raylay watch`. None: by hand."""
+
+
+class _Named(Section):
+    name: Name
+
+
+class FabricSettings(FabricChoices, _Named):
+    """A whole fabric."""
+
+    instances: tuple[InstanceSettings, ...] = ()
 
     def replicating_to(self, name: str) -> list[str]:
         """The other instances of its group that may replicate to this one, by name.

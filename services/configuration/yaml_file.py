@@ -26,38 +26,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from raylay.services.configuration.builder import FabricBuilder, explain
-from raylay.services.configuration.capacity import CapacitySettings
-from raylay.services.configuration.fields import MessageType, Milliseconds, Name, Port, Section
+from raylay.services.configuration.fields import Milliseconds, Name, Section
 from raylay.services.configuration.message_types import with_descriptors
 from raylay.services.configuration.model import (
-    BootstrapSettings,
-    ClientSettings,
-    DefinedTypes,
     DowngradeSettings,
+    FabricChoices,
     FabricSettings,
+    InstanceChoices,
     JournalSettings,
-    LogSettings,
-    MetricsSettings,
     TopicSettings,
-    TracingSettings,
 )
-from raylay.services.configuration.queues import QueueSettings
-from raylay.services.configuration.security import MODULES, Module
-from raylay.services.configuration.sow_topics import SowTopicSettings
-from raylay.services.configuration.transports import (
-    FirstReplicationSettings,
-    FirstTransportSettings,
-    ReplicationTransportSettings,
-    TlsChoice,
-    TlsSettings,
-    TransportSettings,
-)
+from raylay.services.configuration.security import Module
+from raylay.services.configuration.transports import TlsChoice
 from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
 
@@ -69,34 +55,8 @@ Lines = dict[Path_, int]
 """Path of a value in the file to its line, from 1."""
 
 
-class _InstanceEntry(Section):
+class _InstanceEntry(InstanceChoices):
     group: Name | None = None
-    host: str | None = None
-    client_port: Port | None = None
-    replication_port: Port | None = None
-    metrics_port: Port | None = None
-    directory: str | None = None
-    node_labels: dict[str, str] | None = None
-    journal: JournalSettings | None = None
-    downgrade: DowngradeSettings | None = None
-    topics: tuple[TopicSettings, ...] | None = None
-    replication_host: str | None = None
-    message_types: tuple[MessageType, ...] | None = None
-    tls: TlsChoice = None
-    replication_transport: FirstReplicationSettings | None = None
-    client_transport: FirstTransportSettings | None = None
-    transports: tuple[TransportSettings, ...] | None = None
-    replication_transports: tuple[ReplicationTransportSettings, ...] | None = None
-    logs: LogSettings | None = None
-    authentication: Module | None = None
-    entitlement: Module | None = None
-    replication_authentication: Module | None = None
-    replication_entitlement: Module | None = None
-    authenticator: Module | None = None
-    capacity: CapacitySettings | None = None
-    bootstrap: BootstrapSettings | None = None
-    sow_topics: tuple[SowTopicSettings, ...] | None = None
-    queues: tuple[QueueSettings, ...] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -157,35 +117,15 @@ class _LinkEntry(Section):
     authenticator: Module | None = None
 
 
-class _File(Section):
+class _Head(Section):
     fabric: Name
-    topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
+
+
+class _File(FabricChoices, _Head):
     regions: dict[str, _RegionEntry] = Field(default_factory=dict)
     connect_regions: Literal["sync", "async"] | None = None
-    message_types: DefinedTypes = ()
-    sow_topics: tuple[SowTopicSettings, ...] = ()
-    queues: tuple[QueueSettings, ...] = ()
     instances: dict[str, _InstanceEntry] = Field(default_factory=dict)
     links: tuple[_LinkEntry, ...] = ()
-    journal: JournalSettings = JournalSettings()
-    downgrade: DowngradeSettings = DowngradeSettings()
-    tracing: TracingSettings = TracingSettings()
-    metrics: MetricsSettings = MetricsSettings()
-    logs: LogSettings = LogSettings()
-    client: ClientSettings = ClientSettings()
-    tls: TlsSettings | None = None
-    drills: Literal["refused", "allowed"] = "refused"
-    unauthenticated: Literal["refused", "allowed"] = "refused"
-    authentication: Module | None = None
-    entitlement: Module | None = None
-    replication_authentication: Module | None = None
-    replication_entitlement: Module | None = None
-    authenticator: Module | None = None
-    capacity: CapacitySettings | None = None
-    lent_links: bool = True
-    relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
-        default=None, alias="relocate_after"
-    )
 
 
 def load(path: str | Path) -> FabricSettings:
@@ -261,23 +201,12 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
 
     builder = FabricBuilder(
         file.fabric,
-        topics=file.topics,
-        journal=file.journal,
-        downgrade=file.downgrade,
-        tracing=file.tracing,
-        metrics=file.metrics,
-        logs=file.logs,
-        client=file.client,
-        drills=file.drills,
-        unauthenticated=file.unauthenticated,
-        **{name: getattr(file, name) for name in MODULES},
-        capacity=file.capacity,
-        lent_links=file.lent_links,
         relocate_after=_as_text(file.relocate_after_ms),
-        message_types=file.message_types,
-        sow_topics=file.sow_topics,
-        queues=file.queues,
-        tls=file.tls,
+        **{
+            name: getattr(file, name)
+            for name in FabricChoices.model_fields
+            if name != "relocate_after_ms"
+        },
     )
     for path, line in lines.items():
         if subject := _topic_subject(path):
