@@ -276,6 +276,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         *disconnected_lines(found["instances"]),
         *unavailable_lines(found["instances"]),
         *front_log_lines(found["instances"]),
+        *security_file_lines(found["instances"]),
         *left_over_lines(found.get("left_over", [])),
     ):
         typer.echo(line)
@@ -316,6 +317,17 @@ def front_log_lines(instances: list[dict[str, Any]]) -> list[str]:
         f"{instance['name']}: {instance['front_log_failure']}"
         for instance in instances
         if instance.get("front_log_failure")
+    ]
+
+
+def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Which files of passwords or permissions are not in use as they stand, and why, a line
+    each."""
+    return [
+        f"{instance['name']}: transport {each['name']}: {each['problem']}"
+        for instance in instances
+        for each in instance.get("transports", ())
+        if each.get("problem")
     ]
 
 

@@ -93,6 +93,9 @@ class ClientTerms(Section):
 
     connections_max: Annotated[int, Field(ge=1)] | None = None
     """At once. None: as many as the instance."""
+    outstanding_publishes_max: Annotated[int, Field(ge=1)] | None = None
+    """Of one connection: published and without a persisted ack, then it is read no further. None:
+    any number of those that clients number."""
     enabled: bool = True
     """Whether it listens when the instance starts."""
     authentication: Module | None = None
@@ -106,7 +109,11 @@ class ClientTerms(Section):
 
     def terms(self) -> dict[str, Any]:
         """As an instance reads them."""
-        return {"connections_max": self.connections_max, "is_enabled": self.enabled}
+        return {
+            "connections_max": self.connections_max,
+            "outstanding_publishes_max": self.outstanding_publishes_max,
+            "is_enabled": self.enabled,
+        }
 
 
 class FirstTransportSettings(ClientTerms):

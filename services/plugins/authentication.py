@@ -99,21 +99,23 @@ class PasswordAuthentication:
     def __init__(self, config: ModuleConfig, where: str) -> None:
         config.check_options(("File",), where, needs=("File",))
         self._where = where
-        self._file = WatchedFile(config.options["File"], "passwords", where)
+        self.watched = WatchedFile(
+            config.options["File"],
+            "passwords",
+            where,
+            self._take,
+            "until that is mended, the passwords of the last reading hold",
+        )
         self._hasher = hasher()
         # Of a name that there is not, as much is computed as of one that there is.
         self._nobody = self._hasher.hash(os.urandom(16).hex())
         self._hashes: dict[str, str] = {}
         self._turns = asyncio.Semaphore(HASHES_AT_ONCE)
-        self._reading = asyncio.Lock()
         self._waiting = 0
-        self._read()
+        self.watched.read()
 
-    def _read(self) -> None:
-        text = self._file.changed()
-        if text is not None:
-            self._hashes = read_passwords(text, f"{self._where}: {self._file.path}")
-            self._file.taken()
+    def _take(self, text: str) -> None:
+        self._hashes = read_passwords(text, f"{self._where}: {self.watched.path}")
 
     async def authenticate(self, asked: Credentials) -> Answer:
         """See `Authentication`."""
@@ -126,9 +128,7 @@ class PasswordAuthentication:
         self._waiting += 1
         try:
             try:
-                # Off the loop: it is a disk's. One at a time, so that no older text comes last.
-                async with self._reading:
-                    await asyncio.to_thread(self._read)
+                await self.watched.look()
             except ConfigurationError as error:
                 # Whoever was in the file as it was read last still is.
                 if not self._hashes:

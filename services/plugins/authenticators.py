@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.plugins.authentication import installed
@@ -31,8 +31,6 @@ DEFAULT = "amps-default-authenticator-module"
 PASSWORD_BYTES_MAX = 8_192
 MAX_LENGTH_DEFAULT = 1_024
 COMMAND_S_MAX = 10.0
-DRAIN_S_MAX = 1.0
-READ_BYTES = 65_536
 
 
 class Authenticator(Protocol):
@@ -110,50 +108,56 @@ class ExecAuthenticator:
         """See `Authenticator`."""
         user = self._user or getpass.getuser()
         name = self._command[0]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-        except OSError as error:
-            raise ConfigurationError(
-                f"{self._where}: {name} cannot be run: {error.strerror}"
-            ) from None
-        assert process.stdout is not None
-        data = b""
-        try:
-            async with asyncio.timeout(COMMAND_S_MAX):
-                while len(data) <= self._bytes_max + 2:
-                    more = await process.stdout.read(self._bytes_max + 3 - len(data))
-                    if not more:
-                        break
-                    data += more
-                if len(data) <= self._bytes_max + 2:
+        reading, writing = os.pipe()
+        # A pipe of our own is shut when enough was read. asyncio's is read to its end, which may
+        # never come: what the command has started itself may keep it open.
+        with os.fdopen(reading, "rb", buffering=0) as output:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=writing,
+                    stderr=asyncio.subprocess.DEVNULL,
+                )
+            except OSError as error:
+                raise ConfigurationError(
+                    f"{self._where}: {name} cannot be run: {error.strerror}"
+                ) from None
+            finally:
+                os.close(writing)
+            try:
+                async with asyncio.timeout(COMMAND_S_MAX):
+                    data = await _read(output, self._bytes_max + 3)
+                    if len(data) <= self._bytes_max + 2:
+                        await process.wait()
+            except TimeoutError:
+                raise ConfigurationError(
+                    f"{self._where}: {name} did not end within {COMMAND_S_MAX:g} s"
+                ) from None
+            finally:
+                if process.returncode is None:
+                    with suppress(ProcessLookupError):
+                        process.kill()
                     await process.wait()
-        except TimeoutError:
-            raise ConfigurationError(
-                f"{self._where}: {name} did not end within {COMMAND_S_MAX:g} s"
-            ) from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await _ended(process)
         if process.returncode and len(data) <= self._bytes_max + 2:
             raise ConfigurationError(f"{self._where}: {name} ended with {process.returncode}")
         return user, _text(data.rstrip(b"\r\n"), f"{self._where}: {name}", self._bytes_max)
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    # asyncio counts a process as ended when its output was read to the end, and reads no more while
-    # much waits to be taken. What the command has started itself may keep it open: it is left.
-    assert process.stdout is not None
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_S_MAX):
-            while await process.stdout.read(READ_BYTES):
-                pass
-            await process.wait()
+async def _read(output: IO[bytes], bytes_max: int) -> bytes:
+    """What there is to its end, or so many bytes of it."""
+    stream = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), output
+    )
+    data = b""
+    try:
+        while len(data) < bytes_max and (more := await stream.read(bytes_max - len(data))):
+            data += more
+    finally:
+        transport.close()
+    return data
 
 
 def _text(data: bytes, where: str, bytes_max: int) -> str:

@@ -75,16 +75,18 @@ class FilePermissions:
     def __init__(self, config: ModuleConfig, where: str) -> None:
         config.check_options(("File",), where, needs=("File",))
         self._where = where
-        self._file = WatchedFile(config.options["File"], "permissions", where)
-        self._path = self._file.path
+        self.watched = WatchedFile(
+            config.options["File"],
+            "permissions",
+            where,
+            self._take,
+            "until that is mended nobody new is let in, and who is in stays",
+        )
+        self._path = self.watched.path
         self._of_user: dict[str, Permissions] = {}
-        self._reading = asyncio.Lock()
-        self._read()
+        self.watched.read()
 
-    def _read(self) -> None:
-        text = self._file.changed()
-        if text is None:
-            return
+    def _take(self, text: str) -> None:
         try:
             given = yaml.safe_load(text)
         except (ValueError, yaml.YAMLError) as error:
@@ -99,14 +101,10 @@ class FilePermissions:
             user: read_permissions(document, f"{self._path}: {user}")
             for user, document in given.items()
         }
-        self._file.taken()
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
         """See `Entitlement`."""
-        # Off the loop: it is a disk's, and long to parse. One at a time, so that no older text
-        # comes last.
-        async with self._reading:
-            await asyncio.to_thread(self._read)
+        await self.watched.look()
         found = self._of_user.get(user) if user != ANYBODY else None
         return found or self._of_user.get(ANYBODY, NOTHING)
 

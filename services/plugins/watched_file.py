@@ -2,51 +2,88 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from raylay.services.errors import ConfigurationError
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
+_Version = tuple[int, int, int]
 
 
 class WatchedFile:
-    """Owner: the module. Looked at when it is asked, not before.
+    """Owner: the module. Lifecycle: `read` when the module is made, then `look` as often as one
+    likes: it costs a look at the file's date.
 
     Args:
         what: it holds, for errors.
         where: the module stands in the configuration.
+        take: is given the text of the file when it has changed. What it raises leaves the module
+            with what it took before.
+        meanwhile: what holds while the file cannot be used, for people.
     """
 
-    def __init__(self, path: str, what: str, where: str) -> None:
+    def __init__(
+        self, path: str, what: str, where: str, take: Callable[[str], None], meanwhile: str
+    ) -> None:
         self.path = Path(path)
+        self.meanwhile = meanwhile
+        self.problem = ""
+        """Why what stands in the file now is not in use; empty: it is."""
         self._what = what
         self._where = where
-        self._taken: tuple[int, int, int] | None = None
-        self._seen: tuple[int, int, int] | None = None
+        self._take = take
+        self._taken: _Version | None = None
+        self._wrong: tuple[_Version, str] | None = None
+        """What cannot be taken, and why: it is not read before it changes."""
+        self._turn = asyncio.Lock()
 
-    def changed(self) -> str | None:
-        """Its text, where it is not the one that was `taken`; None: it is.
+    async def look(self) -> None:
+        """Takes what is new. Off the loop: it is a disk's, and long to parse. One at a time, so
+        that no older text comes last.
 
         Raises:
-            ConfigurationError: it cannot be read.
+            ConfigurationError: it cannot be read, or not be taken.
+        """
+        async with self._turn:
+            await asyncio.to_thread(self.read)
+
+    def read(self) -> None:
+        """The same, at once.
+
+        Raises:
+            ConfigurationError: it cannot be read, or not be taken.
         """
         try:
+            self._read()
+        except ConfigurationError as error:
+            self.problem = str(error)
+            raise
+        self.problem = ""
+
+    def _read(self) -> None:
+        try:
             found = self.path.stat()
-            self._seen = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if self._seen == self._taken:
-                return None
+            version = found.st_mtime_ns, found.st_size, found.st_ino
+            if version == self._taken:
+                return
+            if self._wrong is not None and self._wrong[0] == version:
+                raise ConfigurationError(self._wrong[1])
             if found.st_size > FILE_BYTES_MAX:
                 raise ConfigurationError(
                     f"{self._where}: {self.path} has {found.st_size} bytes: at most "
                     f"{FILE_BYTES_MAX} are read"
                 )
-            return self.path.read_text(encoding="utf-8")
+            text = self.path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
             raise ConfigurationError(
                 f"{self._where}: the file of {self._what} {self.path} cannot be read: {why}"
             ) from None
-
-    def taken(self) -> None:
-        """What it held when it was asked last is in use: it is not read before it changes."""
-        self._taken = self._seen
+        try:
+            self._take(text)
+        except ConfigurationError as error:
+            self._wrong = version, str(error)
+            raise
+        self._taken, self._wrong = version, None

@@ -103,7 +103,14 @@ class ClientConnection(HeldConnection):
         self.reading = True
         self._unread_for: set[str] = set()
         """Why it is not read."""
-        self._acks = PublisherAcks(self.send, self.loop.call_later, self.codec)
+        self._acks = PublisherAcks(
+            self.send,
+            self.loop.call_later,
+            self.codec,
+            self._slow_down,
+            lambda: self.resume_reading("outstanding"),
+            came_by.outstanding_publishes_max,
+        )
         # What the machine says of this client's publishes goes there without a call more.
         self.persisted = self._acks.persisted
         self.refused = self._acks.refused
@@ -212,6 +219,18 @@ class ClientConnection(HeldConnection):
             # What was not read meanwhile is no silence of the client's.
             self.received_at_s = self.loop.time()
             self.transport.resume_reading()
+
+    def _slow_down(self) -> None:
+        """So many of its publishes wait for their persisted acks."""
+        self.pause_reading("outstanding")
+        if self._acks.times_slowed == 1:  # It may be so again and again.
+            self._here.report(
+                "publisher_slowed",
+                client=self.client_name,
+                peer=self.peer,
+                transport=self.came_by.name,
+                outstanding=len(self._acks.outstanding),
+            )
 
     # -- commands ----------------------------------------------------------------------------
     def _perform(self, command: Command, answers: Answers) -> Questions | None:
@@ -385,6 +404,8 @@ class ClientConnection(HeldConnection):
             self.number, runs, here.steady_us(), answers, resent
         )
         self.published_upto = here.machine.received_of(self.number)
+        if self._acks.counts:
+            self._acks.taken(self.published_upto, sum([run.count for run in runs]))
         here.perform(effects)
         if transient:
             self._clients.live.transient(transient)
@@ -418,22 +439,13 @@ class ClientConnection(HeldConnection):
         publisher = self.publisher
         refusal = self._why_not(command)
         if refusal is not None:
-            if command.sequence:
-                # Told for itself: the persisted ack of the next one would cover it.
-                self.send(self.codec.persisted_ack(sequence, *refusal))
-            else:
-                self.send(
-                    self.codec.acknowledgment("processed", command.command_id or "-", *refusal)
-                )
+            self._not_taken(command, *refusal)
             return None
         if not sequence:
             try:
                 publisher, sequence = here.machine.number_for(self.client_name)
             except RemoteProtocolError as error:
-                command_id = command.command_id or "-"
-                self.send(
-                    self.codec.acknowledgment("processed", command_id, error.reason, str(error))
-                )
+                self._refused_as(command.command_id, error.reason, str(error))
                 return None
         now_us = here.now_us()
         record = self._builder(publisher, command.topic, command.message_type).build(
@@ -450,12 +462,7 @@ class ClientConnection(HeldConnection):
                 f"message of {len(command.body)} bytes is a record of {len(record)}: "
                 f"a record may have {RECORD_BYTES_MAX} with topic, type, key and correlation id"
             )
-            if command.sequence:
-                # Told for itself: the persisted ack of the next one would cover it.
-                self.send(self.codec.persisted_ack(sequence, "bad_record", text))
-            else:
-                command_id = command.command_id or "-"
-                self.send(self.codec.acknowledgment("processed", command_id, "bad_record", text))
+            self._not_taken(command, "bad_record", text)
             return None
         if "received" in acks:
             self.send(self.codec.acknowledgment("received", command.command_id))
@@ -471,6 +478,13 @@ class ClientConnection(HeldConnection):
         if self._take_unnumbered(record, command, now_us) and processed:
             self.send(processed)
         return None
+
+    def _not_taken(self, command: Publish, reason: str, text: str) -> None:
+        if command.sequence:
+            # Told for itself: the persisted ack of the next one would cover it.
+            self.send(self.codec.persisted_ack(command.sequence, reason, text))
+        else:
+            self._refused_as(command.command_id, reason, text)
 
     def _why_not(self, command: Publish) -> tuple[str, str] | None:
         """Why one message is not taken, if it is not."""

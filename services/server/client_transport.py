@@ -44,6 +44,8 @@ class ClientTransport:
         name: unique among the instance's.
         message_types: that it is for; none: any.
         connections_max: it has at once; None: as many as the instance.
+        outstanding_publishes_max: of one connection, without a persisted ack; then it is read no
+            further. None: any number of numbered ones.
         tls: its TLS; None: it has none.
         kind: `client`, or `replication`: for the links of other instances.
     """
@@ -54,6 +56,7 @@ class ClientTransport:
         message_types: Iterable[str] = (),
         *,
         connections_max: int | None = None,
+        outstanding_publishes_max: int | None = None,
         tls: RenewedContext | None = None,
         kind: str = "client",
     ) -> None:
@@ -64,6 +67,7 @@ class ClientTransport:
         """TLS handshakes that failed."""
         self.message_types = frozenset(kind.encode() for kind in message_types)
         self.connections_max = connections_max
+        self.outstanding_publishes_max = outstanding_publishes_max
         self.gate: Gate | None = None
         """Who is let in; None: everybody."""
         self.address = ""
@@ -143,7 +147,9 @@ class ClientTransport:
             "enabled": self.is_enabled,
             "connections": len(self.connections),
             "connections_max": self.connections_max,
+            "outstanding_publishes_max": self.outstanding_publishes_max,
             "tls": self.tls is not None,
             "tls_refused": self.refused,
+            "problem": "" if self.gate is None else self.gate.problem,
             "message_types": sorted(kind.decode() for kind in self.message_types),
         }

@@ -4,6 +4,7 @@ module what he may do. What goes wrong in either lets nobody in.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -11,6 +12,7 @@ from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.plugins.authentication import Authentication, authentication
 from raylay.services.plugins.entitlement import Entitlement, entitlement
 from raylay.services.plugins.filters import subscription_filter_problem
+from raylay.services.plugins.watched_file import WatchedFile
 from raylay.services.security.credentials import (
     ROUNDS_MAX,
     Accepted,
@@ -62,6 +64,7 @@ class Gate:
         who: says who somebody is; None: he is believed.
         what: says what he may do; None: everything.
         where: for what is reported, instance and transport.
+        transport: its name.
     """
 
     def __init__(
@@ -70,13 +73,52 @@ class Gate:
         who: Authentication | None,
         what: Entitlement | None,
         where: str,
+        transport: str = "",
     ) -> None:
         self._here = here
+        self._transport = transport
+        files = (getattr(module, "watched", None) for module in (who, what))
+        self._told = {file: "" for file in files if isinstance(file, WatchedFile)}
+        """The files that its modules read, each with the problem that was told of it."""
+        self._is_looking = False
         self._who = who
         self._what = what
         self._where = where
         self._checked: WeakSet[Permissions] = WeakSet()
         """Whose filters are known to be some: a file's are of all logons of a user."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the files of its modules, for people; empty: nothing."""
+        return "; ".join(_said(file) for file in self._told if file.problem)
+
+    def keep_looking(self) -> None:
+        """Has the files of its modules looked at, now and then: that one is broken is said before
+        somebody goes by it."""
+        if self._told and not self._is_looking:
+            self._is_looking = True
+            self._here.spawn(self._look())
+
+    async def _look(self) -> None:
+        try:
+            for file in self._told:
+                with suppress(ConfigurationError):
+                    await file.look()
+        finally:
+            self._is_looking = False
+        self._tell_of_files()
+
+    def _tell_of_files(self) -> None:
+        """Once a change."""
+        for file, told in self._told.items():
+            if file.problem == told:
+                continue
+            self._told[file] = file.problem
+            where = {"transport": self._transport, "file": str(file.path)}
+            if file.problem:
+                self._here.report("security_file_failed", **where, text=_said(file))
+            else:
+                self._here.report("security_file_recovered", **where)
 
     async def ask(self, asked: Credentials) -> LetIn | Challenge | Denied:
         """Whether somebody is let in. Why not is reported, without what is secret."""
@@ -86,6 +128,7 @@ class Gate:
             found = Denied(str(error))
         except Exception as error:  # a module that was installed may raise anything
             found = Denied(f"{self._where}: its module failed: {type(error).__name__}: {error}")
+        self._tell_of_files()
         if isinstance(found, Challenge) and asked.round >= ROUNDS_MAX:
             found = Denied(f"it was challenged {ROUNDS_MAX} times")
         if isinstance(found, Denied):
@@ -154,7 +197,12 @@ def gate_of(
         None if who is None else authentication(who, f"{where}: Authentication"),
         None if what is None else entitlement(what, f"{where}: Entitlement"),
         where,
+        transport,
     )
+
+
+def _said(file: WatchedFile) -> str:
+    return f"{file.problem}: {file.meanwhile}"
 
 
 def verified(shown: Shown | None) -> PeerCertificate | None:

@@ -92,6 +92,7 @@ class Listening:
                     each.name,
                     each.message_types,
                     connections_max=each.connections_max,
+                    outstanding_publishes_max=each.outstanding_publishes_max,
                     tls=self._tls(each.name, each.tls),
                     kind=kind,
                 )
@@ -142,6 +143,12 @@ class Listening:
     def status(self) -> list[dict[str, Any]]:
         """Of each transport."""
         return [transport.status() for transport in self.transports.values()]
+
+    def keep_looking(self) -> None:
+        """Has the files looked at by which others are let in, now and then."""
+        for transport in self.transports.values():
+            if transport.gate is not None:
+                transport.gate.keep_looking()
 
     async def switch(self, name: str, *, on: bool) -> str:
         """Enables or disables a transport, until the next start. What was done.

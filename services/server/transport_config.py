@@ -23,6 +23,8 @@ class ClientTransportConfig:
         message_types: that it is for; none: any.
         advertised: `host:port` that clients reach it by; None: host and port.
         connections_max: at once; None: as many as the instance.
+        outstanding_publishes_max: of one connection, without a persisted ack, then it is read no
+            further; None: any number of numbered ones.
         is_enabled: whether it listens when the instance starts.
         authentication, entitlement: its modules; None: those of the instance.
         tls: None: it has none.
@@ -41,6 +43,7 @@ class ClientTransportConfig:
     entitlement: ModuleConfig | None = None
     tls: TlsConfig | None = None
     capacity: CapacityConfig | None = None
+    outstanding_publishes_max: int | None = None
 
     def check(self, where: str) -> None:
         """Raises ConfigurationError where a value is none that it can have."""
@@ -48,6 +51,12 @@ class ClientTransportConfig:
             raise ConfigurationError(
                 f"{where}: transport {self.name!r} admits {self.connections_max} connections: give "
                 "at least 1, or disable it"
+            )
+        if self.outstanding_publishes_max is not None and self.outstanding_publishes_max < 1:
+            raise ConfigurationError(
+                f"{where}: transport {self.name!r} takes {self.outstanding_publishes_max} "
+                "publishes that wait for a persisted ack (`outstanding_publishes_max`): give at "
+                "least 1"
             )
         if self.tls is not None:
             self.tls.check(f"{where}: transport {self.name}", serves=True)

@@ -22,6 +22,7 @@ from raylay.services.commands.looking import (
     front_log_lines,
     logged,
     print_status,
+    security_file_lines,
     unavailable_lines,
 )
 from raylay.services.commands.waiting_lines import STEADY_S, WaitingLines
@@ -119,6 +120,12 @@ def test_where_the_front_log_is_not_used_is_said_below_the_status() -> None:
     assert front_log_lines(instances) == []
     instances[1]["front_log_failure"] = "/data/B/journal: the front log cannot be used: …"
     assert front_log_lines(instances) == ["B: /data/B/journal: the front log cannot be used: …"]
+
+
+def test_files_of_users_that_are_not_in_use_as_they_stand_are_named() -> None:
+    transports = [{"name": "client", "problem": ""}, {"name": "desks", "problem": "who: line 1 …"}]
+    instances = [{"name": "A"}, {"name": "B", "transports": transports}]
+    assert security_file_lines(instances) == ["B: transport desks: who: line 1 …"]
 
 
 def test_a_client_that_waits_says_why_once_and_how_often(

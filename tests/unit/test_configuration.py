@@ -83,7 +83,8 @@ instances:
     replication_transport: {name: back, enabled: false, tls: false, authentication: passwords}
     replication_transports:
       - {name: more, port: 9005, host: 127.0.0.5, enabled: false, entitlement: none}
-    client_transport: {name: main, connections_max: 100, enabled: false}
+    client_transport:
+      {name: main, connections_max: 100, outstanding_publishes_max: 9, enabled: false}
     authentication: {module: passwords, options: {File: who}}
     entitlement: amps-default-entitlement-module
     replication_authentication: certificates
@@ -158,7 +159,9 @@ def test_every_key_of_a_file_comes_through() -> None:
     first = settings.instance("C").client_transport
     assert first is not None
     assert first.name == "main"
-    assert first.terms() == {"connections_max": 100, "is_enabled": False}
+    assert first.terms() == {
+        "connections_max": 100, "outstanding_publishes_max": 9, "is_enabled": False,
+    }  # fmt: skip
     (typed,) = settings.instance("C").transports
     assert (typed.port, typed.message_types) == (9004, ("fix",))
     assert typed.authentication is not None and typed.authentication.module == "certificates"

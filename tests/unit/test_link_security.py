@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
+from unit.one_instance import events
 from unit.test_counted_calls import links_here
 
 from raylay.services.client import Client
@@ -129,10 +130,6 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-def events(server: InstanceServer, name: str) -> list[dict[str, Any]]:
-    return [each for each in server.events(0) if each["event"] == name]
 
 
 async def told(server: InstanceServer, name: str, word: str = "") -> str:

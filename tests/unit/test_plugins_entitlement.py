@@ -74,8 +74,9 @@ def test_a_file_is_not_read_on_the_loop(tmp_path: Path, monkeypatch: pytest.Monk
 
     async def ask() -> None:
         made = entitlement(ModuleConfig("permissions", {"File": str(path)}), "here")
-        read = made._read  # type: ignore[attr-defined]
-        monkeypatch.setattr(made, "_read", lambda: (threads.append(get_ident()), read())[1])
+        watched = made.watched  # type: ignore[attr-defined]
+        read = watched.read
+        monkeypatch.setattr(watched, "read", lambda: (threads.append(get_ident()), read())[1])
         await asyncio.gather(*(made.permissions("bob", "", "") for _ in range(3)))
 
     asyncio.run(ask())

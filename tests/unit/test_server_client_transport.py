@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from unit.one_instance import events, in_instance, transports
 
+from raylay.services.capacity import outstanding
 from raylay.services.client import Client
 from raylay.services.client.events import Disconnected
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import TopicRule
+from raylay.services.protocol.frames import encode_frame
 from raylay.services.server.client_transport import ClientTransport
-from raylay.services.server.config import ClientTransportConfig, InstanceConfig, split_address
+from raylay.services.server.config import (
+    ClientTransportConfig,
+    DestinationConfig,
+    InstanceConfig,
+    split_address,
+)
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.telemetry.logs import LogOptions
 
@@ -23,29 +32,15 @@ CONFIG = InstanceConfig(
     "solo", "g", first=True, topics=(TopicRule(".*"),), log=LogOptions(target="none"),
     client_transports=(
         ClientTransportConfig("few", connections_max=2),
-        ClientTransportConfig("shut", is_enabled=False),
+        ClientTransportConfig("shut", is_enabled=False, outstanding_publishes_max=7),
     ),
 )  # fmt: skip
-DEADLINE_S = 30.0
+READ_BYTES_MAX = 256 * 1024
+"""That asyncio reads at once."""
 
 
-def in_instance(
-    directory: Path, visit: Callable[[InstanceServer], Awaitable[None]], config: InstanceConfig
-) -> None:
-    async def run() -> None:
-        server = InstanceServer(config, directory)
-        await server.start()
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                await visit(server)
-        finally:
-            await server.stop()
-
-    asyncio.run(run())
-
-
-def transports(server: InstanceServer) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in server.status()["transports"]}
+def connections(server: InstanceServer) -> list[Any]:
+    return list(server.clients.sessions.values())
 
 
 async def can_connect(address: str) -> bool:
@@ -105,7 +100,7 @@ def test_one_that_is_shut_at_the_start_can_be_opened(tmp_path: Path) -> None:
         assert transports(server)["shut"] == {
             "name": "shut", "kind": "client", "address": "127.0.0.1:0", "enabled": False,
             "connections": 0, "connections_max": None, "message_types": [], "tls": False,
-            "tls_refused": 0,
+            "tls_refused": 0, "outstanding_publishes_max": 7, "problem": "",
         }  # fmt: skip
         await server.switch_transport("shut", on=True)
         async with Client("c", servers=[transports(server)["shut"]["address"]]) as client:
@@ -132,6 +127,83 @@ def test_one_whose_port_is_taken_stays_shut(tmp_path: Path) -> None:
         assert not transports(server)["shut"]["enabled"]
 
     in_instance(tmp_path / "solo", visit, CONFIG)
+
+
+MOST = 100
+WAITING = replace(
+    CONFIG,
+    destinations=(DestinationConfig("away", "g", addresses=("127.0.0.1:1",), retry_ms_min=5_000),),
+    client_transports=(ClientTransportConfig("slow", outstanding_publishes_max=MOST),),
+)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+def test_a_publisher_over_its_limit_is_slowed_and_not_killed_and_others_go_on(
+    tmp_path: Path,
+) -> None:
+    """Its sync destination is away: nothing that it publishes is answered."""
+    body, count = b'"' + b"x" * 4096 + b'"', 5_000
+
+    async def visit(server: InstanceServer) -> None:
+        slow, own = transports(server)["slow"]["address"], server.here.client_address
+        async with (
+            Client("fast", servers=[slow], heartbeat_s=1.0) as fast,
+            Client("other", servers=[own]) as other,
+        ):
+            for _ in range(count):
+                fast.publish_nowait("orders", body)
+            await until(lambda: bool(events(server, "publisher_slowed")))
+            (told,) = events(server, "publisher_slowed")
+            assert (told["client"], told["transport"]) == ("fast", "slow")
+            assert told["outstanding"] > MOST
+            (held,) = [each for each in connections(server) if each.client_name == "fast"]
+            taken = server.here.machine.counters.published
+            # What was read when it was found out is taken; all else waits outside of the instance.
+            assert MOST < taken < MOST + 2 * READ_BYTES_MAX // len(body)
+            assert not held.reading
+            # It is not heard, and that is no silence of its own.
+            held.received_at_s -= 60.0
+            held._beat()
+            assert held.is_open
+            subscription = await other.subscribe("news")
+            await other.publish("news", b"1")
+            assert (await anext(aiter(subscription))).body == b"1"
+            assert server.here.machine.counters.published == taken + 1 and held.is_open
+            # Its acks come: it is read again, and all of it is durable.
+            await server.downgrade("away", force=True)
+            await fast.flush()
+            assert server.here.machine.counters.published == count + 1
+            assert not held._acks.outstanding
+        assert len(events(server, "publisher_slowed")) == 1
+
+    in_instance(tmp_path / "solo", visit, WAITING)
+
+
+def test_who_numbers_nothing_is_slowed_without_any_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outstanding, "UNNUMBERED_MAX", MOST)
+
+    async def visit(server: InstanceServer) -> None:
+        _, writer = await asyncio.open_connection(*split_address(server.here.client_address))
+        writer.write(encode_frame({"c": "logon", "v": 1, "client_name": "raw", "cid": "l"}))
+        await until(lambda: bool(connections(server)))
+        frame = encode_frame({"c": "p", "t": "orders", "mt": "json"}, b'"' + b"x" * 9000 + b'"')
+        writer.write(frame * 2_000)
+        await until(lambda: bool(events(server, "publisher_slowed")))
+        (held,) = connections(server)
+        assert MOST < len(held._acks.outstanding) < MOST + 2 * READ_BYTES_MAX // len(frame)
+        await server.downgrade("away", force=True)
+        await until(lambda: server.here.machine.counters.published == 2_000)
+        await until(lambda: not held._acks.outstanding)
+        assert held.is_open
+        writer.close()
+
+    in_instance(tmp_path / "solo", visit, WAITING)
 
 
 class Visitor:
@@ -171,6 +243,12 @@ def test_one_too_many_is_turned_away() -> None:
          "'client', 'client'"),
         (InstanceConfig("i", "g", client_terms=ClientTransportConfig("a", connections_max=0)),
          "'a' admits 0 connections"),
+        (
+            InstanceConfig(
+                "i", "g", client_terms=ClientTransportConfig("a", outstanding_publishes_max=0)
+            ),
+            "'a' takes 0 publishes",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_terms_are_refused(wrong: InstanceConfig, words: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
+from unit.one_instance import events, in_instance, transports
 
 from raylay.services.client import Client
 from raylay.services.errors import LogonRefused, RaylayError
@@ -55,21 +56,6 @@ CONFIG = InstanceConfig(
 )  # fmt: skip
 
 
-def in_instance(
-    directory: Path, config: InstanceConfig, visit: Callable[[InstanceServer], Awaitable[None]]
-) -> None:
-    async def run() -> None:
-        server = InstanceServer(config, directory)
-        await server.start()
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                await visit(server)
-        finally:
-            await server.stop()
-
-    asyncio.run(run())
-
-
 def guarded(tmp_path: Path) -> InstanceConfig:
     """Passwords and permissions; each user's password is his name twice."""
     passwords, permissions = tmp_path / "passwords", tmp_path / "permissions"
@@ -81,10 +67,6 @@ def guarded(tmp_path: Path) -> InstanceConfig:
         authentication=ModuleConfig("passwords", {"File": str(passwords)}),
         entitlement=ModuleConfig("permissions", {"File": str(permissions)}),
     )
-
-
-def events(server: InstanceServer, name: str) -> list[dict[str, Any]]:
-    return [each for each in server.events(0) if each["event"] == name]
 
 
 @asynccontextmanager
@@ -127,7 +109,7 @@ def test_who_is_not_known_is_told_no_more_than_that(tmp_path: Path) -> None:
         async with logged_on(server, "bob"):
             pass
 
-    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
 def test_a_transport_may_have_modules_of_its_own(tmp_path: Path) -> None:
@@ -150,7 +132,7 @@ def test_a_transport_may_have_modules_of_its_own(tmp_path: Path) -> None:
         await client.flush()
         await client.close()
 
-    in_instance(tmp_path / "data", config, visit)
+    in_instance(tmp_path / "data", visit, config)
 
 
 def test_a_challenge_is_answered_on_the_same_connection(
@@ -190,7 +172,7 @@ def test_a_challenge_is_answered_on_the_same_connection(
         )
         assert said.startswith("auth: ") and len(asked) == 9
 
-    in_instance(tmp_path / "data", config, visit)
+    in_instance(tmp_path / "data", visit, config)
 
 
 def test_a_module_that_fails_lets_nobody_in(
@@ -210,7 +192,7 @@ def test_a_module_that_fails_lets_nobody_in(
         (told,) = events(server, "logon_denied")
         assert "its module failed: KeyError: 'no ***'" in told["text"]
 
-    in_instance(tmp_path / "data", replace(CONFIG, authentication=ModuleConfig("failing")), visit)
+    in_instance(tmp_path / "data", visit, replace(CONFIG, authentication=ModuleConfig("failing")))
 
 
 def test_who_comes_in_a_flood_of_logons_is_told_to_try_again(
@@ -225,7 +207,7 @@ def test_who_comes_in_a_flood_of_logons_is_told_to_try_again(
         writer.close()
         assert b"not_ready" in said and b"auth" not in said, "`auth` would be for good"
 
-    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
 # -- what he may do ------------------------------------------------------------------------------
@@ -248,7 +230,7 @@ def test_publishes_are_taken_as_far_as_they_are_allowed(tmp_path: Path) -> None:
         assert "bob may not publish to 'secret'" in str(failed[1].error)
         assert server.status()["committed_txid"] == 2
 
-    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
 def test_what_is_read_is_restricted(tmp_path: Path) -> None:
@@ -281,7 +263,7 @@ def test_what_is_read_is_restricted(tmp_path: Path) -> None:
                 assert [json.loads(row.body)["id"] for row in found] == [6]
             assert "no SOW topic of solo is '.*'" in await refusal(rows(bob.sow(".*")))
 
-    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +330,7 @@ def test_a_reset_asks_for_permissions_anew(tmp_path: Path) -> None:
         ended = [each for each in events(server, "client_disconnected")]
         assert [each["reason"] for each in ended].count("entitlement_reset") == 3
 
-    in_instance(tmp_path / "data", config, visit)
+    in_instance(tmp_path / "data", visit, config)
 
 
 def test_names_are_of_the_user_who_has_them(tmp_path: Path) -> None:
@@ -357,7 +339,7 @@ def test_names_are_of_the_user_who_has_them(tmp_path: Path) -> None:
             said = await refusal(logged_on(server, "bob", name="desk").__aenter__())
             assert "name_in_use" in said
 
-    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
 def test_a_user_has_names_of_his_own(tmp_path: Path) -> None:
@@ -376,13 +358,13 @@ def test_a_user_has_names_of_his_own(tmp_path: Path) -> None:
         async with logged_on(server, "amy", name="amy-desk"):
             pass
 
-    in_instance(tmp_path / "data", config, visit)
+    in_instance(tmp_path / "data", visit, config)
 
 
 def test_an_instance_with_a_module_that_cannot_be_used_does_not_start(tmp_path: Path) -> None:
     config = replace(CONFIG, authentication=ModuleConfig("passwords", {"File": "/none"}))
     with pytest.raises(RaylayError, match=r"transport client: Authentication: .*cannot be read"):
-        in_instance(tmp_path, config, lambda server: asyncio.sleep(0))
+        in_instance(tmp_path, lambda server: asyncio.sleep(0), config)
 
 
 def test_permissions_with_a_filter_that_is_none_let_nobody_in(tmp_path: Path) -> None:
@@ -395,7 +377,7 @@ def test_permissions_with_a_filter_that_is_none_let_nobody_in(tmp_path: Path) ->
         (told,) = events(server, "logon_denied")
         assert "permissions of bob: '/a = = 1' is no filter" in told["text"]
 
-    in_instance(tmp_path / "data", config, visit)
+    in_instance(tmp_path / "data", visit, config)
 
 
 def test_filters_are_read_once_and_not_at_each_logon(
@@ -416,7 +398,7 @@ def test_filters_are_read_once_and_not_at_each_logon(
                 pass
         assert read == ["/desk = 'fx'"]
 
-    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
 # -- what somebody tries who is let in with little -----------------------------------------------
@@ -434,7 +416,7 @@ def test_what_left_the_focus_is_not_shown_as_it_is_now(tmp_path: Path) -> None:
             assert (left.kind, left.reason) == ("oof", "match")
             assert json.loads(left.body) == {"id": 1, "desk": "fx", "px": 1}
 
-    in_instance(tmp_path / "data", guarded(tmp_path), visit)
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
 def test_a_sequence_that_is_known_lets_nothing_pass_to_a_topic_without_journal(
@@ -471,7 +453,7 @@ def test_a_sequence_that_is_known_lets_nothing_pass_to_a_topic_without_journal(
             assert (await anext(every)).body == b'{"real": 1}'
             writer.close()
 
-    in_instance(tmp_path / "data", config, visit)
+    in_instance(tmp_path / "data", visit, config)
 
 
 def test_two_logons_of_one_segment_are_one_too_many(tmp_path: Path) -> None:
@@ -490,7 +472,7 @@ def test_two_logons_of_one_segment_are_one_too_many(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
         assert not server.clients._by_name
 
-    in_instance(tmp_path / "data", CONFIG, visit)
+    in_instance(tmp_path / "data", visit, CONFIG)
 
 
 async def opened(server: InstanceServer) -> Any:
@@ -518,3 +500,46 @@ async def until(reader: asyncio.StreamReader, command_id: str) -> bytes:
         assert more, said
         said += more
     return said
+
+
+async def told_of(server: InstanceServer, kind: str, count: int) -> dict[str, Any]:
+    while len(events(server, kind)) < count:
+        await asyncio.sleep(0.01)
+    assert len(events(server, kind)) == count
+    return events(server, kind)[-1]
+
+
+def test_a_file_of_users_that_is_gone_or_wrong_is_told_once_and_shown(tmp_path: Path) -> None:
+    """Its users stay: nobody would hear of it before somebody is missing."""
+    passwords = tmp_path / "passwords"
+    config = guarded(tmp_path)
+    good = passwords.read_text()
+
+    async def visit(server: InstanceServer) -> None:
+        look = server._listening.keep_looking
+        look()
+        passwords.unlink()
+        look()
+        told = await told_of(server, "security_file_failed", 1)
+        assert (told["transport"], told["file"]) == ("client", str(passwords))
+        assert "cannot be read: No such file" in told["text"]
+        assert "the passwords of the last reading hold" in told["text"]
+        assert transports(server)["client"]["problem"] == told["text"]
+        # A logon looks as well, and what is known is not told again.
+        async with logged_on(server, "amy"):
+            pass
+        passwords.write_text("amy")
+        async with logged_on(server, "amy"):
+            pass
+        told = await told_of(server, "security_file_failed", 2)
+        assert "line 1 is no `user:hash`" in told["text"]
+        passwords.write_text(good)
+        look()
+        told = await told_of(server, "security_file_recovered", 1)
+        assert told["file"] == str(passwords) and not transports(server)["client"]["problem"]
+        (tmp_path / "permissions").write_text("[")
+        look()
+        told = await told_of(server, "security_file_failed", 3)
+        assert "nobody new is let in" in told["text"]
+
+    in_instance(tmp_path / "data", visit, config)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from raylay.services.capacity import outstanding
 from raylay.services.protocol.codec import NativeCodec
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.replication.effects import AckClient, RefuseClient
@@ -113,3 +116,54 @@ def test_a_flush_waits_for_no_publish_that_is_refused() -> None:
 def heard_id(number: int) -> str:
     """As the server makes one up for who asked for no ack."""
     return f"\0{number}"
+
+
+class Slowed(Heard):
+    """A client of which it is known when it is read."""
+
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self.acks = PublisherAcks(
+            lambda frame: None,
+            lambda delay_s, call: None,
+            NativeCodec(),
+            lambda: self.said.append("slow"),
+            lambda: self.said.append("hurry"),
+            most,
+        )
+
+
+def test_above_its_limit_it_is_slowed_until_half_of_them_are_answered() -> None:
+    slowed = Slowed(10)
+    acks = slowed.acks
+    acks.taken(100, 10)
+    assert not slowed.said
+    acks.taken(101, 1)
+    acks.taken(120, 4)
+    acks.unnumbered("")
+    assert slowed.said == ["slow"]
+    acks.persisted(AckClient(1, 99))
+    acks.persisted(AckClient(1, 100, reason="sequence_conflict"))
+    assert slowed.said == ["slow"], "6 are left, and may be 5"
+    acks.persisted(AckClient(1, 101))
+    assert slowed.said == ["slow", "hurry"] and len(acks.outstanding) == 5
+    acks.persisted(AckClient(1, 120))
+    acks.persisted(AckClient(1, 1, command_id="\0001"))
+    assert not acks.outstanding
+
+
+def test_of_those_without_a_sequence_there_is_always_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outstanding, "UNNUMBERED_MAX", 4)
+    slowed = Slowed(None)
+    assert not slowed.acks.counts
+    for _ in range(5):
+        slowed.acks.unnumbered("")
+    assert slowed.said == ["slow"]
+    slowed.acks.unnumbered_refused()
+    for sequence in (1, 2):
+        assert slowed.said == ["slow"]
+        slowed.acks.persisted(AckClient(1, sequence, command_id="c"))
+    assert slowed.said == ["slow", "hurry"]
