@@ -381,10 +381,18 @@ def explain(
                 message += f": {hint or 'expected ' + ', '.join(keys)}"
         elif entry["type"] == "missing":
             message = "is missing"
-        elif repr(entry["input"]) not in message and not isinstance(entry["input"], dict | list):
+        elif _is_unsaid(entry["input"], entry["type"], message):
             message = f"{message[:1].lower()}{message[1:]}, got {entry['input']!r}"
         found.append((path, f"{shown}: {message}" if shown else message))
     return found
+
+
+def _is_unsaid(given: object, kind: str, message: str) -> bool:
+    """Whether a message does not say what was given. One of pydantic's own never does, though it
+    may have the same number for another reason."""
+    return not isinstance(given, dict | list) and (
+        kind != "value_error" or repr(given) not in message
+    )
 
 
 def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

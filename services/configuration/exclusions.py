@@ -22,7 +22,7 @@ from raylay.services.configuration.model import (
     TopicSettings,
 )
 from raylay.services.configuration.topology import waited_for
-from raylay.services.messages.topics import TopicRule, compile_regex
+from raylay.services.messages.topics import TopicMatcher, TopicRule, compile_regex
 
 Link = tuple[str, str]
 """Instance, destination."""
@@ -89,6 +89,11 @@ def _brings_itself(
     """Whether some that a link leads to do not pass on what came from its instance's group, and
     need not: that group has links of its own to the same instances."""
     group = instance.group
+    queues = [
+        (each.name.encode(), each.message_type.encode())
+        for each in settings.queue_terms_of(instance)
+        if each.kind != "local"
+    ]
     if not targets[link] or any(":" in target for target in targets[link]):
         return False
     members = [each for each in settings.instances if each.group == group]
@@ -97,6 +102,8 @@ def _brings_itself(
         for onward in settings.instance(name).destinations:
             if compile_regex(onward.pass_through or "^$", "PassThrough").search(group):
                 continue
+            if not any(TopicMatcher(_rules(onward)).matches(*topic) for topic in queues):
+                continue  # To it they are topics like others: an archive's, for one.
             to = set(targets[name, onward.name])
             if to == {instance.name}:
                 continue  # what came from there never goes back
@@ -110,6 +117,10 @@ def _brings_itself(
                 return False
             found = True
     return found
+
+
+def _rules(destination: DestinationSettings) -> tuple[TopicRule, ...]:
+    return tuple(TopicRule(each.name, each.message_type) for each in destination.topics)
 
 
 def topic_rule(topic: TopicSettings, excluded: frozenset[str]) -> TopicRule:

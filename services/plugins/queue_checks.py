@@ -41,9 +41,9 @@ def _topics(definition: QueueDefinition) -> Iterable[DefinitionProblem]:
     topic, target = definition.topic, definition.target
     if is_regex(topic):
         try:
-            takes = compile_regex(topic, "underlying")
+            takes = compile_regex(topic, "")
         except ConfigurationError as error:
-            yield DefinitionProblem(("underlying",), str(error))
+            yield DefinitionProblem(("underlying",), str(error).removeprefix(": "))
             return
         fits = bool(takes.search(target))
     else:

@@ -56,9 +56,9 @@ def sow_problems(
             found.append(DefinitionProblem(("key_generator",), str(error)))
     if definition.pattern:
         try:
-            compile_regex(definition.pattern, "pattern")
+            compile_regex(definition.pattern, "")
         except ConfigurationError as error:
-            found.append(DefinitionProblem(("pattern",), str(error)))
+            found.append(DefinitionProblem(("pattern",), str(error).removeprefix(": ")))
     for name, texts, use in (
         ("preprocessing", definition.preprocessing, PREPROCESSING),
         ("enrichment", definition.enrichment, ENRICHMENT),

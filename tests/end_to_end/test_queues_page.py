@@ -26,11 +26,12 @@ cluster/test_queues.py."""
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("queues_page")
-    first, regions = blocks(PAGE, "yaml")
-    for name, text in (("pool.yaml", first), ("two.yaml", regions)):
+    first, regions, archive = blocks(PAGE, "yaml")
+    for name, text in (("pool.yaml", first), ("two.yaml", regions), ("archive.yaml", archive)):
         (place / name).write_text(text, encoding="utf-8")
-    # Both are right; the second one needs a fabric to run.
-    assert not check_settings(load_fabric([place / "two.yaml"])).errors
+    # All are right; the others need a fabric to run.
+    for name in ("two.yaml", "archive.yaml"):
+        assert not check_settings(load_fabric([place / name])).errors
     settings = load_fabric([place / "pool.yaml"])
     topics = tuple(TopicRule(name, "json") for name in ("orders", "orders/failed"))
     queues = settings.queues_of(settings.instances[0])

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import Client, Servers, pair
+from end_to_end.test_instance import Client, Server, Servers, free_ports, pair
 from end_to_end.test_instance import servers as servers
 from end_to_end.test_queues import Consumer, Key, work
 
 from raylay.services.client import Client as AsyncClient
+from raylay.services.messages.topics import TopicRule
+from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.trace_report import print_trace
 from raylay.services.telemetry.tracing import TracingOptions, start_tracing
@@ -63,6 +65,91 @@ def test_what_a_killed_instance_owned_is_consumed_when_it_is_back(
     assert len(set(taken)) == 30
     while there.status()["json/work"].get("queue_depth") != 0:
         pass  # Its counts come some times a second.
+
+
+# -- an archive ----------------------------------------------------------------------------------
+
+
+def archived(servers: Servers, path: Path, *, sync: bool) -> tuple[Server, Server, Server]:
+    """As `pair`, and an instance to which both replicate what the queue is of, and nothing else."""
+    ports = dict(zip(("A", "B", "archive"), free_ports(3), strict=True))
+    one_way = TopicRule("orders", "json", exclude_validation=("replicate", "cascade"))
+    both_ways = TopicRule(".*", exclude_validation=("cascade",))
+    made = []
+    for name, port in ports.items():
+        links = [
+            DestinationConfig(
+                f"to-{other}",
+                "kept" if other == "archive" else "group",
+                other != "archive" or sync,
+                (f"127.0.0.1:{ports[other]}",),
+                topics=(one_way if other == "archive" else both_ways,),
+                pass_through=".*",
+                retry_ms_max=100,
+            )
+            for other in ports
+            if other != name != "archive"
+        ]
+        config = InstanceConfig(
+            name,
+            "kept" if name == "archive" else "group",
+            destinations=tuple(links),
+            replication_port=port,
+            first=True,
+            queue_definitions=(work(subscription_backlog_max=5),) if links else (),
+        )
+        made.append(Server(path / name, config, awaited=False))
+    servers += made
+    for server in made:
+        server.await_start()
+    for server in made[:2]:
+        server.wait_for("link_caught_up", 2)
+    return made[0], made[1], made[2]
+
+
+def kept(server: Server, count: int, wanted: set[str]) -> None:
+    """A replay of all that there is gives these messages, each once."""
+    reader = Client(server.address, "reader")
+    reader.send({"c": "subscribe", "sub": "s", "t": "orders", "bm": "0", "cid": "s"})
+    assert reader.ack(cid="s").header["status"] == "success"
+    found = reader.receive(count)
+    reader.close()
+    assert len(found) == count and set(found) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [False, True])
+def test_an_archive_keeps_what_was_consumed_and_disturbs_nobody(
+    servers: Servers, tmp_path: Path, sync: bool
+) -> None:
+    first, second, archive = archived(servers, tmp_path, sync=sync)
+    publisher, here = Client(first.address, "pub"), Consumer(first.address, "here", max_backlog=5)
+    publisher.publish(range(1, 21))
+    publisher.persisted(20)
+    assert len(set(drained(here, 20))) == 20
+    here.close()
+    # While it is away the queue goes on, at both; only acks may wait for it.
+    archive.kill()
+    there = Consumer(second.address, "there", max_backlog=5)
+    publisher.publish(range(21, 41))
+    assert len(set(drained(there, 20))) == 20
+    assert sync or publisher.persisted(40) is None
+    archive.start()
+    if sync:
+        publisher.persisted(40)
+    # Nothing that was consumed has left it, and a queue is nothing that it knows.
+    messages = {f"m{number}" for number in range(1, 41)}
+    kept(archive, 40, messages)
+    assert Client(archive.address, "asks").answer["status"] == "success"
+    asks = Client(archive.address, "ann")
+    options = {"max_backlog": 5}
+    asks.send({"c": "subscribe", "sub": "s", "t": "work", "mt": "json", "cid": "s", "o": options})
+    assert asks.ack(cid="s").header["reason"] == "bad_command"
+    while there.status()["json/work"].get("queue_depth") != 0:
+        pass  # Its counts come some times a second.
+    # It has the messages of the topic, and no other record.
+    assert archive.stop() == 0
+    assert sorted(number for _, number in archive.journal()) == list(range(1, 41))
 
 
 # -- traces --------------------------------------------------------------------------------------

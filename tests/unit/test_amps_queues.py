@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 from unit.test_amps_fabric import FILE, GROUP, TOPIC, config_of, document
+from unit.test_configuration_exclusions import failures
 
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import slots
 from raylay.services.configuration.amps.sow import Sow
 from raylay.services.configuration.amps.support import NEEDS_NOTHING, RUNS, findings
 from raylay.services.errors import ConfigurationError
+from raylay.services.fabric.check import check_settings
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.server.config import InstanceConfig
@@ -123,6 +125,39 @@ def test_a_local_queue_is_not_replicated(topic: str, refused: bool) -> None:
         ConfigurationError, match=f"b is a LocalQueue: it cannot be replicated{how}"
     ):
         document(text)
+
+
+def replicating(name: str, port: int, to: dict[str, tuple[int, str]], more: str = "") -> str:
+    """The file of an instance, with destinations (port, topics) by the group that they lead to."""
+    destination = (
+        "<Destination><Name>{0}-1</Name><Group>{0}</Group>{2}<PassThrough>.*</PassThrough>"
+        "<SyncType>async</SyncType><Transport><Type>amps-replication</Type>"
+        "<InetAddr>127.0.0.1:{1}</InetAddr></Transport></Destination>"
+    )
+    links = "".join(destination.format(group, *how) for group, how in to.items())
+    text = FILE.replace(">A-1<", f">{name}-1<").replace(GROUP, f"<Group>{name}</Group>{more}")
+    text = text.replace(":10004", f":{port}").replace(":9007", f":{port + 1000}")
+    before, _, rest = text.partition("<Replication>")
+    text = f"{before}<Replication>{links}</Replication>{rest.partition('</Replication>')[2]}"
+    return text if links else text.replace("<Replication></Replication>", "")
+
+
+def test_an_archive_takes_the_underlying_topic_and_has_no_queue() -> None:
+    topic = "<Topic><Name>{}</Name><MessageType>json</MessageType>{}</Topic>"
+    away = "<ExcludeValidation>replicate,cascade</ExcludeValidation>"
+    queues = f"<SOW>{queue('Queue', 'work', OVER)}</SOW>"
+    both = topic.format("orders", away) + topic.format("work", away)
+    archived = topic.format("orders", away)
+    for kept, wrong in ((archived, set()), (both, {"queue", "txlog"})):
+        files = [
+            replicating("A", 10004, {"B": (10005, both), "C": (10006, kept)}, queues),
+            replicating("B", 10005, {"A": (10004, both)}, queues),
+            replicating("C", 10006, {}),
+        ]
+        made = fabric_of([document(text, f"{at}.xml") for at, text in enumerate(files)])
+        assert {found.check for *_, found in failures(made)} == wrong
+        found = {each.severity for each in check_settings(made, ("A",)).findings}
+        assert ("error" in found) == bool(wrong)
 
 
 def test_every_element_of_a_queue_runs_or_is_told_to_need_nothing() -> None:

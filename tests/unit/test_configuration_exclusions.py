@@ -111,6 +111,17 @@ def test_a_queue_over_regions_that_each_send_on_what_is_theirs(regions: tuple[in
     assert left_out(made.settings()) == {}
 
 
+def test_an_archive_of_what_a_queue_is_of_keeps_no_link_from_being_one() -> None:
+    """It takes the underlying topic alone, and passes nothing on."""
+    builder = FabricBuilder("f").region("C", 2).region("L", 2).connect_regions()
+    builder.instance("Archive", queues=[])
+    builder.destination("C-1", "Archive", sync=False, topics=["orders"])
+    assert failures(with_a_queue(builder)) == []
+    builder.destination("C-2", "Archive", sync=False)
+    wrong = {found.check for *_, found in failures(with_a_queue(builder))}
+    assert "queue" in wrong, "it takes what is said of the queue's messages, too"
+
+
 def test_a_queue_that_some_of_a_region_do_not_send_to_all_is_refused() -> None:
     builder = FabricBuilder("f").region("C", 2).region("L", 1).region("N", 1)
     builder.destination("C-1", "L-1", pass_through="^C$", own_group_only=True)

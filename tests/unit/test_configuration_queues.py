@@ -151,7 +151,7 @@ def test_an_instance_may_have_its_own() -> None:
         ("{name: raylay/x, message_type: json}", "topics that begin with raylay/ are Raylay's own"),
         ("{name: work, message_type: json, lese: 5s}", "this key is unknown here: did you mean le"),
         ("{name: work, message_type: json, lease: 0s}", "greater than 0"),
-        ("{name: work, message_type: json, backlog_max: 0}", "greater than 0"),
+        ("{name: work, message_type: json, backlog_max: 0}", "greater than 0, got 0"),
         ("{name: work, message_type: json, kind: shared}", "'queue', 'local' or 'group_local'"),
         ("{name: work, message_type: json, kind: group_local}", "its initial_owner is missing"),
         ("{name: work, message_type: json, recovery_point: soon}", "expected epoch, now, creation"),
@@ -171,7 +171,10 @@ def test_an_instance_may_have_its_own() -> None:
             "{name: work, message_type: json, underlying: ^orders/, publish_target: ^orders/}",
             "^orders/ is an expression: name one topic",
         ),
-        ("{name: work, message_type: json, underlying: (, publish_target: x}", "'(' cannot be use"),
+        (
+            "{name: work, message_type: json, underlying: (, publish_target: x}",
+            "queue work, underlying: '(' cannot be used",
+        ),
         (
             "{name: work, message_type: json, underlying: orders, filter: /a =}",
             "queue work, filter: '/a =', column 5",
@@ -245,3 +248,23 @@ def test_messages_that_begin_at_who_has_no_such_queue_are_warned_of(
     found = [e for e in check_settings(parse(text)).findings if e.kind == "no_initial_owner"]
     assert [each.instances for each in found] == without
     assert all(each.severity == "warning" and owner in each.explanation for each in found)
+
+
+@pytest.mark.parametrize("more", ["", ", kind: group_local, initial_owner: A-1, domain: d"])
+def test_an_archive_takes_the_underlying_topic_and_has_no_queue(more: str, tmp_path: Path) -> None:
+    """What a queue has to be is asked of nobody who has none."""
+    text = FILE.replace("{A: 2}", "{A: 2, B: 2}\nconnect_regions: async")
+    text = text.replace(ENTRY, ENTRY.replace("}", more + "}")) + (
+        "instances: {archive: {queues: []}}\n"
+        "links: [{from: A-1, to: archive, mode: async, topics: [orders], pass_through: '.*', %s}]\n"
+    )
+    settings = parse(text % "exclude_validation: [replicate, cascade]")
+    assert [e for e in check_settings(settings).findings if e.severity == "error"] == []
+    config = config_of(settings, "archive", tmp_path)
+    assert config.queue_definitions == () and TopicRule("work", "json") not in config.topics
+    # Nor where nothing is said of its link; who publishes there reaches nobody else.
+    findings = check_settings(parse(text.replace(", %s", "")), ("A", "B")).findings
+    assert [each for each in findings if each.severity == "error"] == []
+    wider = text.replace("topics: [orders], pass", "topics: [orders, work], pass")
+    findings = check_settings(parse(wider.replace(", %s", "")), ("A", "B")).findings
+    assert "refused" in {each.kind for each in findings}
