@@ -9,6 +9,10 @@ rows. Nothing is measured while a socket takes all that it is given.
     offline     to the buffer; from there to the socket, as much as that takes
     returning   the buffer has nothing left but what is on its way to it: what is sent waits here,
                 so that the last of that comes back and the client is direct again
+
+What waits here is gathered to chunks. The buffer is given a chunk at a time, and only so many that
+it has not stored: however much a client holds when it goes offline, and however small its messages
+are, no turn of the event loop takes long, and one message costs no write of its own.
 """
 
 from __future__ import annotations
@@ -30,8 +34,15 @@ from raylay.services.transports.framed import (
 
 UNWEIGHED_BYTES = 16 * 1024
 """Of one client whose socket takes all but so much at each turn, where no age counts."""
+CHUNK_BYTES = 60 * 1024
+"""What waits is gathered to so much, and a little more: most chunks are one piece on disk."""
+SMALL_BYTES = 4096
+"""A chunk whose pieces are smaller than that is made one: each of them costs memory of its own,
+which nobody counts. Larger ones are shared with other clients."""
 FRAME_BYTES = 1024 * 1024
 """Of what goes to the buffer at once, about."""
+MOVING_BYTES = 2 * 1024 * 1024
+"""On its way to the buffer's disk, of one client, about."""
 
 
 class Buffer(Protocol):
@@ -92,7 +103,12 @@ class HeldConnection(FramedConnection):
         self.behind: BehindQuery | None = None
         """Where its deliveries wait while a query of it runs."""
         self._kept: deque[tuple[list[bytes], int]] = deque()
+        """The chunks that wait here, each with its size."""
+        self._gathered: list[bytes] = []
+        """Behind them: what is no chunk yet."""
+        self._gathered_bytes = 0
         self._kept_bytes = 0
+        """Of both."""
         self._handed_bytes = 0
         self._is_paused = False
         self._buffer: Buffer
@@ -169,15 +185,25 @@ class HeldConnection(FramedConnection):
             if is_behind > self._unweighed_bytes:
                 self.pool.weigh(self)
             return
-        stays = self._is_returning and self._kept_bytes + size_bytes <= WRITE_HIGH_BYTES
-        if stays or self._frames is None:
-            self._kept.append((collected, size_bytes))
-            self._kept_bytes += size_bytes
-        else:
-            self._is_returning = False
-            self._put_kept()
-            self._put(collected)
+        self._keep(collected, size_bytes)
+        if self._frames is not None:
+            self._hand_over()
         self.pool.weigh(self)
+
+    def _keep(self, parts: list[bytes], size_bytes: int) -> None:
+        """Behind all that waits here."""
+        self._gathered += parts
+        self._gathered_bytes += size_bytes
+        self._kept_bytes += size_bytes
+        if self._gathered_bytes >= CHUNK_BYTES:
+            self._end_chunk()
+
+    def _end_chunk(self) -> None:
+        parts, size_bytes = self._gathered, self._gathered_bytes
+        if size_bytes < SMALL_BYTES * len(parts):
+            parts = [b"".join(parts)]
+        self._kept.append((parts, size_bytes))
+        self._gathered, self._gathered_bytes = [], 0
 
     def pause_writing(self) -> None:
         """The socket takes less than is written."""
@@ -196,8 +222,10 @@ class HeldConnection(FramedConnection):
     def _write_kept(self) -> None:
         """Behind what waited it is direct again."""
         kept, transport = self._kept, self.transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._frames is not None:
             return
+        if self._gathered:
+            self._end_chunk()
         while kept and not self._is_paused:
             parts, size_bytes = kept.popleft()
             self._kept_bytes -= size_bytes
@@ -213,7 +241,7 @@ class HeldConnection(FramedConnection):
         self._frames = OfflineFrames()
         self._is_returning = False
         self.may_write = False
-        self._put_kept()
+        self._hand_over()
         if not self._is_paused:
             self._take()
         self.room()
@@ -221,9 +249,18 @@ class HeldConnection(FramedConnection):
     def room(self) -> None:
         """There is room for rows of queries."""
 
-    def _put_kept(self) -> None:
-        kept, self._kept, self._kept_bytes = self._kept, deque(), 0
-        for parts, _ in kept:
+    def _hand_over(self) -> None:
+        """Gives the buffer what waits here, as much as may be on its way. What is no chunk yet
+        stays: it is written behind what comes back, or becomes one."""
+        frames, kept = self._frames, self._kept
+        assert frames is not None
+        if self._is_returning:
+            if self._kept_bytes < WRITE_HIGH_BYTES:
+                return
+            self._is_returning = False
+        while kept and frames.moving_bytes < MOVING_BYTES:
+            parts, size_bytes = kept.popleft()
+            self._kept_bytes -= size_bytes
             self._put(parts)
 
     def _put(self, parts: list[bytes]) -> None:
@@ -253,6 +290,7 @@ class HeldConnection(FramedConnection):
             return
         was_full = not self.takes_rows
         frames.stored(number)
+        self._hand_over()
         if was_full and self.takes_rows:
             self.room()
 
@@ -296,6 +334,8 @@ class HeldConnection(FramedConnection):
             return
         transport = self.transport
         assert transport is not None
+        if self._gathered:
+            self._end_chunk()
         while self._kept:
             transport.writelines(self._kept.popleft()[0])
         self._kept_bytes = 0
@@ -306,8 +346,8 @@ class HeldConnection(FramedConnection):
         if is_first and self._frames is not None:
             self._frames = None
             self._buffer.drop(self.number)
-        self._kept = deque()
-        self._kept_bytes = 0
+        self._kept, self._gathered = deque(), []
+        self._kept_bytes = self._gathered_bytes = 0
         super()._end(why)
         if is_first:
             self.pool.left(self)

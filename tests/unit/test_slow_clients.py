@@ -96,6 +96,8 @@ class Stream:
             self.count += 50
             trees = ({"id": n, "text": "x" * BODY_BYTES} for n in numbers)
             await self._house.publish(self._door, "p", *trees)
+        # What is folded in another turn is delivered behind that.
+        await self._house.folded()
 
 
 def numbers_in(found: list[Any]) -> list[int]:
