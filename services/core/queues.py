@@ -148,6 +148,18 @@ class Queues:
         return found
 
 
+def held_only(door: QueueDoor, run: Run) -> Prepared:
+    """What of a client's acknowledgments is of messages that it holds: for one that may not read
+    all of the queue. Of others it may not say what is to become of them."""
+    kept = []
+    for record in iterate_records(run.payload):
+        body = record.body
+        with suppress(RemoteProtocolError):  # what is none is refused by who takes it
+            body = pack_acknowledgment(door.held_by(read_acknowledgment(body), run.publisher))
+        kept.append((record, body))
+    return left_of(run, kept, ())
+
+
 class QueueState:
     """What looks at acknowledgments of a queue before they are journaled: whether they are some,
     and, where leasing is strict, which of the messages count.

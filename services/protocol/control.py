@@ -119,9 +119,17 @@ def carry(destination: str, start_number: int, upstream: int) -> bytes:
     )
 
 
-def carried(destination: str, start_number: int) -> bytes:
-    """The first frame of a connection that brings another instance's link."""
-    return encode_frame({"c": "carried", "destination": destination, "start": start_number})
+def carried(destination: str, start_number: int, certificate: list[str] | None = None) -> bytes:
+    """The first frame of a connection that brings another instance's link.
+
+    Args:
+        certificate: of the other side of the connection that it came over (`PeerCertificate`);
+            None: it showed none.
+    """
+    header: Header = {"c": "carried", "destination": destination, "start": start_number}
+    if certificate is not None:
+        header["certificate"] = certificate
+    return encode_frame(header)
 
 
 def incoming(upstream: int, name: str, incarnation: int, *, proven: bool = False) -> bytes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.ranges import CHUNK, PublisherRanges, Range
+from raylay.services.messages.ranges import CHUNK, PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Command, Kind, Run, iterate_records, publisher_id
 from raylay.services.queues.decisions import (
     Consumer,
@@ -356,6 +356,23 @@ class QueueDoor:
             if others:
                 kept[publisher] = _without(ranges, sorted(others))
         return said._replace(keys={each: ranges for each, ranges in kept.items() if ranges})
+
+    def held_by(self, said: Acknowledgment, by: int) -> Acknowledgment:
+        """What of an acknowledgment is of messages that a client was delivered here and nobody else
+        was since.
+
+        Args:
+            by: publisher id of the client.
+        """
+        kept: dict[int, Sequence[Range]] = {}
+        for publisher, ranges in said.keys.items():
+            of = self._leases.get(publisher, {})
+            held = self._held(publisher, ranges)
+            mine = [at for at in held if self._publishers.get(of[at][0]) == by]
+            if mine:
+                found = SequenceSet((at, at) for at in mine)
+                kept[publisher] = found.within(min(mine), max(mine))
+        return said._replace(keys=kept)
 
     def lets_in(self, said: Acknowledgment) -> bool:
         """Whether an acknowledgment may be journaled: where very many wait for messages that have

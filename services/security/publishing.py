@@ -32,9 +32,11 @@ class PublishJudge:
         user: for what it is told.
         language: what filters are written in; asked where a grant has one.
         client: what filters may ask of the session.
+        held_only: what of acknowledgments of a queue is of messages that the session holds. All
+            that it may acknowledge where it may not read all: each was read for it before.
     """
 
-    __slots__ = ("_client", "_compiled", "_language", "_permissions", "_user")
+    __slots__ = ("_client", "_compiled", "_held_only", "_language", "_permissions", "_user")
 
     def __init__(
         self,
@@ -42,11 +44,13 @@ class PublishJudge:
         user: str,
         language: Language,
         client: Surroundings = NOWHERE,
+        held_only: Callable[[Run], Prepared] = lambda run: Prepared((run,)),
     ) -> None:
         self._permissions = permissions
         self._user = user
         self._language = language
         self._client = client
+        self._held_only = held_only
         self._compiled: dict[str, Expression] = {}
 
     def __call__(self, run: Run) -> Prepared:
@@ -54,8 +58,9 @@ class PublishJudge:
         command = run.payload[COMMAND_AT]
         if command == Command.QUEUE_ACKNOWLEDGMENT:
             # Who may read a queue may say what it has done.
-            if self._permissions.read(run.topic).allowed:
-                return Prepared((run,))
+            grant = self._permissions.read(run.topic)
+            if grant.allowed:
+                return Prepared((run,)) if grant.is_whole else self._held_only(run)
             return self._none(run, "acknowledge messages of queue")
         grant = self._permissions.write(run.topic)
         if grant.is_whole:

@@ -190,6 +190,7 @@ class Clients:
             user,
             lambda: queue_language(config.type_definitions, config.name),
             surroundings_of(Asker(client_name, user, address)),
+            self.queued.held_only,
         )
 
     def reset_entitlement(self, user: str = "") -> int:

@@ -494,7 +494,7 @@ class LinkControl:
         none any more."""
         upstreams = self._links.upstreams
         if header["c"] == "carried":
-            return UpstreamConnection(upstreams, self.name)
+            return UpstreamConnection(upstreams, self.name, certificate=header.get("certificate"))
         number = header.get("upstream")
         upstream = upstreams.connected.get(number) if type(number) is int else None
         if upstream is None or upstream.as_incoming(self.name) is None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import Run
+from raylay.services.messages.stateful import Prepared
 from raylay.services.protocol.codec import Codec
 from raylay.services.protocol.commands import (
     QueueAck,
@@ -298,6 +300,14 @@ class QueueClients:
         client.send(
             client.codec.acknowledgment("processed", command_id or "-", error.reason, str(error))
         )
+
+    def held_only(self, run: Run) -> Prepared:
+        """What of a client's acknowledgments is of messages that it holds."""
+        from raylay.services.core.queues import held_only
+
+        queues = self._keeper.queues
+        door = None if queues is None else queues.find(run.topic, run.message_type)
+        return Prepared((run,)) if door is None else held_only(door, run)
 
     # -- questions -----------------------------------------------------------------------------
     def status(self, client: QueueClient, command: QueueStatus) -> None:

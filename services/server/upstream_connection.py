@@ -60,6 +60,7 @@ from raylay.services.server.reading import JournalReading
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.turns import in_turns
+from raylay.services.tls.files import PeerCertificate
 from raylay.services.transports.carried import CarriedStream, Carrier
 
 BEAT_S = 1.0
@@ -156,6 +157,7 @@ class UpstreamConnection(Carrier):
         carried_over: the destination whose link's connection it came over; empty: it was accepted
             at a replication transport.
         came_by: that transport.
+        certificate: of the other side of the connection that it is carried over, as a link says it.
     """
 
     urgency = 0
@@ -166,6 +168,7 @@ class UpstreamConnection(Carrier):
         upstreams: Upstreams,
         carried_over: str = "",
         came_by: ClientTransport | None = None,
+        certificate: object = None,
     ) -> None:
         reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX)
         here = upstreams.here
@@ -183,6 +186,7 @@ class UpstreamConnection(Carrier):
         self.user: str | None = None
         """As which it was let in; None: nobody asked."""
         self.carried_over = carried_over
+        self.carried_certificate = PeerCertificate.from_wire(certificate)
         self._copied: BootstrapSource | None = None
         self._doubted = False
         self._conflation_s = 0.0

@@ -192,10 +192,13 @@ class SowQuestions:
         question, state = asked.question, topic.state
         wanted = question.wanted
         wants = None
-        if topic.definition.pattern and wanted.topic != topic.name:
+        if topic.definition.pattern:
+            # Of the physical topic all records, but for those of topics that may not be read.
+            wants = wanted.readable
+            if wanted.topic != topic.name:
 
-            def wants(name: bytes) -> bool:
-                return wanted.matches(name, topic.type_name)
+                def wants(name: bytes) -> bool:
+                    return wanted.matches(name, topic.type_name)
 
         expires_now_us = terms.now_us if state.rules.expires and not question.follows else 0
         source: Source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from raylay.services.messages.stateful import Stateful
@@ -16,6 +16,8 @@ class Wanted(Protocol):
 
     topic: bytes
     message_types: frozenset[bytes]
+    readable: Callable[[bytes], bool] | None
+    """Which topics may be met that are not asked for by name; None: all."""
 
     @property
     def pattern(self) -> object | None:

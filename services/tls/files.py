@@ -21,6 +21,8 @@ LOOK_S = 1.0
 """Between two looks at whether the files were renewed."""
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 X509_INVALID_PURPOSE = 26
+NAMES_MAX, NAME_CHARACTERS_MAX = 1_000, 1_000
+"""Of a certificate that is told to another process."""
 _STEPS_MAX = 8
 """Of a handshake in memory."""
 
@@ -53,6 +55,21 @@ class PeerCertificate:
             ", ".join(f"{key}={value}" for key, value in pairs),
             str(told.get("notAfter", "")),
         )
+
+    def to_wire(self) -> list[str]:
+        """What says who it is, for another process of the instance: all names but very long ones,
+        and not very many."""
+        names = [each for each in self.names if len(each) <= NAME_CHARACTERS_MAX]
+        return [self.common_name, *names[:NAMES_MAX]]
+
+    @classmethod
+    def from_wire(cls, value: object) -> PeerCertificate | None:
+        """The inverse of `to_wire`; None: of anything else."""
+        if not isinstance(value, list) or not value:
+            return None
+        if not all(isinstance(each, str) for each in value):
+            return None
+        return cls(value[0], tuple(value[1:]), subject="")
 
 
 def server_context(config: TlsConfig, where: str) -> ssl.SSLContext:

@@ -86,6 +86,8 @@ class FramedConnection(asyncio.Protocol):
         self.received_at_s = 0.0
         self.sent_at_s = 0.0
         self.peer = ""
+        self.carried_certificate: PeerCertificate | None = None
+        """Of the other side, where this one goes over another connection."""
         self._collected: list[bytes] = []
         self._collected_bytes = 0
         self._gone = False
@@ -148,8 +150,8 @@ class FramedConnection(asyncio.Protocol):
     def peer_certificate(self) -> PeerCertificate | None:
         """Who the other side is by a certificate that was verified; None: it showed none."""
         transport = self.transport
-        found: PeerCertificate | None = None
-        if transport is not None:
+        found = self.carried_certificate
+        if transport is not None and found is None:
             found = transport.get_extra_info("peer_certificate")
         return found
 

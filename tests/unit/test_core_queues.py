@@ -196,6 +196,27 @@ def test_strict_leasing_takes_out_what_another_holds_and_the_record_stays_the_cl
     assert before.digest == after.digest
 
 
+def test_who_may_not_read_all_acknowledges_what_he_holds_alone() -> None:
+    here = queues()
+    door = here.doors["json/work"]
+    door.subscribed(Subscribed((1, "s"), "ann", "", 5))
+    door.decide(Deliver((1, "s"), [Leased(1, (1, 2), 1, 0)], 0), 0)
+    run = published(
+        ack((1, 1), (1, 2), (1, 3)), (Command.QUEUE_ACKNOWLEDGMENT, b"\xc1"), ack((1, 3))
+    )
+    (made,), refused = core_queues.held_only(door, run)
+    first, second, third = iterate_records(made.payload)
+    assert made.ranges() == run.ranges() and not refused
+    assert records.read_acknowledgment(first.body).keys == {1: [(2, 2)]}
+    assert second.body == b"\xc1" and not records.read_acknowledgment(third.body).keys
+    # It is of nothing, and changes nothing, and what is none is refused.
+    (left,), (wrong,) = state(here).prepare(made, 0)
+    assert wrong.ranges == [(2, 2)]
+    left.first_txid = 9
+    door.fold(left)
+    assert not door.lease_count
+
+
 def test_what_others_hold_cuts_no_record_into_one_that_nobody_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -50,6 +50,8 @@ def test_connections_that_the_other_side_made() -> None:
         "destination": "to-B",
         "start": 3,
     }
+    shown = one(control.carried("to-B", 3, ["b", "DNS:b"])).header
+    assert shown["certificate"] == ["b", "DNS:b"]
 
 
 def test_connected() -> None:

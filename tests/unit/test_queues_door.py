@@ -292,6 +292,21 @@ def test_where_leasing_is_strict_nobody_acknowledges_what_another_holds() -> Non
     assert judged(here, "bob", [(P, 2)], now_us=50) == [(P, 2)]
 
 
+def test_what_a_client_holds_is_what_it_was_delivered_and_nobody_else_was_since() -> None:
+    here = door()
+    here.decide(Deliver(ANN, leased(*((P, at) for at in (2, 3, 4, 7)), until_us=50), 10), 0)
+    here.decide(Deliver(BOB, leased((P, 3), (Q, 1)), 10), 60)
+
+    def held(client: str, keys: records.Keys) -> records.Keys:
+        return here.held_by(Acknowledgment(keys), publisher_id(client)).keys
+
+    everything = {P: [(1, 1 << 40)], Q: [(1, 2)], 11: [(1, 1)]}
+    assert held("ann", everything) == {P: [(2, 2), (4, 4), (7, 7)]}, "also where its lease is over"
+    assert held("ann", {P: [(3, 6)]}) == {P: [(4, 4)]}
+    assert held("bob", everything) == {P: [(3, 3)], Q: [(1, 1)]}
+    assert held("eve", everything) == {}
+
+
 def test_where_it_is_not_whoever_has_done_it_says_so() -> None:
     here = door()
     here.decide(Deliver(ANN, leased((P, 2)), 10), 0)

@@ -15,8 +15,10 @@ from unit.test_counted_calls import links_here
 
 from raylay.services.client import Client
 from raylay.services.messages.topics import TopicRule
+from raylay.services.plugins.authenticators import DEFAULT
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.replication.placement import Placement
+from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
@@ -204,6 +206,43 @@ def test_a_shared_connection_carries_both_directions_over_tls(tmp_path: Path) ->
         assert link(b, "A")["address"] == "over A's connection"
         await publish(b)
         assert a.status()["replicated_in"] == 3
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("name", "who", "lets_in"),
+    [("AlternativeName", "localhost", True), ("CommonName", "server", True),
+     ("CommonName", "desk", False)],
+)  # fmt: skip
+def test_a_link_over_the_connection_of_the_other_side_is_known_by_that_ones_certificate(
+    tmp_path: Path, name: str, who: str, lets_in: bool
+) -> None:
+    """A dialled B, and saw its certificate: B's link comes to A over that connection."""
+    made = tls_files()
+
+    async def work(fabric: Fabric) -> None:
+        back = replace(
+            to("A", "", None, share_connection=True),
+            addresses=(),
+            authenticator=ModuleConfig(DEFAULT, {"User": who, "Password": "x"}),
+        )
+        b = await fabric.start(
+            replace(PLAIN, name="B", replication_terms=serving(), destinations=(back,))
+        )
+        there = to("B", b.here.replication_address, made.dialling(made.client))
+        asks = ModuleConfig("certificates", {"Name": name})
+        a = await fabric.start(
+            replace(PLAIN, destinations=(there,), replication_authentication=asks)
+        )
+        if lets_in:
+            await until(lambda: link(b, "A")["caught_up"])
+            (carried,) = [each for each in a.upstreams.connected.values() if each.carried_over]
+            assert carried.user == who
+        else:
+            await until(lambda: any(e["event"] == "logon_denied" for e in a.events()))
+            (denied, *_) = [e for e in a.events() if e["event"] == "logon_denied"]
+            assert "its certificate bears another name" in denied["text"]
 
     run(tmp_path, work)
 

@@ -8,6 +8,7 @@ import pytest
 
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import Command, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.messages.stateful import Prepared
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.security.permissions import read_permissions
 from raylay.services.security.publishing import PublishJudge
@@ -81,6 +82,21 @@ def test_who_reads_a_queue_may_acknowledge() -> None:
     assert judge({"topic": "jobs", "read": True})(sent).runs == (sent,)
     runs, (refused,) = judge({"topic": "jobs", "write": True})(sent)
     assert not runs and refused.text == "bob may not acknowledge messages of queue 'jobs'"
+
+
+@pytest.mark.parametrize("given", [{"read": "/desk = 'fx'"}, {"read": True, "select": "-/pay"}])
+def test_who_reads_some_of_a_queue_acknowledges_what_he_holds(given: dict[str, Any]) -> None:
+    sent = run(b"\x80", topic="jobs", command=Command.QUEUE_ACKNOWLEDGMENT)
+    less = Prepared(())
+    found = read_permissions({"topic": [{"topic": "jobs", **given}]}, "here")
+    asked: list[Run] = []
+
+    def held_only(run: Run) -> Prepared:
+        asked.append(run)
+        return less
+
+    judged = PublishJudge(found, "bob", lambda: (TYPES, BUILT_IN), held_only=held_only)
+    assert judged(sent) is less and asked == [sent]
 
 
 def test_a_type_without_fields_passes_no_filter() -> None:

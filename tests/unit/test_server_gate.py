@@ -16,14 +16,18 @@ from unit.one_instance import events, in_instance, transports
 
 from raylay.services.client import Client
 from raylay.services.errors import LogonRefused, RaylayError
+from raylay.services.messages.records import Command, RecordBuilder, publisher_id, run_of, scan
+from raylay.services.messages.stateful import Prepared
 from raylay.services.messages.topics import TopicRule
 from raylay.services.plugins import authentication as modules
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.security.credentials import Accepted, Answer, Challenge, Credentials, Denied
 from raylay.services.security.modules import ModuleConfig
+from raylay.services.security.permissions import read_permissions
 from raylay.services.server import gate
 from raylay.services.server.config import ClientTransportConfig, InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.queue_clients import QueueClients
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.logs import LogOptions
 
@@ -543,3 +547,21 @@ def test_a_file_of_users_that_is_gone_or_wrong_is_told_once_and_shown(tmp_path: 
         assert "nobody new is let in" in told["text"]
 
     in_instance(tmp_path / "data", visit, config)
+
+
+def test_acknowledgments_of_who_reads_some_of_a_queue_are_judged_by_what_he_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Prepared(())
+    monkeypatch.setattr(QueueClients, "held_only", lambda self, run: held)
+
+    async def visit(server: InstanceServer) -> None:
+        build = RecordBuilder(publisher_id("bob"), "work", "json").build
+        payload = build(1, b"", 1, command=Command.QUEUE_ACKNOWLEDGMENT)
+        (chunk,) = scan(payload, commands=frozenset(Command))
+        run = run_of(chunk, payload)
+        for read, found in ((True, Prepared((run,))), ("/desk = 'fx'", held)):
+            given = read_permissions({"topic": [{"topic": "work", "read": read}]}, "here")
+            assert server.clients.judge(given, "bob", "bob", "")(run) == found
+
+    in_instance(tmp_path / "data", visit, CONFIG)

@@ -14,7 +14,15 @@ import pytest
 from raylay.services.core.compose import folding
 from raylay.services.core.feature import Batch
 from raylay.services.errors import ConfigurationError, RemoteProtocolError, StorageError
-from raylay.services.messages.records import Command, RecordBuilder, Run, iterate_records
+from raylay.services.messages.records import (
+    Command,
+    RecordBuilder,
+    Run,
+    iterate_records,
+    publisher_id,
+    run_of,
+    scan,
+)
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol import queue_control as control
 from raylay.services.protocol.codec import NativeCodec
@@ -723,3 +731,26 @@ def test_by_filter_messages_are_given_back_whoever_holds_them_but_where_leasing_
         (ask,) = owner.said("ask")
         bench.says(control.answer(ask.header["id"], msgpack.packb({7: [1, 3]}), count=3))
         assert other.said("ack")[0].header["n"] == count == len(owner.said("cancel"))
+
+
+def test_of_acknowledgments_what_a_client_holds() -> None:
+    bench = Bench()
+    client = bench.client()
+    door = bench.clients.find("work", "json")
+    assert door is not None
+    (consumer,) = door.consumers
+    door.decide(Deliver(consumer, [Leased(1, (7, 2), 1, 0)], 0), 0)
+    said = records.pack_acknowledgment(records.Acknowledgment({7: [(1, 3)]}))
+
+    def run(topic: str) -> Run:
+        build = RecordBuilder(publisher_id(client.client_name), topic, "json").build
+        payload = build(1, said, 1, command=Command.QUEUE_ACKNOWLEDGMENT)
+        (chunk,) = scan(payload, commands=frozenset(Command))
+        return run_of(chunk, payload)
+
+    (held,) = bench.clients.held_only(run("work")).runs
+    (record,) = iterate_records(held.payload)
+    assert records.read_acknowledgment(record.body).keys == {7: [(2, 2)]}
+    # Of no queue nothing is held, and it is refused by who takes it.
+    other = run("other")
+    assert bench.clients.held_only(other).runs == (other,)

@@ -66,6 +66,23 @@ def test_topics_come_as_configured_and_a_pattern_gives_what_is_asked_for() -> No
     assert not any(each.state._queries for each in there.topics)
 
 
+def test_a_physical_topic_gives_no_records_of_topics_that_may_not_be_read() -> None:
+    ask = questions(filled())
+
+    def found(topic: str, *readable: bytes) -> list[str]:
+        wanted = topic_filter(topic, "", readable=lambda name: name in readable)
+        query = ask.begin(ask.accept(Question(wanted)), 1_000)
+        names = [name for name, _ in rows(query)]
+        assert query.matches == len(names), "nor is told how many there are"
+        return names
+
+    assert found("fx", b"fx/usd") == ["fx/usd"] and found("fx") == []
+    assert sorted(found("fx", b"fx/usd", b"fx/eur")) == ["fx/eur", "fx/usd"]
+    assert found(".*", b"fx/eur", b"orders") == ["orders", "fx/eur"]
+    # By its own name it was asked for before.
+    assert found("fx/usd") == ["fx/usd"]
+
+
 def test_what_has_expired_is_no_row_but_of_a_subscription_until_it_is_told() -> None:
     ask = questions(filled())
     accepted = ask.accept(asked("short"))

@@ -440,6 +440,15 @@ def test_what_is_wrong_with_files_is_said(made: Files, tmp_path: Path) -> None:
     assert PeerCertificate.of({}) is None
 
 
+def test_a_certificate_is_told_to_another_process_by_its_names() -> None:
+    names = ("DNS:a", "DNS:" + "x" * 2_000, *(f"DNS:{at}" for at in range(2_000)))
+    told = PeerCertificate("a", names, "commonName=a").to_wire()
+    assert told[:3] == ["a", "DNS:a", "DNS:0"] and len(told) == 1_001
+    assert PeerCertificate.from_wire(["a", "DNS:a"]) == PeerCertificate("a", ("DNS:a",), "")
+    for wrong in (None, "a", [], [1], ["a", None]):
+        assert PeerCertificate.from_wire(wrong) is None
+
+
 def test_renewed_files_are_taken_up_and_wrong_ones_are_not(
     made: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from raylay.services.replication.incoming import awaits_dial, gives_way, uses_in
 from raylay.services.replication.placement import Placement, from_wire
 from raylay.services.server.config import DestinationConfig, split_address
 from raylay.services.tls.dialling import connect
+from raylay.services.tls.files import PeerCertificate
 from raylay.services.transports.carried import CarriedStream
 from raylay.services.transports.impaired import Impairment, Line
 
@@ -453,9 +454,11 @@ class Dialling:
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
-    def stream_front(self) -> bytes:
-        """What our instance is told of a stream that is brought to it."""
-        return control.carried(self._here.config.destination.name, self._here.config.start_number)
+    def stream_front(self, certificate: PeerCertificate | None) -> bytes:
+        """What our instance is told of a stream that is brought to it, and of the other side."""
+        config = self._here.config
+        shown = None if certificate is None else certificate.to_wire()
+        return control.carried(config.destination.name, config.start_number, shown)
 
     async def _bring(self, stream: CarriedStream) -> None:
         config = self._here.config

@@ -22,6 +22,7 @@ from raylay.services.protocol.replication import (
 )
 from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.placement import Placement
+from raylay.services.tls.files import PeerCertificate
 from raylay.services.transports.carried import CarriedStream, Carrier
 
 Ack = tuple[int, Ranges, Rooted, Ranges, int]
@@ -40,8 +41,8 @@ class Dialler(Protocol):
     def epoch_refused(self, downstream: Downstream) -> None:
         """The destination has seen a higher epoch of our instance than this connection's."""
 
-    def stream_front(self) -> bytes:
-        """What our instance is told of a stream that is brought to it."""
+    def stream_front(self, certificate: PeerCertificate | None) -> bytes:
+        """What our instance is told of a stream that is brought to it, and of the other side."""
 
     def bring(self, stream: CarriedStream) -> None:
         """The destination's link to our instance comes over our connection."""
@@ -132,7 +133,9 @@ class Downstream(Carrier):
         elif command == "carry_begin":
             if self.is_carried:
                 raise RemoteProtocolError("a carried stream carries none", "bad_command")
-            self._dialler.bring(self.take_stream(header, self._dialler.stream_front()))
+            # Who comes over this connection is whom it was dialled to.
+            front = self._dialler.stream_front(self.peer_certificate)
+            self._dialler.bring(self.take_stream(header, front))
         elif not self.stream_frame(header, body) and command not in ("beat", "held", "waited"):
             raise RemoteProtocolError(
                 f"command {command[:64]!r} of a destination is unknown", "unknown_command"
