@@ -134,6 +134,13 @@ class Answers:
             wanted.difference_update(found)
         return wanted
 
+    def hold_for(self, part: Run, whole: Run) -> None:
+        """What was read for a run that came holds for a part of it, too: as long as that lives."""
+        found = self._compared.get(id(whole))
+        if found is not None:
+            self._compared[id(part)] = found
+            self._differing[id(part)] = self._differing[id(whole)]
+
     def differing(self, run: Run) -> SequenceSet:
         """Those sequences of the run that are on disk with another content."""
         return self._differing.get(id(run)) or SequenceSet()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import (
     COMMAND_AT,
     Command,
@@ -34,7 +34,7 @@ from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.instance.publishers import Publishers
-from raylay.services.replication.journal_answers import Answers
+from raylay.services.replication.journal_answers import Answers, read_all
 from raylay.services.replication.staged import RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import Counters, Identity
@@ -296,3 +296,50 @@ def test_what_is_here_already_is_not_judged_again() -> None:
     told = bench.out.take()
     assert [each.ranges for each in told if isinstance(each, RefuseClient)] == [[(5, 5)]]
     assert [each.run.ranges() for each in told if isinstance(each, Append)] == [[(4, 4)]]
+
+
+class OnDisk:
+    """A journal of one run."""
+
+    reads = 0
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def look_anew(self) -> None:
+        pass
+
+    def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
+        wanted.difference_update(wanted.copy())
+        return [self.run]
+
+    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        return self.run.last_sequence
+
+
+def test_of_a_batch_that_is_half_on_disk_the_known_half_is_compared_as_it_was_asked() -> None:
+    """A client sends again what an instance has that lost power before it acknowledged it: the
+    batch begins with what is on disk, and ends with what is new."""
+    bench = Bench()
+    bench.publish(1, 2, 3)
+    (appended,) = [each for each in bench.out.take() if isinstance(each, Append)]
+    bench.intake.staged.committed(appended.run.last_txid)
+    bench.publishers.left(1)
+    bench.publishers.logged_on(1, "p", 1, even_only)
+    builder = RecordBuilder(P, "orders", "json")
+    payload = b"".join(
+        builder.build(sequence, b"other" if sequence == 2 else b"x", 0)
+        for sequence in (1, 2, 3, 4, 5)
+    )
+    runs = bench.publishers.runs(1, payload)
+    answers = Answers()
+    questions = bench.publishers.asks(runs, answers)
+    assert questions, "what is on disk has to be read"
+    answers = read_all(questions, OnDisk(appended.run))
+    assert not bench.publishers.asks(runs, answers)
+    bench.publishers.published(1, runs, 0, answers)
+    told = bench.out.take()
+    assert [each.run.ranges() for each in told if isinstance(each, Append)] == [[(4, 4)]]
+    assert bench.counters.conflicts == 1, "the second says something else than what is on disk"
+    refused = [each for each in told if isinstance(each, RefuseClient)]
+    assert ([(5, 5)], "not_entitled") in [(each.ranges, each.reason) for each in refused]

@@ -250,7 +250,7 @@ class Publishers:
         topics = self._topics
         self._intake.begin(answers)
         if found.judge is not None:
-            runs = self._judged(found, found.judge, runs)
+            runs = self._judged(found, found.judge, runs, answers)
         transient: list[Run] = []
         for run in runs:
             if not found.received:
@@ -289,7 +289,9 @@ class Publishers:
             self._dirty.add(session)
         return transient
 
-    def _judged(self, session: _Session, judge: Judge, runs: list[Run]) -> list[Run]:
+    def _judged(
+        self, session: _Session, judge: Judge, runs: list[Run], answers: Answers
+    ) -> list[Run]:
         """What of them the session may publish. What is here already is not judged again: it would
         be called refused, and is in the log. Without a log nothing is: it goes out once more."""
         left: list[Run] = []
@@ -301,7 +303,9 @@ class Publishers:
                 for first, last in fresh.ranges():
                     new.add(first, last)
                 known = run.select([p for a, b in run.ranges() for p in new.missing(a, b)])
-                left += (known,) if known is not None else ()
+                if known is not None:
+                    answers.hold_for(known, run)
+                    left.append(known)
             if fresh is None:
                 left.append(run)
                 continue
