@@ -46,10 +46,13 @@ class AckBook:
     Owner: the client. Lifecycle: as long as that.
     """
 
-    __slots__ = ("_ranges", "messages")
+    __slots__ = ("_last", "_last_ranges", "_ranges", "messages")
 
     def __init__(self) -> None:
         self._ranges: dict[tuple[str, str, str], dict[int, list[Range]]] = {}
+        self._last: tuple[str, str, str, int] | None = None
+        self._last_ranges: list[Range] = []
+        """Where the last message was added; None: nowhere."""
         self.messages = 0
         """That are in it."""
 
@@ -62,8 +65,13 @@ class AckBook:
             how: as in the record (services/queues/records.py).
         """
         self.messages += 1
-        of_publisher = self._ranges.setdefault((queue, message_type, how), {})
-        ranges = of_publisher.setdefault(publisher, [])
+        of = (queue, message_type, how, publisher)
+        if of == self._last:
+            ranges = self._last_ranges
+        else:
+            of_publisher = self._ranges.setdefault((queue, message_type, how), {})
+            ranges = self._last_ranges = of_publisher.setdefault(publisher, [])
+            self._last = of
         if ranges and sequence == ranges[-1][1] + 1:
             ranges[-1] = ranges[-1][0], sequence
         else:
@@ -76,12 +84,14 @@ class AckBook:
             keys = {publisher: _ascending(each) for publisher, each in of_publisher.items()}
             made += records_of(queue, message_type, Acknowledgment(keys, how))
         self._ranges.clear()
+        self._last = None
         self.messages = 0
         return made
 
     def put_back(self, record: AckRecord, said: Acknowledgment) -> None:
         """It could not be published: it is said with what comes next."""
         of = self._ranges.setdefault((record.queue, record.message_type, said.how), {})
+        self._last = None
         for publisher, ranges in said.keys.items():
             of[publisher] = _ascending([*ranges, *of.get(publisher, ())])
         self.messages += record.messages

@@ -4,11 +4,11 @@ is done, gives it back, or is gone."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Protocol
 
-from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.messages import Message, MessageBatch, identities
 from raylay.services.client.subscription import Subscription
 from raylay.services.errors import LocalProtocolError
 
@@ -36,12 +36,24 @@ class QueueMessage(Message):
         is_settled: whether it was said what became of it, or it is not this consumer's any more.
     """
 
-    __slots__ = ("_consumer", "is_settled")
+    __slots__ = ("_consumer", "_key", "is_settled")
 
-    def __init__(self, batch: MessageBatch, offset: int, end: int, consumer: QueueConsumer) -> None:
+    def __init__(
+        self,
+        batch: MessageBatch,
+        offset: int,
+        end: int,
+        consumer: QueueConsumer,
+        key: tuple[int, int],
+    ) -> None:
         super().__init__(batch, offset, end)
         self._consumer = consumer
+        self._key = key
         self.is_settled = False
+
+    def identity(self) -> tuple[int, int]:
+        """Publisher id and sequence."""
+        return self._key
 
     @property
     def queue(self) -> str:
@@ -123,12 +135,13 @@ class QueueConsumer:
         self.backlog = backlog
         self.timeout_s = timeout_s
         self.batch = batch
+        self.said_together = min(batch, max(1, backlog // 2))
+        """Acknowledgments that are said at once, while others are still at hand."""
         self.is_auto = ack == "auto"
         self.on_loop: Callable[[Callable[[], None]], None] | None = None
         """Calls something on the client's loop, where another thread iterates."""
         self._client = client
         self._subscription: Subscription | None = None
-        self._messages: Iterator[QueueMessage] = iter(())
         self._current: QueueMessage | None = None
         self._held: deque[QueueMessage] = deque()
 
@@ -161,12 +174,13 @@ class QueueConsumer:
         if current is not None and self.is_auto:
             current._settle("ack")
         while True:
-            message = next(self._messages, None)
-            if message is None:
-                await self._next_batch()
-            elif not message.is_settled:
-                self._current = message
-                return message
+            held = self._held
+            while held:
+                message = held.popleft()
+                if not message.is_settled:
+                    self._current = message
+                    return message
+            await self._next_batch()
 
     @property
     def queued_messages(self) -> int:
@@ -186,14 +200,12 @@ class QueueConsumer:
         batch = await subscription.next_batch()
         if batch is None:
             raise StopAsyncIteration
-        self._messages = self._of(batch)
-
-    def _of(self, batch: MessageBatch) -> Iterator[QueueMessage]:
         self._held = deque(
-            QueueMessage(batch, message._offset, message._end, self) for message in batch
+            [
+                QueueMessage(batch, offset, end, self, (publisher, sequence))
+                for offset, end, publisher, sequence in identities(batch.payload, batch.count)
+            ]
         )
-        while self._held:
-            yield self._held.popleft()
 
     def _settled(self, message: QueueMessage, how: str) -> None:
         if message is self._current:
@@ -203,6 +215,5 @@ class QueueConsumer:
     def _disconnected(self) -> None:
         """What was not handed out yet belongs to nobody now: it comes again, here or elsewhere."""
         self._held.clear()
-        self._messages = iter(())
         if self._subscription is not None:
             self._subscription._drop_queued()

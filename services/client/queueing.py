@@ -165,14 +165,15 @@ class Queueing(Publishing, Asking):
 
     def _done(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
         publisher, sequence = message.identity()
+        message_type = consumer.message_type or message.queue_type
         if how == "cancel":
-            self._cancel(consumer, message.queue_type, publisher, sequence)
+            self._cancel(consumer, message_type, publisher, sequence)
             return
-        self._acks.add(consumer.queue, message.queue_type, publisher, sequence, how)
+        self._acks.add(consumer.queue, message_type, publisher, sequence, how)
         if self._tracer is not None and message.is_sampled:
             of = consumer.queue, message.queue_type, how, publisher, sequence
             self._sampled_acks.add(SampledAck(*of, message.topic, message.trace, time.time_ns()))
-        if self._acks.messages >= min(consumer.batch, max(1, consumer.backlog // 2)):
+        if self._acks.messages >= consumer.said_together:
             self._say_acks()
         elif self._acks_timer is None and self._loop is not None:
             self._acks_timer = self._loop.call_later(ACK_INTERVAL_S, self._say_acks)
@@ -204,6 +205,10 @@ class Queueing(Publishing, Asking):
             except RaylayError:
                 # The client has ended: its leases end with it, and the messages come again.
                 return
+        # Sent here and now: the loop has no turn until the consumer has handled what it has, and
+        # each answer that is waited for keeps room from it.
+        self._machine.hurry()
+        self._pump()
 
     def _trace_acks(self, record: AckRecord, sequence: int) -> None:
         """Tells the tracer which sampled messages a record acknowledges."""

@@ -147,6 +147,19 @@ class _Removed:
             if folded_txid >= self._old_txid:
                 self.clear()
 
+    def touches(self, messages: Sequence[Leased]) -> bool:
+        """Whether one of these messages, or one between them, is found here."""
+        if not self:
+            return False
+        keys = [each.key for each in messages]
+        (publisher, first), (other, last) = min(keys), max(keys)
+        if publisher != other:
+            return True
+        return any(
+            found is not None and found.touches(first, last)
+            for found in (self._young.sets.get(publisher), self._old.sets.get(publisher))
+        )
+
     def __contains__(self, key: Key) -> bool:
         publisher, sequence = key
         for part in (self._young, self._old):
@@ -154,6 +167,9 @@ class _Removed:
             if found is not None and sequence in found:
                 return True
         return False
+
+
+_NOTHING = _Removed()
 
 
 def _without(ranges: Iterable[Range], others: Sequence[int]) -> list[Range]:
@@ -281,6 +297,8 @@ class QueueDoor:
             self.delivered += len(messages)
             return Decided(messages, [])
         is_behind = removed.is_behind(folded_txid)
+        if not is_behind and not removed.touches(messages):
+            removed = _NOTHING
         bounced = [
             each
             for each in messages

@@ -87,8 +87,13 @@ class Drafts:
 
     def number(self) -> int:
         """One that no former machine had, for a tag or a lease."""
-        self._next += 1
-        return self._next
+        return self.numbers(1)
+
+    def numbers(self, count: int) -> int:
+        """The first of so many that follow one another, each as `number`."""
+        first = self._next + 1
+        self._next += count
+        return first
 
     def transfer(self, messages: list[tuple[Message, str]]) -> None:
         """Freezes these and says who is to own them, a generation higher."""

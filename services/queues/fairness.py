@@ -118,10 +118,10 @@ class Fairness:
         else:
             taker.turns.leave(taker)
 
-    def served(self, taker: Taker) -> None:
-        """It holds one more."""
+    def served(self, taker: Taker, messages: int = 1) -> None:
+        """It holds so many more."""
         if not self._is_fast:
-            self._turn += 1
+            self._turn += messages
             taker.turn = self._turn
         if taker.active >= taker.backlog:
             taker.turns.leave(taker)
@@ -129,7 +129,7 @@ class Fairness:
             self._enter(taker)
 
     def freed(self, taker: Taker) -> None:
-        """It holds one less."""
+        """It holds one less, or several."""
         if taker.active >= taker.backlog:
             return
         if taker.place is None:

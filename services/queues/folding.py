@@ -238,10 +238,16 @@ class FoldedQueue:
             return
         arrival.live += len(plain)
         self._counted["came"] += len(plain)
-        add = self._picking.add if register.owner == self._name else self._asking.add
-        for txid, sequence in enumerate(plain, run.first_txid):
-            message = known[sequence] = Message(arrival, txid, (publisher, sequence), register)
-            add(message)
+        messages = [
+            Message(arrival, txid, (publisher, sequence), register)
+            for txid, sequence in enumerate(plain, run.first_txid)
+        ]
+        known.update(zip(plain, messages, strict=True))
+        if register.owner == self._name:
+            self._picking.add_all(messages)
+        else:
+            for message in messages:
+                self._asking.add(message)
 
     def _arrive_one_by_one(
         self,
@@ -342,10 +348,11 @@ class FoldedQueue:
                 if self._barriers and not reason:
                     # Who was sent one may acknowledge it; other instances are still to send it.
                     found = [message for message in found if not message.is_barrier]
-                for message in found:
+                if found:
                     assert known is not None
-                    del known[message.sequence]
-                    self._leave(message, txid, reason)
+                    for message in found:
+                        del known[message.sequence]
+                    self._leave_all(found, txid, reason)
                 if found and run.path and reason in ("", "sent"):
                     age_us = run.receive_time_us - found[0].arrival.received_us
                     self._asking.acknowledged(age_us)
@@ -356,6 +363,28 @@ class FoldedQueue:
                 history.early.removed(publisher, early, txid, run.receive_time_us)
             if known is not None and not known:
                 del self._known[publisher]
+
+    def _leave_all(self, messages: Sequence[Message], txid: int, reason: str) -> None:
+        done: dict[Consumer, list[Message]] = {}
+        is_plain = not (
+            reason or self._barriers or self._expirations.overdue or self._asking.is_waiting
+        )
+        for message in messages:
+            held = message.held
+            if is_plain and message.state == DONE and isinstance(held, Lease):
+                # Most are: somebody has them, and his acknowledgment was told of before.
+                there = done.get(held.consumer)
+                if there is None:
+                    there = done[held.consumer] = []
+                there.append(message)
+                message.state = GONE
+                message.held = None
+                message.arrival.live -= 1
+            else:
+                self._leave(message, txid, reason)
+        for consumer, there in done.items():
+            self._holdings.end_all(consumer, there)
+            self._counted["left"] += len(there)
 
     def _leave(self, message: Message, txid: int, reason: str) -> None:
         held, state = message.held, message.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 from raylay.services.queues.decisions import Consumer, Lease
 from raylay.services.queues.values import Message
@@ -85,6 +86,32 @@ class Holdings:
             if len(ends) > 2 * self._count + STALE_MAX:
                 self._ends = [each for each in ends if _is(each)]
                 heapq.heapify(self._ends)
+
+    def lease_all(self, consumer: Consumer, messages: Sequence[Message], until_us: int) -> None:
+        """Notes leases of one consumer, which the messages hold; they end at one time, or never
+        where that is 0."""
+        if until_us:
+            for message in messages:
+                assert isinstance(message.held, Lease)
+                self.lease(message, message.held)
+            return
+        there = self._of.get(consumer)
+        if there is None:
+            there = self._of[consumer] = {}
+        there.update(dict.fromkeys(messages))
+        self._count += len(messages)
+
+    def end_all(self, consumer: Consumer, messages: Sequence[Message]) -> None:
+        """As `end` of each, and `forget`: leases of one consumer."""
+        there = self._of[consumer]
+        for message in messages:
+            del there[message]
+        if not there:
+            del self._of[consumer]
+        self._count -= len(messages)
+        if self._tries:
+            for message in messages:
+                self._tries.pop(message, None)
 
     def end(self, message: Message, lease: Lease) -> None:
         """Forgets a lease, which the message is to hold no longer."""

@@ -133,17 +133,20 @@ class QueueMachine(FoldedQueue):
         """An acknowledgment of these is on its way to the disk: who holds them has room for others
         before it is there. They stay what they are until then: where the append fails, its client
         sends it again, and they are nobody else's meanwhile."""
+        freed: dict[Consumer, int] = {}
         for publisher, ranges in keys.items():
             known = self._known.get(publisher)
             within = Within(known) if known else None
             for first, last in ranges:
                 for message in within.find(first, last) if within is not None else ():
                     if message.state == LEASED:
-                        assert isinstance(message.held, Lease)
                         message.state = DONE
-                        self._picking.freed(message.held.consumer, message)
+                        consumer = message.held.consumer  # type: ignore[union-attr]
+                        freed[consumer] = freed.get(consumer, 0) + 1
                 if self._sent:
                     self._forget_sent(publisher, first, last)
+        for consumer, count in freed.items():
+            self._picking.freed_count(consumer, count)
 
     def _leased(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> Iterator[Message]:
         for key, number in leases:
@@ -359,17 +362,24 @@ class QueueMachine(FoldedQueue):
         picking, known_txid = self._picking, self._history.folded_txid
         until_us = self._now_us + self._lease_us if self._lease_us else 0
         found: dict[Consumer, list[Leased]] = {}
-        for _ in range(messages_max):
-            chosen = picking.next()
+        left = messages_max
+        while left > 0:
+            chosen = picking.lease_next(left)
             if chosen is None:
                 break
-            message, consumer = chosen
-            lease = Lease(message.key, consumer, self._drafts.number(), until_us)
-            self._lease(message, lease)
+            consumer, messages = chosen
+            left -= len(messages)
             there = found.get(consumer)
             if there is None:
                 there = found[consumer] = []
-            there.append(Leased(message.txid, lease.key, lease.number, until_us))
+            number = self._drafts.numbers(len(messages))
+            for message in messages:
+                key = message.publisher, message.sequence
+                message.state = LEASED
+                message.held = Lease(key, consumer, number, until_us)
+                there.append(Leased(message.txid, key, number, until_us))
+                number += 1
+            self._holdings.lease_all(consumer, messages, until_us)
         self._said += [Deliver(consumer, there, known_txid) for consumer, there in found.items()]
 
     def _draft_sends(self, messages_max: int) -> None:

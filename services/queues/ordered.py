@@ -7,7 +7,7 @@ was acknowledged elsewhere is found by halving: no step looks at more than a blo
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from raylay.services.queues.waiting import Waiting
@@ -89,6 +89,36 @@ class Ordered(Generic[Message]):
         self._messages[i].insert(j, message)
         if len(orders) > 2 * BLOCK:
             self._split(i)
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Adds several that are not there, in their order and above all that are."""
+        at, end = 0, len(messages)
+        self._count += end
+        while at < end:
+            if not self._lasts or len(self._orders[-1]) >= BLOCK:
+                self._orders.append([])
+                self._messages.append([])
+                self._lasts.append(0)
+            part = messages[at : at + BLOCK - len(self._orders[-1])]
+            self._orders[-1] += [message.order for message in part]
+            self._messages[-1] += part
+            self._lasts[-1] = part[-1].order
+            at += len(part)
+
+    def take(self, most: int) -> list[Message]:
+        """Takes out the lowest ones, in order."""
+        found: list[Message] = []
+        while self._messages and len(found) < most:
+            orders, messages = self._orders[0], self._messages[0]
+            count = most - len(found)
+            if count < len(messages):
+                found += messages[:count]
+                del orders[:count], messages[:count]
+            else:
+                found += messages
+                del self._orders[0], self._messages[0], self._lasts[0]
+        self._count -= len(found)
+        return found
 
     def remove(self, message: Message) -> None:
         """Takes out one that is there."""

@@ -8,7 +8,7 @@ does not grow with the messages that wait, nor with the consumers, but by logari
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -162,6 +162,17 @@ class Picking(Generic[Message]):
         if len(self._free) + self._active > self._target_depth:
             self._demote()
 
+    def add_all(self, messages: Sequence[Message]) -> None:
+        """As `add` of each: messages in their order, none of them a barrier, above all that were
+        added."""
+        if self._target_depth is not inf or len(self._filters):
+            for message in messages:
+                self.add(message)
+            return
+        for message in messages:
+            message.standing = FREE
+        self._free.extend(messages)
+
     def wants(self, message: Message) -> bool:
         """Whether `add` will look into the message: a tree spares it to read that."""
         return self._filters.wants(message)
@@ -196,13 +207,17 @@ class Picking(Generic[Message]):
         """The consumer does not hold the message any more. If it is free again, it is to be
         added."""
         assert message.standing != FREE, f"{message} is added before it is freed"
+        self.freed_count(consumer, 1)
+
+    def freed_count(self, consumer: Consumer, messages: int) -> None:
+        """As `freed` of so many, that are not added before."""
         member = self._members.get(consumer)
         if member is None:
             return
-        self._active -= 1
-        member.active -= 1
+        self._active -= messages
+        before, member.active = member.active, member.active - messages
         if member.active < member.backlog:
-            self._room += 1
+            self._room += min(before, member.backlog) - member.active
             had_room = member.place is not None
             self._fairness.freed(member)
             if not had_room:
@@ -257,6 +272,36 @@ class Picking(Generic[Message]):
         if found is None and self._filters.is_searching:
             found = self._chosen(LOOKS_MAX)
         return found
+
+    def lease_next(self, messages_max: int) -> tuple[Consumer, Sequence[Message]] | None:
+        """Leases what `next` gives: where only one consumer has room, and asks for no filter, as
+        many as it takes in one go; else one.
+
+        Args:
+            messages_max: at least 1.
+        """
+        turns = self._plain.turns
+        if turns.open != 1 or len(self._filters) or self._held_from is not inf:
+            found = self.next()
+            if found is None:
+                return None
+            self.leased(found[1], found[0])
+            return found[1], (found[0],)
+        place = turns.first()
+        assert place is not None
+        member = place[2]
+        room = min(member.backlog - member.active, self._backlog_max - self._active)
+        messages = self._free.take(int(min(messages_max, room)))
+        if not messages:
+            return None
+        for message in messages:
+            message.standing = ABSENT
+        count = len(messages)
+        self._active += count
+        self._room -= count
+        member.active += count
+        self._fairness.served(member, count)
+        return member.consumer, messages
 
     def taker(self, message: Message, tree: dict[str, Any] | None = None) -> Consumer | None:
         """A consumer that could take the message now, which need not be here; None: none can."""

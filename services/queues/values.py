@@ -10,7 +10,7 @@ from __future__ import annotations
 from raylay.services.queues.decisions import Key, Lease
 from raylay.services.queues.rebuilding import Arrival
 from raylay.services.queues.register import Register
-from raylay.services.queues.waiting import Waiting
+from raylay.services.queues.waiting import ABSENT, Waiting, order_of
 
 AVAILABLE, LEASED, FROZEN, GONE, DONE = range(5)
 """What is with a message here: whoever owns it may have it delivered; a consumer has it; a draft
@@ -39,7 +39,12 @@ class Message(Waiting):
         priority: int | None = None,
         is_barrier: bool = False,
     ) -> None:
-        super().__init__(txid, key, priority, is_barrier)
+        # As `Waiting` does, without a call: there is one for each message that comes.
+        self.txid = txid
+        self.publisher, self.sequence = key
+        self.order = txid if priority is None else order_of(txid, priority)
+        self.is_barrier = is_barrier
+        self.standing = ABSENT
         self.arrival = arrival
         self.register = register
         self.state = AVAILABLE

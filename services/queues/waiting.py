@@ -15,6 +15,11 @@ INACTIVE: Final = 2
 HELD: Final = 3
 
 
+def order_of(txid: int, priority: int) -> int:
+    """Where a message with a priority stands: lowest first."""
+    return (PRIORITY_MAX - priority) << 64 | txid
+
+
 class Waiting:
     """A message of a queue, as far as picking needs to know it. The machine's entry is one.
 
@@ -38,7 +43,7 @@ class Waiting:
         self.txid = txid
         self.publisher, self.sequence = key
         # Where there are no priorities the order is the same object: it costs nothing.
-        self.order = txid if priority is None else (PRIORITY_MAX - priority) << 64 | txid
+        self.order = txid if priority is None else order_of(txid, priority)
         self.is_barrier = is_barrier
         self.standing = ABSENT
 

@@ -11,7 +11,7 @@ import pytest
 from unit.fake_server import FakeServer, Session, records
 from unit.test_client import client_of, run
 
-from raylay.services.client import queueing
+from raylay.services.client import performing, queueing
 from raylay.services.client.queue_consumer import QueueConsumer
 from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
 from raylay.services.queues.records import Acknowledgment, read_acknowledgment
@@ -80,6 +80,54 @@ async def test_acknowledgments_go_together_and_at_once_where_there_is_nothing_el
             found = said(server.session)
             assert len(found) < 30 and all(len(each.keys[7]) == 1 for each in found)
             waiting.cancel()
+        server.session.ack(server.session.published[-1])
+    await server.stop()
+
+
+@run
+async def test_a_part_of_the_backlog_is_acknowledged_while_the_rest_is_processed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client, client.queue("work", backlog=10) as work:
+        deliver(server.session, *range(1, 11))
+        await anext(work)
+        connection = client._connection
+        assert connection is not None
+        written: list[bytes] = []
+        write = connection.write
+
+        def note(data: bytes) -> None:
+            written.append(data)
+            write(data)
+
+        monkeypatch.setattr(connection, "write", note)
+        # None of these lets the loop do anything else.
+        await take(work, 4)
+        assert not written
+        await take(work, 1)
+        assert len(written) == 1
+        await take(work, 4)
+        assert len(written) == 1
+    await server.stop()
+
+
+@run
+async def test_an_acknowledgment_waits_for_no_answer_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(performing, "GATHERING_S_MAX", 60.0)
+    server = await FakeServer().start()
+    async with client_of(server) as client, client.queue("work", backlog=2) as work:
+        deliver(server.session, *range(1, 13))
+        for _ in range(12):
+            await anext(work)
+            # One by one, as the handling of messages does that awaits something.
+            await asyncio.sleep(0)
+        await server.wait(lambda: len(acked(server.session)) == 11)
+        assert len(said(server.session)) == 11
+        server.auto_ack = True
         server.session.ack(server.session.published[-1])
     await server.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from raylay.services.programs.queue_owner.answering import (
 )
 from raylay.services.programs.queue_owner.beginning import beginning, begun, rules_of, start_of
 from raylay.services.programs.queue_owner.bodies import Bodies
+from raylay.services.programs.queue_owner.owner_server import OwnerServer
 from raylay.services.protocol import queue_control as control
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.protocol.queue_control import Begin
@@ -89,6 +91,19 @@ def test_what_was_read_is_at_hand() -> None:
     assert tree is not None and tree["n"] == 4
     around = found.around(5)
     assert (around.topic, around.bookmark) == ("orders", "7|4|")
+
+
+def test_records_side_by_side_are_one_piece() -> None:
+    journal = Journal(30)
+    found = bodies(journal)
+    found.keep(journal.runs)
+    alone = {txid: found.record(txid) for txid in range(2, 32)}
+    for txids in ([5], [2, 3, 4], [2, 4, 5, 6, 3], list(range(2, 32)), [9, 9], []):
+        pieces = found.records(txids)
+        assert b"".join(pieces) == b"".join(alone[txid] for txid in txids)
+        stretches = sum(a + 1 != b for a, b in pairwise(txids))
+        assert len(pieces) <= stretches + len(journal.runs)
+    assert len(found.records([2, 3, 4])) == 1 and not journal.asked
 
 
 def test_what_was_let_go_is_read_again_with_what_follows_it() -> None:
@@ -328,3 +343,56 @@ def test_what_goes_while_a_query_runs_is_not_in_the_next_part() -> None:
     run.first_txid = owner.journal.runs[-1].last_txid + 1
     owner.machine.fold([run], 0)
     assert owner.machine.part(first[-1].txid)[0].sequence == 6_001
+
+
+class Shell:
+    """What an owner's machine is asked, and its journal and its socket; for the order of a turn."""
+
+    may_write = True
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def take(self, now_us: int, messages_max: int) -> list[Any]:
+        self.calls.append("take")
+        return []
+
+    def read(self, after_txid: int, bytes_max: int) -> list[Any]:
+        self.calls.append("read")
+        return []
+
+    def flush(self) -> None:
+        self.calls.append("flush")
+
+    def tick(self, now_us: int) -> None:
+        pass
+
+    def send(self, frame: bytes) -> None:
+        pass
+
+    def said(self, decisions: Any) -> None:
+        pass
+
+    def next_us(self, now_us: int) -> int:
+        return 0
+
+
+def test_who_has_room_is_given_what_there_is_before_the_journal_is_read() -> None:
+    config = QueueOwnerConfig("a", "", 0xA, 1, 1, "", "", None, "", QueueDefinition("work", "json"))
+
+    async def turns() -> None:
+        loop = asyncio.get_running_loop()
+        owner: Any = OwnerServer(config)
+        told = Shell()
+        owner._machine = owner._traces = owner._reader = owner._instance = owner._outbox = told
+        owner._loop, owner._gone = loop, loop.create_future()
+        owner._folded_txid = owner._told_txid = 5
+        owner.turn()
+        assert told.calls == ["take", "flush"]
+        owner._told_txid = 6
+        told.calls.clear()
+        owner.turn()
+        assert told.calls == ["take", "flush", "read", "take", "flush"]
+        owner._gone.set_result("the test ends")
+
+    asyncio.run(turns())

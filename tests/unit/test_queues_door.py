@@ -110,6 +110,22 @@ def test_what_the_journal_says_is_gone_goes_back_whoever_said_it() -> None:
     assert [key for key, _ in found.bounced] == [(P, 1), (P, 3), (P, 4)]
 
 
+def test_what_is_gone_beside_a_delivery_keeps_nothing_back() -> None:
+    here = door()
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1), (P, 5), (Q, 3))))
+    for keys, bounced in (
+        ([(P, 2), (P, 3), (P, 4)], []),
+        ([(P, 6), (P, 4)], []),
+        ([(P, 6), (P, 5)], [(P, 5)]),
+        ([(Q, 2), (P, 3), (Q, 4)], []),
+        ([(P, 1), (Q, 1), (Q, 3)], [(P, 1), (Q, 3)]),
+        ([(77, 1), (77, 5)], []),
+    ):
+        found = here.decide(Deliver(ANN, leased(*keys), 49), 100)
+        assert [key for key, _ in found.bounced] == bounced
+        assert [each.key for each in found.send] == [key for key in keys if key not in bounced]
+
+
 def test_what_the_owner_had_folded_is_not_judged_for_ever() -> None:
     here = door()
     here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1)), first_txid=50))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.queues.decisions import Consumer, Lease
 from raylay.services.queues.holdings import STALE_MAX, Holdings
 from raylay.services.queues.rebuilding import Arrival
@@ -45,6 +47,24 @@ def test_who_has_what() -> None:
     end(made, first)
     end(made, second)
     assert (made.of(TWO), made.consumers(), made.oldest()) == ([], [ONE], third)
+
+
+@pytest.mark.parametrize("until_us", [0, 10])
+def test_several_are_leased_and_ended_together_as_one_by_one(until_us: int) -> None:
+    made = Holdings(deliveries_max=2)
+    messages = [message(at) for at in range(5)]
+    for number, each in enumerate(messages):
+        each.state, each.held = LEASED, Lease(each.key, ONE, number, until_us)
+    made.lease_all(ONE, messages[:3], until_us)
+    made.lease_all(ONE, messages[3:], until_us)
+    assert made.of(ONE) == messages and len(made) == 5 and made.first_us == until_us
+    assert not made.tried(messages[1], is_cancel=False)
+    made.end_all(ONE, messages[:2])
+    assert made.of(ONE) == messages[2:] and len(made) == 3
+    # It has left, and one that is like it begins anew.
+    assert not made.tried(messages[1], is_cancel=False)
+    made.end_all(ONE, messages[2:])
+    assert not made.consumers() and not len(made)
 
 
 def test_leases_end_in_order_of_time_and_those_without_an_end_do_not() -> None:

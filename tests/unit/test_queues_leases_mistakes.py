@@ -66,7 +66,7 @@ def by_key_alone(self: QueueMachine, consumer: Consumer, leases: Lost) -> Iterat
             yield message
 
 
-def the_same(self: Drafts) -> int:
+def the_same(self: Drafts, count: int) -> int:
     return 1
 
 
@@ -145,7 +145,7 @@ MISTAKES: list[tuple[Any, str, Callable[..., Any], Callable[[], None]]] = [
         machine.test_messages_that_are_delivered_too_often_in_vain_expire_and_bounced_ones_do_not,
     ),
     (QueueMachine, "_leased", by_key_alone, machine.test_a_cancel_names_the_lease),
-    (Drafts, "number", the_same, machine.test_a_cancel_names_the_lease),
+    (Drafts, "numbers", the_same, machine.test_a_cancel_names_the_lease),
     (
         QueueMachine,
         "_expire",

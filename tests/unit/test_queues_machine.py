@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -603,6 +605,48 @@ def test_what_is_done_with_gives_its_place_back_before_it_is_on_disk() -> None:
     here.machine.done({P: [(3, 3)]})
     here.ack(3)
     assert delivered(here.take()) == {ONE: [6]}
+
+
+def test_one_acknowledgment_of_messages_in_any_state_ends_each_of_them() -> None:
+    here = Instance()
+    here.join(backlog=4)
+    here.publish(1, 6)
+    here.publish(7, 8, path=(B,))
+    assert delivered(here.take()) == {ONE: [1, 2, 3, 4]}
+    here.machine.done({P: [(2, 3)]})
+    here.ack(2, 7)
+    # 1 is its consumer's, 8 is another instance's.
+    status = here.machine.status()
+    assert (status["queue_depth"], status["backlog"], status["available_here"]) == (2, 1, 0)
+    # The places of all three are free, each once.
+    here.publish(9, 13)
+    assert delivered(here.take()) == {ONE: [9, 10, 11]}
+
+
+def test_what_a_message_costs_is_for_all_of_a_batch() -> None:
+    here = Instance(queue(lease_us=0))
+    here.join(backlog=500)
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal calls
+        calls += event == "call" and "/services/" in frame.f_code.co_filename
+
+    # Made before: it is not the machine's work.
+    acks = [Acknowledgment({P: [(first, first + 499)]}) for first in (1, 501)]
+    sys.setprofile(count)
+    try:
+        run = here.publish(1, 1_000)
+        for each in acks:
+            assert len(here.take()) == 1
+            here.machine.done(each.keys)
+            here.command(Command.QUEUE_ACKNOWLEDGMENT, pack_acknowledgment(each))
+    finally:
+        sys.setprofile(None)
+    assert not here.machine.depth and run.count == 1_000
+    # Of each message there are its record, which the test builds, the message and its two leases;
+    # nothing that the machine decides is decided for one alone.
+    assert calls < 6 * 1_000
 
 
 def test_what_is_done_with_and_not_acknowledged_after_all_comes_back_with_its_lease() -> None:

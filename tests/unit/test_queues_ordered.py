@@ -38,6 +38,30 @@ def test_whatever_is_added_and_removed_the_order_holds(
         assert (last and last.txid) == max(wanted, default=None)
 
 
+@pytest.mark.parametrize("block", [1, 3, 512])
+def test_several_are_added_at_the_end_and_taken_from_the_front(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordered, "BLOCK", block)
+    chance = random.Random(block)
+    there: list[Waiting] = []
+    messages: Ordered[Waiting] = Ordered()
+    txid = 0
+    for _ in range(200):
+        several = [message(txid + at) for at in range(1, chance.randint(1, 9))]
+        txid += len(several)
+        messages.extend(several)
+        there += several
+        most = chance.randint(0, 9)
+        assert messages.take(most) == there[:most]
+        del there[:most]
+        if there and chance.random() < 0.5:
+            # One in the midst, as who acknowledges it from elsewhere does.
+            messages.remove(there.pop(chance.randrange(len(there))))
+        assert list(messages.after(-1)) == there and len(messages) == len(there)
+        assert messages.last() is (there[-1] if there else None)
+
+
 def test_what_is_not_there_is_not_taken_for_another() -> None:
     messages: Ordered[Waiting] = Ordered()
     messages.add(message(1))

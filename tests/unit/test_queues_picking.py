@@ -216,13 +216,17 @@ class History:
     def step(self) -> None:
         """Something happens."""
         roll = self.random.random()
-        if roll < 0.3:
+        if roll < 0.25:
             self.publish()
+        elif roll < 0.3 and not (self.has_priorities or self.has_barriers):
+            self.publish_several()
         elif roll < 0.55:
             self.deliver()
         elif roll < 0.8 and self.held:
             consumer, each = self.held.pop(self.random.randrange(len(self.held)))
             self.tell("freed", consumer, each)
+            if self.random.random() < 0.3:
+                self.free_others(consumer)
             if self.random.random() < 0.4:
                 self.tell("add", each)
             else:
@@ -251,13 +255,42 @@ class History:
         self.live[txid] = each = message(txid, priority, is_barrier)
         self.tell("add", each)
 
+    def publish_several(self) -> None:
+        """Messages come together."""
+        several = []
+        for _ in range(self.random.randint(1, 9)):
+            self.txid += self.random.randint(1, 3)
+            self.bodies.trees[self.txid] = {"n": self.random.randint(0, 3)}
+            self.live[self.txid] = each = message(self.txid)
+            several.append(each)
+            self.simple.add(each)
+        self.picking.add_all(several)
+
+    def free_others(self, consumer: Consumer) -> None:
+        """A consumer is done with all that it has."""
+        others = [one for one in self.held if one[0] == consumer]
+        for one in others:
+            self.held.remove(one)
+            self.simple.freed(*one)
+            del self.live[one[1].txid]
+        self.picking.freed_count(consumer, len(others))
+
     def deliver(self) -> None:
         """What is next is given away; a barrier goes."""
         pick = self.simple.next()
-        if pick is not None:
+        if pick is not None and self.random.random() < 0.5:
             self.tell("leased", pick[1], pick[0])
             self.held.append((pick[1], pick[0]))
+        elif pick is not None:
+            most = self.random.randint(1, 4)
+            found = self.picking.lease_next(most)
+            assert found is not None and 1 <= len(found[1]) <= most
+            for each in found[1]:
+                assert self.simple.next() == (each, found[0])
+                self.simple.leased(found[0], each)
+                self.held.append((found[0], each))
         else:
+            assert self.picking.lease_next(4) is None
             due = self.simple.barrier(min(self.live, default=0))
             if due is not None:
                 self.tell("remove", due[0])

@@ -36,7 +36,7 @@ class _Kept:
         self.run = run
         self.ends: array[int] | None = None
 
-    def record(self, txid: int) -> bytes:
+    def records(self, first_txid: int, last_txid: int) -> bytes:
         payload = self.run.payload
         ends = self.ends
         if ends is None:
@@ -45,8 +45,8 @@ class _Kept:
             for _ in range(self.run.count):
                 end += _LENGTH.unpack_from(payload, end)[0]
                 ends.append(end)
-        at = txid - self.run.first_txid
-        return payload[ends[at] : ends[at + 1]]
+        before_txid = self.run.first_txid
+        return payload[ends[first_txid - before_txid] : ends[last_txid - before_txid + 1]]
 
 
 class Bodies:
@@ -101,6 +101,24 @@ class Bodies:
 
     def record(self, txid: int) -> bytes:
         """The record with this transaction id, as it lies in the journal."""
+        return self._kept_with(txid).records(txid, txid)
+
+    def records(self, txids: Sequence[int]) -> list[bytes]:
+        """The records with these transaction ids, in order; what lies side by side is one piece."""
+        found: list[bytes] = []
+        at, end = 0, len(txids)
+        while at < end:
+            first_txid = last_txid = txids[at]
+            kept = self._kept_with(first_txid)
+            kept_txid = kept.run.last_txid
+            at += 1
+            while at < end and txids[at] == last_txid + 1 <= kept_txid:
+                last_txid += 1
+                at += 1
+            found.append(kept.records(first_txid, last_txid))
+        return found
+
+    def _kept_with(self, txid: int) -> _Kept:
         found = self._find(txid)
         if found is None:
             self.reads += 1
@@ -110,7 +128,7 @@ class Bodies:
             found = self._find(txid)
             if found is None:
                 raise StorageError(f"the journal has no message with transaction {txid} any more")
-        return found.record(txid)
+        return found
 
     def _find(self, txid: int) -> _Kept | None:
         at = bisect_right(self._firsts, txid) - 1

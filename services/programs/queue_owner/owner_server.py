@@ -268,8 +268,19 @@ class OwnerServer:
         if machine is None or self._gone.done():
             return
         now_us = self._now_us()
-        if self._folded_txid < self._told_txid and not self._read(machine, now_us):
-            self._loop.call_later(REREAD_S, self._again)
+        # Who has room waits: he is given what there is before what was committed meanwhile is read.
+        decided = self._decide(machine, now_us)
+        if self._folded_txid < self._told_txid:
+            if not self._read(machine, now_us):
+                self._loop.call_later(REREAD_S, self._again)
+            decided |= self._decide(machine, now_us)
+        if decided or self._folded_txid < self._told_txid:
+            # What comes from the instance comes in between.
+            self._soon()
+        else:
+            self._wait(machine, now_us)
+
+    def _decide(self, machine: QueueMachine, now_us: int) -> bool:
         machine.tick(now_us)
         self._traces.tick(now_us)
         decided = False
@@ -278,11 +289,7 @@ class OwnerServer:
             decided = bool(decisions)
             self._say(decisions)
         self._outbox.flush()
-        if decided or self._folded_txid < self._told_txid:
-            # What comes from the instance comes in between.
-            self._soon()
-        else:
-            self._wait(machine, now_us)
+        return decided
 
     def _soon(self) -> None:
         if not self._is_due:
@@ -345,6 +352,10 @@ class OwnerServer:
     def _deliver(self, decision: Deliver | Send) -> None:
         """Says it with the records, in frames that are not too long."""
         decided_us = self._traces.decided(decision)
+        together = self._bodies.records([each.txid for each in decision.messages])
+        if sum(map(len, together)) <= DELIVERY_BYTES:
+            self._instance.send_parts(*control.deliver(decision, together, decided_us))
+            return
         messages: list[Leased] = []
         records: list[bytes] = []
         size_bytes = 0
