@@ -493,8 +493,10 @@ class FoldedQueue:
             return
         if message.register.owner == self._name:
             overdue = self._expirations.overdue
-            if overdue and message in overdue and self._is_ready:
-                self._drafts.remove(message, "time_limit")
+            # Where the append of its removal has failed, it is removed again.
+            why = "time_limit" if message in overdue else self._holdings.spent(message)
+            if why and self._is_ready:
+                self._drafts.remove(message, why)
             else:
                 self._picking.add(message)
         else:

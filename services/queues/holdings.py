@@ -141,6 +141,13 @@ class Holdings:
             tries = self._tries[message] = _Tries()
         tries.deliveries += 1
         tries.cancels += is_cancel
+        return self.spent(message)
+
+    def spent(self, message: Message) -> str:
+        """Why it is to be removed, for what was done in vain with it; empty: it is not."""
+        tries = self._tries.get(message)
+        if tries is None:
+            return ""
         if self._cancels_max and tries.cancels >= self._cancels_max:
             return "max_cancels"
         if self._deliveries_max and tries.deliveries >= self._deliveries_max:

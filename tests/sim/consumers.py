@@ -76,7 +76,7 @@ class SimConsumer(SimClient):
         """It reaches only instances that have the queue: others refuse what it acknowledges, even
         what they hold of it."""
         assert self.world.queues is not None
-        if connection.hosts[1] in self.world.queues.instances:
+        if self.world.hosts[connection.hosts[1]].disk.member.name in self.world.queues.instances:
             super()._reach(connection, number)
         elif connection.open[0]:
             connection._end(0, "unreachable")

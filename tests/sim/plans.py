@@ -556,11 +556,9 @@ def _queue(rng: random.Random, plan: Plan) -> None:
     """A queue over one topic: of one instance, or of all."""
     if rng.random() >= QUEUES_CHANCE:
         return
-    actions = {action for _, action, _ in plan.script}
     members = plan.topology.members
     whole = plan.topology.name.startswith(("mesh", "three regions"))
-    others = plan.twins or plan.parts or plan.resolves or plan.topology.passes
-    if not whole or others or "put_back" in actions:
+    if not whole or plan.twins or plan.parts or plan.topology.passes:
         return
     names = list(members)
     kind = rng.choice(("local", "queue", "queue", "group_local"))

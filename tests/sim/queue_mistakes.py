@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from raylay.services.core.queues import Queues
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Run
-from raylay.services.queues.decisions import Deliver, Leased, Send, Wanted
+from raylay.services.queues.asking import Asking
+from raylay.services.queues.decisions import Deliver, Key, Leased, Send, Wanted
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import Asked, Beginning, Decided, QueueDoor
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.rebuilding import Snapshot
 from raylay.services.queues.records import Acknowledgment, Keys
+from raylay.services.queues.refused import Refused
 from raylay.services.queues.register import Register
 from raylay.services.queues.values import AVAILABLE, FROZEN, Message
+from raylay.services.replication.instance.authored import Author
 from sim.queues import Keeper, Owner, QueueMachines
 
 
@@ -112,6 +115,47 @@ class KeepsWhatItLacks(QueueMachine):
 
     def _answer(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
         pass
+
+
+class AnswersTheFirstOnly(QueueMachine):
+    """What was refused once is never granted (rule 4)."""
+
+    __slots__ = ("_refused_once",)
+
+    def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+        before: set[Key] = getattr(self, "_refused_once", set())
+        super().requested(requester, count, [each for each in wanted if each.key not in before])
+        self._refused = Refused()
+        left = {each.key for each in wanted if self._is_free(*each.key)}
+        self._refused_once = before | left
+
+    def _is_free(self, publisher: int, sequence: int) -> bool:
+        message = self._known.get(publisher, {}).get(sequence)
+        return message is not None and message.state != FROZEN and self._is_ours(message)
+
+
+class _AsksOnce(Asking):
+    __slots__ = ("_asked_once",)
+
+    def candidates(
+        self, owner: str, now_us: int, most: int, wants: Callable[[Message], bool]
+    ) -> list[Message]:
+        before: set[Key] = getattr(self, "_asked_once", set())
+        found = super().candidates(
+            owner, now_us, most, lambda each: each.key not in before and wants(each)
+        )
+        self._asked_once = before | {each.key for each in found}
+        return found
+
+
+class AsksOnce(QueueMachine):
+    """What was asked for once is not asked for again (rule 4)."""
+
+    __slots__ = ()
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._asking = _AsksOnce()
 
 
 class TakesOverUnasked(QueueMachine):
@@ -236,6 +280,34 @@ class NeedsNothing(Keeper):
         super().floor(owner, 1 << 62)
 
 
+class ServesAtOnce(Keeper):
+    """An instance that begins without its disk decides before its peers have brought what they
+    have (rule 12)."""
+
+    @property
+    def is_serving(self) -> bool:
+        return True
+
+
+class NamesIncarnations(Keeper):
+    """An instance that begins anew is another owner (rule 2)."""
+
+    def owner_name(self, name: str, incarnation: int) -> str:
+        return f"{name}@{incarnation}"
+
+
+class NumbersGoOn(Keeper):
+    """What an instance writes is numbered under its incarnation, behind what its journal has
+    (rule 11)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        disk = self.instance.disk
+        author = Author("queues", replace(disk.identity(), life=0))
+        author._last = max((at for of, at in disk.index if of == author.publisher), default=0)
+        self.queues._author = author
+
+
 class AsksNeighbours(Keeper):
     """Requests are not passed on (rule 4)."""
 
@@ -345,6 +417,26 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
     "queue: needs nothing": (
         QueueMachines(keeper=NeedsNothing),
         frozenset(("queue journal", "queue stuck")),
+    ),
+    "queue: answers the first only": (
+        QueueMachines(machine=AnswersTheFirstOnly),
+        frozenset(("queue consumed",)),
+    ),
+    "queue: asks once": (
+        QueueMachines(machine=AsksOnce),
+        frozenset(("queue consumed",)),
+    ),
+    "queue: serves at once": (
+        QueueMachines(keeper=ServesAtOnce),
+        frozenset(("queue readiness",)),
+    ),
+    "queue: names incarnations": (
+        QueueMachines(keeper=NamesIncarnations),
+        frozenset(("queue consumed",)),
+    ),
+    "queue: numbers go on": (
+        QueueMachines(keeper=NumbersGoOn),
+        frozenset(("store",)),
     ),
     "queue: asks neighbours": (
         QueueMachines(keeper=AsksNeighbours),

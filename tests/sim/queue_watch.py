@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.messages.records import Command, Flag, Kind, Run, iterate_records, publisher_id
-from raylay.services.queues.decisions import Deliver, Draft, Leased
-from raylay.services.queues.records import Keys, read_acknowledgment, read_removal
+from raylay.services.queues.decisions import Deliver, Draft, Leased, Send
+from raylay.services.queues.records import Keys, read_acknowledgment, read_removal, read_transfer
 from raylay.services.replication.effects import Append
 from sim import sow
 
@@ -58,6 +58,7 @@ class Watch:
     # -- what an owner decides ---------------------------------------------------------------
     def decided(self, owner: Owner, said: Sequence[Any]) -> None:
         """An owner has decided: it delivers nothing too often, and the first ones first."""
+        self._serves(said)
         most = owner.definition.deliveries_max
         for each in said:
             if not isinstance(each, Deliver):
@@ -69,6 +70,20 @@ class Watch:
                     self._find("queue tries", f"{key} is delivered more often than {most} times")
             if owner.definition.priority:
                 self._in_order(owner, each)
+
+    def _serves(self, said: Sequence[Any]) -> None:
+        """Who has not caught up decides nothing: it may not know whose a message is by now, nor
+        what has left. Who bears which incarnation it may say."""
+        if self._keeper.instance.machine.ready:
+            return
+        for each in said:
+            is_names = (
+                isinstance(each, Draft)
+                and each.command == Command.TRANSFER
+                and not read_transfer(each.body).moves
+            )
+            if isinstance(each, Deliver | Draft | Send) and not is_names:
+                self._find("queue readiness", f"{each} is decided before it is ready")
 
     def _in_order(self, owner: Owner, decision: Deliver) -> None:
         machine, keeper = owner.machine, self._keeper

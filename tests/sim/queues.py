@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -163,7 +163,7 @@ class Owner:
         instance = self.instance
         self.machine = self.world.machines.queues.machine(
             self.definition,
-            instance.disk.member.name,
+            self.keeper.own_name,
             instance.disk.incarnation,
             Contents(instance),
             start,
@@ -278,12 +278,28 @@ class Keeper:
         self.definitions = []
         if queues is not None and disk.member.name in queues.instances:
             self.definitions = [queues.definition]
-        self.queues = self.world.machines.queues.queues(self.definitions, disk.identity())
+        identity = replace(disk.identity(), name=self.own_name)
+        self.queues = self.world.machines.queues.queues(self.definitions, identity)
         self.owners: dict[str, Owner] = {}
         self.floors: dict[str, int] = {}
         self.names: dict[int, str] = {}
         self.watch = Watch(self)
         self._is_authoring = False
+
+    def owner_name(self, name: str, incarnation: int) -> str:
+        """By which an instance owns messages."""
+        return name
+
+    @property
+    def own_name(self) -> str:
+        """That of this one."""
+        disk = self.instance.disk
+        return self.owner_name(disk.member.name, disk.incarnation)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether owners may decide."""
+        return self.instance.machine.ready
 
     def run(self) -> None:
         """Says who bears this incarnation, and starts the owners."""
@@ -311,7 +327,7 @@ class Keeper:
             return
         machine = self.instance.machine
         begin = self.door(owner).owner_came(machine.next_txid - 1, self.world.now_us)
-        start = Start(Snapshot(), begin.fence_txid, 0, begin.leases, is_serving=machine.ready)
+        start = Start(Snapshot(), begin.fence_txid, 0, begin.leases, is_serving=self.is_serving)
         if begin.leases:
             self.world.probes["queue owner told of live leases"] += 1
         owner.inbox.send(
@@ -405,6 +421,7 @@ class Keeper:
 
     def named(self, names: dict[int, str]) -> None:
         """A link's logon said who bears these incarnations."""
+        names = {each: self.owner_name(name, each) for each, name in names.items()}
         if self.definitions and self.names | names != self.names:
             self.names |= names
             self.tell("named", dict(names))
@@ -431,7 +448,7 @@ class Keeper:
         owner = self.owners.get(asked.queue)
         if owner is not None:
             owner.inbox.send(owner.hear, "requested", asked.name, asked.count, asked.wanted)
-        if all(each.owner != self.instance.disk.member.name for each in asked.wanted):
+        if all(each.owner != self.own_name for each in asked.wanted):
             self.world.probes["queue request passed on by a third instance"] += 1
         self._pass_on(asked)
 
@@ -509,7 +526,10 @@ class Keeper:
             if not is_last:
                 self.watch.rests(owner)
             self.world.probes["queue lease ended"] += machine.status()["expired_leases"]
-            registers = tuple((*key, *each) for key, each in machine.registers().items())
+            registers = tuple(
+                (*key, generation, _bearer(owner_name))
+                for key, (generation, owner_name) in machine.registers().items()
+            )
             stuck = tuple(each.key for each in machine.found() if each.state != AVAILABLE)
             of = self.instance.name, owner.definition.name
             self.world.log(QueueHolds(self.world.now_us, *of, registers, stuck, is_last))
@@ -569,10 +589,15 @@ def _moves(body: bytes) -> tuple[tuple[int, int, int, str], ...]:
     """Publisher, sequence, generation and owner, of all that a transfer says."""
     said = msgpack.unpackb(body, strict_map_key=False)
     return tuple(
-        (publisher, sequence, generation, owner)
+        (publisher, sequence, generation, _bearer(owner))
         for publisher, first, last, generation, owner in said["moves"]
         for sequence in range(first, last + 1)
     )
+
+
+def _bearer(owner: str) -> str:
+    """The instance of an owner: a planted mistake may name it otherwise."""
+    return owner.partition("@")[0]
 
 
 def _expanded(said: dict[int, list[int]]) -> tuple[tuple[int, int], ...]:

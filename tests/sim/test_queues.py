@@ -13,6 +13,7 @@ from raylay.services.drills.history import (
     Crashed,
     History,
     Journaled,
+    Moved,
     Operation,
     Published,
     Started,
@@ -28,7 +29,7 @@ from sim import plans
 from sim.plans import QUEUE, TOPICS
 from sim.queues import SimQueues
 
-A, B, P = 0xA, 0xB, 0x99
+A, B, C, P = 0xA, 0xB, 0xC, 0x99
 LEASE_US = 100
 KEY = P, 1
 
@@ -109,6 +110,19 @@ def test_what_was_given_to_a_second_one_and_a_lost_disk_are_named_exceptions(
     assert not laws(excuse, moved(6, "b", "b"), delivered(30, "b"))
 
 
+def test_what_a_moved_instance_had_is_its_own_elsewhere() -> None:
+    """What it was may go on: what it knew then, and takes in since, is a named exception."""
+    gone = Moved(5, "a", "a#0", A), Started(6, "a", C, True)
+    came = journaled(7, "a", A, B)._replace(incarnation=C)
+    assert not laws(*gone, came, delivered(30, "a"), delivered(31, "a#0"), holds("a"), holds("b"))
+    again = [journaled(8, "b"), journaled(9, "a", B)._replace(incarnation=C)]
+    again = [each._replace(sequences=(2,)) for each in again]
+    other = delivered(30, "a")._replace(keys=((P, 2),))  # type: ignore[union-attr]
+    assert laws(*gone, came, *again, other) == {"queue ownership"}, "it is of b"
+    late = journaled(8, "a")._replace(instance="a#0", sequences=(2,))
+    assert not laws(*gone, came, late, *again, other)
+
+
 @pytest.mark.parametrize(
     ("ended", "wrong"),
     [
@@ -187,12 +201,28 @@ def test_nothing_overtakes_a_barrier_and_each_instance_sends_it_by_itself() -> N
     early = delivered(40, "a", is_sent=True)._replace(keys=(behind,))  # type: ignore[union-attr]
     left = recorded(30, "a", "barrier")._replace(keys=(behind,))
     assert laws(second, left, early, barriers=(behind,)) == {"queue barrier"}
+    before = recorded(4, "a", "barrier")._replace(keys=(behind,))
+    late = delivered(40, "a", is_sent=True)._replace(keys=(behind,))  # type: ignore[union-attr]
+    assert laws(before, second, late, barriers=(behind,)) == {"queue barrier"}, (
+        "what a former life has sent is no turn of this one"
+    )
 
 
 @cache
-def with_queues() -> list[SimQueues]:
+def plans_with_queues() -> list[plans.Plan]:
     """Of the first seeds."""
-    return [plan.queues for plan in map(plans.draw, range(600)) if plan.queues is not None]
+    return [plan for plan in map(plans.draw, range(600)) if plan.queues is not None]
+
+
+def with_queues() -> list[SimQueues]:
+    """Theirs."""
+    return [plan.queues for plan in plans_with_queues() if plan.queues is not None]
+
+
+def test_some_seeds_have_queues_where_old_copies_come_back_and_instances_are_moved() -> None:
+    actions = [{action for _, action, _ in plan.script} for plan in plans_with_queues()]
+    assert any("put_back" in found for found in actions)
+    assert any("relocate" in found for found in actions)
 
 
 def test_some_seeds_have_all_that_queues_may_promise() -> None:

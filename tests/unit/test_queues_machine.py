@@ -286,6 +286,32 @@ def test_messages_that_are_delivered_too_often_in_vain_expire_and_bounced_ones_d
     assert read_removal(draft.body).why == "max_deliveries"
 
 
+@pytest.mark.parametrize("how", ["max_cancels", "max_deliveries", "time_limit"])
+def test_where_the_append_of_its_removal_fails_it_is_removed_again_and_not_delivered(
+    how: str,
+) -> None:
+    """A disk that is full for a moment makes nothing of a limit."""
+    limits = {
+        "max_cancels": {"cancels_max": 1},
+        "max_deliveries": {"deliveries_max": 1},
+        "time_limit": {"expiration_us": 1},
+    }
+    here = Instance(queue(**limits[how]))
+    here.join()
+    here.publish(1)
+    lease = the_lease(here.take())
+    if how == "max_cancels":
+        here.machine.cancelled(ONE, [lease])
+    said = here.take() if how == "max_cancels" else here.tick(LEASE_US)
+    for _ in range(2):
+        (draft,) = said
+        assert isinstance(draft, Draft) and read_removal(draft.body).why == how
+        here.machine.failed([draft.tag], here.machine.folded_txid)
+        said = here.take()
+    here.write([the_draft(said)])
+    assert here.machine.depth == 0
+
+
 @pytest.mark.parametrize(
     ("model", "own_s", "queue_s", "expires_s"),
     [

@@ -8,6 +8,7 @@ what a queue's owner asks.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from raylay.services.drills.history import (
@@ -15,6 +16,7 @@ from raylay.services.drills.history import (
     Crashed,
     History,
     Journaled,
+    Moved,
     Published,
     Ready,
     Started,
@@ -77,6 +79,8 @@ class _Replay:
         self._expired: set[Key] = set()
         """Messages that left undone: nobody may have been given them."""
         self._bearers: dict[int, str] = {}
+        self._former: dict[str, str] = {}
+        """What an instance was before it was moved, to its name: it may go on, elsewhere."""
         self._unsure: set[Key] = set()
         """Messages that several instances may deliver: they were given to a second instance, or a
         disk was lost on which more may have been known of them."""
@@ -92,6 +96,7 @@ class _Replay:
             Started: self._started,
             Ready: self._ready,
             Crashed: self._crashed,
+            Moved: self._moved,
             Published: self._publishes,
             Acked: self._acks,
             Journaled: self._journaled,
@@ -111,8 +116,12 @@ class _Replay:
         self.found.append(Violation(law, f"{at(time_us)} {text}"))
 
     # -- instances -----------------------------------------------------------------------------
+    def _name(self, instance: str) -> str:
+        """By which it owns messages."""
+        return self._former.get(instance, instance)
+
     def _started(self, operation: Started) -> None:
-        self._bearers[operation.incarnation] = operation.instance
+        self._bearers[operation.incarnation] = self._name(operation.instance)
         journal = self._journals.get(operation.instance)
         if journal is not None:
             journal.serves = operation.ready
@@ -128,10 +137,26 @@ class _Replay:
         journal.serves = False
         journal.leases.clear()
         if operation.lost:
-            for each in self._journals.values():
-                self._unsure |= each.messages.keys()
-                self._risked |= each.messages.keys()
+            self._more_was_known()
             self._journals[operation.instance] = _Journal()
+
+    def _moved(self, operation: Moved) -> None:
+        """It begins anew elsewhere. What it was may not know that for a while: two deliver then
+        what is of one name."""
+        if operation.instance in self._journals:
+            self._more_was_known()
+            self._former[operation.former] = operation.instance
+            self._journals[operation.former] = self._journals[operation.instance]
+            self._journals[operation.instance] = _Journal()
+
+    def _more_was_known(self) -> None:
+        """Of any message, at one that is no more."""
+        for each in self._journals.values():
+            self._risk(each.messages)
+
+    def _risk(self, keys: Iterable[Key]) -> None:
+        self._unsure.update(keys)
+        self._risked.update(keys)
 
     # -- journals ------------------------------------------------------------------------------
     def _publishes(self, operation: Published) -> None:
@@ -146,14 +171,15 @@ class _Replay:
         journal = self._journals.get(operation.instance)
         if journal is None or operation.topic != self._queue.topic:
             return
-        of = operation.path[0] if operation.path else operation.incarnation
-        if len(self._queue.instances) == 1:
-            owner = operation.instance
-        else:
+        owner = self._name(operation.instance)
+        if len(self._queue.instances) > 1:
             # Of one that was told of before its beginning was on disk: other laws see that.
-            owner = self._queue.first_owner or self._bearers.get(of, "")
-        for sequence in operation.sequences:
-            journal.messages[operation.publisher, sequence] = (0, owner)
+            took = self._bearers.get(operation.path[0], "") if operation.path else owner
+            owner = self._queue.first_owner or took
+        keys = [(operation.publisher, sequence) for sequence in operation.sequences]
+        journal.messages.update(dict.fromkeys(keys, (0, owner)))
+        if operation.instance in self._former:
+            self._risk(keys)
 
     def _recorded(self, operation: QueueRecorded) -> None:
         journal = self._journals.get(operation.instance)
@@ -163,6 +189,9 @@ class _Replay:
         if operation.why == "ack" and self._queue.barriers:
             # Each instance has its own turn to send one.
             keys = tuple(key for key in keys if key not in self._queue.barriers)
+        if operation.why == "barrier":
+            # What a former life sent, and this one has only heard of, it sends in its turn.
+            keys = tuple(key for key in keys if key in journal.messages)
         journal.gone.update(keys)
         if operation.why in EXPIRED:
             self._expired.update(keys)
@@ -173,6 +202,8 @@ class _Replay:
             journal.moves[key] = _better((generation, owner), journal.moves.get(key))
             if operation.is_claim:
                 self._unsure.add(key)
+        if operation.instance in self._former:
+            self._risk((*keys, *((each[0], each[1]) for each in operation.moves)))
 
     # -- deliveries ----------------------------------------------------------------------------
     def _delivers(self, operation: QueueDelivered) -> None:
@@ -218,7 +249,7 @@ class _Replay:
 
     def _owned(self, journal: _Journal, key: Key, operation: QueueDelivered, what: str) -> None:
         register = journal.register(key)
-        if register[1] != operation.instance:
+        if register[1] != self._name(operation.instance):
             text = f"{what}: it is of {register[1]}"
             self._find("queue ownership", operation.time_us, text)
             return
@@ -296,7 +327,8 @@ def queues(history: History) -> list[Violation]:
 
     ownership      a message is delivered by the instance that its journal names, and no other that
                    serves takes it for its own; but what was given to a second instance (a claim),
-                   or known when a disk was lost
+                   known when a disk was lost or an instance moved, or taken in by one that was
+                   moved and does not know it
     lease          nobody is given what another consumer has
     removal        nothing is delivered behind its acknowledgment in the journal
     at most once   what is sent has left the queue, and is sent once
