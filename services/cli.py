@@ -145,7 +145,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Where each command is (module:name), and the first paragraph of its help."""
 _OF_CLIENTS = tuple(
-    COMMANDS[name][0] for name in ("publish", "delete", "subscribe", "sow", "queue")
+    COMMANDS[name][0] for name in ("publish", "delete", "subscribe", "sow", "queue", "pipeline")
 )
 """They speak to servers, and may do so over TLS."""
 

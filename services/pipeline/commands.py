@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylay.services.commands.tls_options import tls_given
 from raylay.services.configuration.units import parse_milliseconds
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.pipeline.session import check_spark, one_line, session
@@ -94,6 +95,16 @@ def _places(source: str, instances: list[str] | None) -> list[Place]:
     from raylay.services.pipeline.journals import places_of
 
     return places_of(source, instances or ())
+
+
+def _where_to(server: list[str] | None, fabric: str, group: str) -> dict[str, str]:
+    """The options of a write to there, by TLS where the command line asks for it."""
+    return {
+        "servers": ",".join(server or ()),
+        "fabric": fabric,
+        "group": group,
+        **(tls_given() or {}),
+    }
 
 
 @contextmanager
@@ -278,9 +289,9 @@ def aggregate_command(
     place = _places(source, [instance] if instance else None)[0]
     record = record_of(source)
     publish = (
-        {"servers": ",".join(server)}
+        _where_to(server, "", "")
         if server
-        else {"fabric": record.directory if record else source, "group": group or place.group}
+        else _where_to(None, record.directory if record else source, group or place.group)
     )
     with _spark(master, "aggregate", debug) as spark, _stopped_by_signals() as stop:
         summary = aggregate(
@@ -443,7 +454,7 @@ def replay_command(
     factor, gap_max_us = parse_speed(speed), parse_milliseconds(gap_max, "--gap-max") * 1000
     if job and staging is None:
         raise ConfigurationError("a job is remembered in its staging directory: give --staging")
-    target = WriteOptions.of({"servers": ",".join(server or ()), "fabric": fabric, "group": group})
+    target = WriteOptions.of(_where_to(server, fabric, group))
     check_target(target)
     job = job or f"replay-{os.urandom(4).hex()}"
     where = staging or Path(tempfile.mkdtemp(prefix="raylay-replay-"))
@@ -485,7 +496,7 @@ def publish_command(
     from raylay.services.pipeline.publishing.sink import WriteOptions, publish_pending
 
     started_s = time.monotonic()
-    options = WriteOptions.of({"servers": ",".join(server or ()), "fabric": fabric, "group": group})
+    options = WriteOptions.of(_where_to(server, fabric, group))
     _report("publish", started_s, {"published": publish_pending(staging, options)})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -11,10 +12,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from argon2 import PasswordHasher
 from pipeline_cases import message_run, write_log
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
@@ -25,7 +28,12 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+from tls_files import tls_files
+from typer.testing import CliRunner
+from unit.one_instance import in_instance
 
+from raylay.services.cli import app
+from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import (
     ConfigurationError,
     ConnectionLost,
@@ -34,6 +42,7 @@ from raylay.services.errors import (
     StorageLocked,
 )
 from raylay.services.messages.records import decode_record, iterate_records, publisher_id
+from raylay.services.pipeline.publishing import sink
 from raylay.services.pipeline.publishing.sink import (
     BatchWriter,
     Staged,
@@ -53,6 +62,11 @@ from raylay.services.pipeline.publishing.staging import (
     stage,
 )
 from raylay.services.pipeline.session import quiet_pandas
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.server.config import InstanceConfig
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.transport_config import ClientTransportConfig
+from raylay.services.telemetry.logs import LogOptions
 from raylay.storage.files import FAULT_VARIABLE
 from raylay.storage.journal_reader import LmdbJournalReader
 
@@ -416,6 +430,74 @@ def test_tables_that_cannot_be_published(fields: list[StructField], text: str) -
 def test_wrong_options(options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         WriteOptions.of(options)
+
+
+def test_a_write_speaks_tls_and_says_who_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tls_files()
+    hashes = tmp_path / "hashes"
+    cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    hashes.write_text(f"loader:{cheap.hash('words')}\n")
+    config = InstanceConfig(
+        "solo", "g", first=True, log=LogOptions(target="none"),
+        client_terms=ClientTransportConfig("client", tls=made.serving()),
+        authentication=ModuleConfig("passwords", {"File": str(hashes)}),
+    )  # fmt: skip
+    monkeypatch.setenv("RAYLAY_USER", "loader")
+    monkeypatch.setenv("RAYLAY_PASSWORD", "words")
+
+    async def visit(server: InstanceServer) -> None:
+        options = WriteOptions.of(
+            {"servers": server.here.client_address, "CA_File": made.ours.file}
+        )
+
+        def use() -> None:
+            with sink._client(options, "job") as client:
+                client.publish("orders", b"{}")
+                client.flush()
+
+        await asyncio.to_thread(use)
+        assert server.here.machine.counters.published == 1
+
+    in_instance(tmp_path / "solo", visit, config)
+
+
+def test_a_write_to_a_fabric_speaks_as_its_clients_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tls_files()
+    settings = FabricBuilder(
+        "f", client={"tls": {"ca_file": made.ours.file}}, unauthenticated="allowed"
+    )
+    settings.region("here", 1)
+    record = SimpleNamespace(settings=settings.settings().to_json(), directory=str(tmp_path))
+    monkeypatch.setattr(sink, "record_of", lambda source: record)
+    monkeypatch.setattr(sink, "servers_of", lambda *asked: {"servers": ["h:1"], "group": "here"})
+    found = WriteOptions.of({"fabric": "f"}).client_options()
+    assert found["tls"].ca_file == made.ours.file and "user_id" not in found
+    own = WriteOptions.of({"fabric": "f", "ca_file": "/own"}).client_options()
+    assert own["tls"] == {"ca_file": "/own"}
+    assert WriteOptions.of({"servers": "h:1"}).client_options()["tls"] is None
+
+
+def test_the_shells_options_of_tls_reach_what_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[WriteOptions] = []
+
+    def pending(staging: Path, options: WriteOptions) -> int:
+        told.append(options)
+        return 0
+
+    monkeypatch.setattr(sink, "publish_pending", pending)
+    call = ["pipeline", "publish", str(tmp_path), "--server", "h:1", "--server", "h:2"]
+    for more in (["--ca-file", "/ca", "--certificate", "/c", "--private-key", "/k"], []):
+        done = CliRunner().invoke(app, [*call, *more])
+        assert done.exit_code == 0, done.output
+    assert told[0].servers == "h:1,h:2"
+    assert (told[0].ca_file, told[0].certificate, told[0].private_key) == ("/ca", "/c", "/k")
+    assert not told[1].ca_file, "what one command was given is not the next one's"
 
 
 def test_wrong_writes(tmp_path: Path) -> None:

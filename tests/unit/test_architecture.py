@@ -147,8 +147,8 @@ ROOMS: dict[str, frozenset[str]] = {
             "storage telemetry"
         ),
         "pipeline": (
-            "client configuration core expressions fabric messages plugins replication reports "
-            "server sow storage subscriptions topology"
+            "client commands configuration core expressions fabric messages plugins replication "
+            "reports server sow storage subscriptions topology"
         ),
         "commands": (
             "client configuration drills expressions fabric hosts messages plugins reports "
@@ -163,6 +163,8 @@ ONLY = {
     ("programs", "server"): frozenset(
         f"services/server/{name}.py" for name in ("buffer_config", "config", "process")
     ),
+    # Its commands take the same options.
+    ("pipeline", "commands"): frozenset(("services/commands/tls_options.py",)),
 }
 # Files that stand in no room, and the rooms that they may import.
 DOORS = {

@@ -30,9 +30,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from raylay.services.client import EPOCH, SyncClient
+from raylay.services.client.credentials import credentials
 from raylay.services.client.publish_store import PublishStore
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import CommandFailed, ConfigurationError
 from raylay.services.fabric.plan import servers_of
+from raylay.services.fabric.transports import client_tls
 from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
 from raylay.services.pipeline.journals import record_of
 from raylay.services.pipeline.publishing.staging import (
@@ -54,6 +57,7 @@ CONNECT_WAIT_S_DEFAULT = 30.0
 MESSAGE_TYPE_DEFAULT = "json"
 BODY_BYTES_MAX = 8 * 1024 * 1024
 STAGING_OF_CHECKPOINT = "raylay-staging"
+TLS_FILES = ("ca_file", "certificate", "private_key")
 TOPICS_NAMED_MAX = 10
 """Topics that an error names."""
 
@@ -76,6 +80,9 @@ class WriteOptions:
     batch: str = ""
     name: str = "spark"
     connect_wait_s: float = CONNECT_WAIT_S_DEFAULT
+    ca_file: str = ""
+    certificate: str = ""
+    private_key: str = ""
     checkpointlocation: str = field(default="")
 
     @classmethod
@@ -113,21 +120,24 @@ class WriteOptions:
         return made
 
     def client_options(self) -> dict[str, Any]:
-        """Servers and group for a client.
+        """Servers and group for a client, its TLS, and who it is as far as the environment of this
+        process says so.
 
         Raises:
-            ConfigurationError: there is no such fabric or group.
+            ConfigurationError: there is no such fabric or group, or a file cannot be read.
         """
+        given = {name: value for name in TLS_FILES if (value := getattr(self, name))} or None
         if self.servers:
             listed = [each.strip() for each in self.servers.split(",") if each.strip()]
-            return {"servers": listed, "group": self.group}
+            return {"servers": listed, "group": self.group, "tls": given, **credentials()}
         record = record_of(self.fabric)
         if record is None:
             raise ConfigurationError(
                 f"{self.fabric} is no fabric that runs here, and no file or directory of one: "
                 "start it, or give servers"
             )
-        return servers_of(record, self.group, self.name)
+        tls = given or client_tls(FabricSettings.from_json(record.settings), record.directory)
+        return {**servers_of(record, self.group, self.name), "tls": tls, **credentials()}
 
 
 def normal(batch: pa.RecordBatch, topic: str, message_type: str) -> pa.RecordBatch:
