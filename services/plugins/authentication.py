@@ -22,11 +22,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.plugins.chosen import chosen
 from raylay.services.plugins.watched_file import WatchedFile
 from raylay.services.security.credentials import Accepted, Answer, Credentials, Denied
 from raylay.services.security.modules import ModuleConfig
@@ -252,34 +252,7 @@ def authentication(config: ModuleConfig, where: str) -> Authentication:
     Raises:
         ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
     """
-    make = _BUILT_IN.get(config.module)
-    if make is not None:
-        return make(config, where)
-    made: Authentication = installed(GROUP, config, where, _BUILT_IN)
-    return made
-
-
-def installed(group: str, config: ModuleConfig, where: str, built_in: Iterable[str]) -> Any:
-    """The module of an installed package.
-
-    Raises:
-        ConfigurationError: none has that name, or it cannot be loaded or made.
-    """
-    found = entry_points(group=group, name=config.module)
-    if not found:
-        there_are = sorted({*built_in, *(each.name for each in entry_points(group=group))})
-        raise ConfigurationError(
-            f"{where}: there is no module {config.module!r}: there are {', '.join(there_are)}; "
-            f"others are installed by entry points of the group {group}"
-        )
-    (entry,) = list(found)[:1]
-    try:
-        return entry.load()(dict(config.options))
-    except Exception as error:
-        raise ConfigurationError(
-            f"{where}: the module {entry.name} of the installed {entry.value} cannot be used "
-            f"({type(error).__name__}: {error})"
-        ) from error
+    return chosen(GROUP, config, where, _BUILT_IN)
 
 
 def hasher() -> Any:

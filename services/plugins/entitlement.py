@@ -22,7 +22,7 @@ from urllib.parse import quote
 import yaml
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.plugins.authentication import installed
+from raylay.services.plugins.chosen import installed
 from raylay.services.plugins.watched_file import WatchedFile
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import (

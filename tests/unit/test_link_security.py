@@ -17,8 +17,7 @@ from unit.test_counted_calls import links_here
 from raylay.services.client import Client
 from raylay.services.errors import FabricError
 from raylay.services.messages.topics import TopicRule
-from raylay.services.plugins import authentication as modules
-from raylay.services.plugins import authenticators
+from raylay.services.plugins import authenticators, chosen
 from raylay.services.protocol import bootstrap
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.protocol.proof import proof_of
@@ -265,8 +264,7 @@ class Asks:
 
 @pytest.fixture
 def challenged(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (modules, authenticators):
-        monkeypatch.setattr(module, "installed", lambda group, config, *rest: Asks(config.options))
+    monkeypatch.setattr(chosen, "installed", lambda group, config, *rest: Asks(config.options))
 
 
 def test_a_challenge_is_answered(place: Place, challenged: None) -> None:

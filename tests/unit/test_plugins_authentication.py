@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.plugins import authentication as modules
+from raylay.services.plugins import chosen
 from raylay.services.plugins.authentication import authentication
 from raylay.services.security.credentials import (
     Accepted,
@@ -279,7 +280,7 @@ def test_a_module_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
             return Accepted(asked.user_id.upper())
 
     found: list[Any] = [_Entry(Mine)]
-    monkeypatch.setattr(modules, "entry_points", lambda **_: found)
+    monkeypatch.setattr(chosen, "entry_points", lambda **_: found)
     assert answer("mine", {"a": "b"}, "bob") == Accepted("BOB")
     found[0] = _Entry(None)
     with pytest.raises(ConfigurationError, match="mine of the installed mine:Mine cannot be used"):

@@ -208,10 +208,10 @@ class _Entry:
 
 
 def test_a_module_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from raylay.services.plugins import authentication
+    from raylay.services.plugins import chosen
 
     entries: list[Any] = [_Entry(READS)]
-    monkeypatch.setattr(authentication, "entry_points", lambda **_: entries)
+    monkeypatch.setattr(chosen, "entry_points", lambda **_: entries)
     assert asked("mine", {}, "bob")[0].read(b"orders").allowed
     entries[0] = _Entry(None)
     assert asked("mine", {}, "bob") == [NOTHING]
