@@ -99,6 +99,7 @@ class Permissions:
 
     __slots__ = (
         "__weakref__",
+        "_copies",
         "_reads",
         "_replicates",
         "_writes",
@@ -132,6 +133,7 @@ class Permissions:
         self._reads: dict[bytes, Grant] = {}
         self._writes: dict[bytes, Grant] = {}
         self._replicates: dict[bytes, Grant] = {}
+        self._copies: dict[bytes, Grant] = {}
 
     def may_be(self, client_name: str) -> bool:
         """Whether it may log on by this client name. Who publishes is known by that alone, so who
@@ -154,6 +156,13 @@ class Permissions:
         if found is None:
             found = self._look(self._replicates, self.replicated, topic, False)
         return found.allowed
+
+    def copies(self, topic: bytes) -> bool:
+        """Whether an instance may copy messages of this topic: what it may bring, it may have."""
+        found = self._copies.get(topic)
+        if found is None:
+            found = self._look(self._copies, self.replicated, topic, True)
+        return found.allowed or self.replicates(topic)
 
     def _look(
         self, kept: dict[bytes, Grant], entries: tuple[Entry, ...], topic: bytes, reads: bool

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from raylay.services.errors import StorageError
 from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.records import Kind
 from raylay.services.protocol import bootstrap as protocol
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.bootstrap import BootstrapChoice
 from raylay.services.replication.instance import Identity
+from raylay.services.security.permissions import Permissions
+from raylay.services.security.publishing import NOT_ENTITLED
 from raylay.services.server.admission import Admission
 from raylay.services.server.commits import Commits
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.sow_keeper import SowKeeper, fingerprints
 from raylay.services.server.surroundings import Surroundings
-from raylay.services.sow.copying import START, older_entries
+from raylay.services.sow.copying import START, older_entries, topics_of
 from raylay.services.transports.framed import Outbox
 from raylay.storage.journal_reader import LmdbJournalReader
 
@@ -43,6 +46,8 @@ class Asker(Protocol):
     is_open: bool
     may_write: bool
     outbox: Outbox
+    permissions: Permissions | None
+    """What it may bring, and copy; None: everything."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame."""
@@ -139,7 +144,7 @@ class BootstrapSource:
             for frame in protocol.lacks_frames(lacks):
                 connection.send(frame)
         if first_txid > 1:
-            await self._send_sow(first_txid)
+            await self._send_sow(first_txid)  # and ends the connection where it may not
         cursor_txid = first_txid - 1
         while cursor_txid < last_txid and connection.is_open:
             runs = await self._host.reading.run(reader.read, cursor_txid, READ_BYTES)
@@ -150,7 +155,10 @@ class BootstrapSource:
                 return
             runs = [run for run in runs if run.first_txid <= last_txid]
             cursor_txid = runs[-1].last_txid
-            parts = [run.raw if run.raw is not None else run.encode() for run in choice.of(runs)]
+            runs = choice.of(runs)
+            if self._is_kept_out(run.topic for run in runs if run.kind == Kind.RECORDS):
+                return
+            parts = [run.raw if run.raw is not None else run.encode() for run in runs]
             size_bytes = sum(map(len, parts))
             front = protocol.runs_front(cursor_txid, size_bytes)
             connection.send_parts((front, *parts), len(front) + size_bytes)
@@ -169,6 +177,9 @@ class BootstrapSource:
             start, most = START, SOW_ENTRIES_MIN
             while start and connection.is_open:
                 older, looked_bytes, start = older_entries(topic.state, start, first_txid, most)
+                is_asked = bool(older) and connection.permissions is not None
+                if is_asked and self._is_kept_out(topics_of(topic.name, older)):
+                    return
                 for frame in protocol.sow_frames(topic.stored_as, older):
                     connection.send(frame)
                 # A turn of the loop is about as long, however large the records are.
@@ -176,6 +187,26 @@ class BootstrapSource:
                 most = max(SOW_ENTRIES_MIN, min(fitting, 2 * most, SOW_ENTRIES_MAX))
                 await self._written()
                 await asyncio.sleep(0)
+
+    def _is_kept_out(self, topics: Iterable[bytes]) -> bool:
+        """Whether one of these may not be copied. Then nothing more is: a copy that lacks a topic
+        would be taken for whole."""
+        connection, here = self._connection, self._here
+        permissions = connection.permissions
+        if permissions is None:
+            return False
+        topic = next((each for each in topics if not permissions.copies(each)), None)
+        if topic is None:
+            return False
+        name, asks = topic.decode("utf-8", "replace"), self._asked[0].name
+        text = (
+            f"{asks} may not copy topic {name!r} from {here.config.name}: allow it in "
+            "`replicated-topics` of its user, or name the topics that are to be copied in its "
+            "bootstrap"
+        )
+        here.report("bootstrap_refused", peer=asks, text=text)
+        connection.refuse(NOT_ENTITLED, text)
+        return True
 
     async def _written(self) -> None:
         """The connection takes more, or is gone."""

@@ -58,6 +58,17 @@ def older_entries(
     return older, sum(len(value) for _, value in looked), following
 
 
+def topics_of(name: bytes, entries: Iterable[Entry]) -> set[bytes]:
+    """The topics that entries of a SOW topic's store are of: its own, and those that a pattern has
+    put their records into it from.
+
+    Args:
+        name: of the SOW topic.
+    """
+    logical = {decoded(key[1:], value).topic for key, value in entries if key[:1] != TOMBSTONE}
+    return {name} | logical - {b""}
+
+
 class TopicCopy:
     """A topic as it is copied. Lifecycle: one copy."""
 

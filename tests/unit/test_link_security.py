@@ -305,6 +305,35 @@ def test_a_copy_needs_the_same_logon(place: Place) -> None:
     place.run(visit)
 
 
+def test_a_copy_is_given_topics_that_it_may_have_and_ends_at_others(place: Place) -> None:
+    """Nothing of another topic leaves: neither by what was asked for, nor by what was not said."""
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        for topic in ("orders", "secret"):
+            await publish(b, topic)
+        whole = copying(b, place.says("some"))
+        assert whole.bootstrap is not None
+        chosen = replace(whole.bootstrap, topics=(TopicRule("orders"),))
+        c = await place.start(
+            replace(whole, name="C", bootstrap=chosen, topics=(TopicRule("orders"),))
+        )
+        assert c.here.machine.next_txid > 1
+        started = asyncio.ensure_future(place.start(replace(whole, name="D")))
+        text = await told(b, "bootstrap_refused", "secret")
+        assert "D may not copy topic" in text and "replicated-topics" in text
+        assert "may not copy topic" in await told(place.servers[2], "bootstrap_failed")
+        assert place.servers[2].here.phase != "serving" and len(events(b, "bootstrap_served")) == 1
+        (place.path / "permissions").write_text(
+            json.dumps(PERMISSIONS | {"some": {"replication-logon": True, "replicated-topics": [
+                {"topic": "orders", "write": True}, {"topic": "secret", "read": True},
+            ]}})
+        )  # fmt: skip
+        assert (await started).here.machine.next_txid > 2
+
+    place.run(visit)
+
+
 def test_a_copy_that_is_challenged(place: Place, challenged: None) -> None:
     async def visit() -> None:
         asks = replace(place.guarded(), replication_authentication=ModuleConfig("asks"))

@@ -138,3 +138,17 @@ def test_what_is_kept_of_topics_that_somebody_asks_about_is_bounded() -> None:
         assert found.write(b"a%d" % number).allowed
     assert len(found._writes) == 2
     assert not found.write(b"b").allowed
+
+
+def test_what_an_instance_may_bring_it_may_copy() -> None:
+    found = read_permissions(
+        {"replicated-topics": [
+            {"topic": "orders", "write": True}, {"topic": "news", "read": True}, {"topic": "none"},
+            {"topic": "no.*", "read": True},
+        ], "topic": [{"topic": ".*", "read": True, "write": True}]},
+        "here",
+    )  # fmt: skip
+    for _ in range(2):
+        may = {name: found.copies(name) for name in (b"orders", b"news", b"none", b"not", b"x")}
+        assert may == {b"orders": True, b"news": True, b"none": False, b"not": True, b"x": False}
+    assert found.replicates(b"orders") and not found.replicates(b"news")

@@ -8,7 +8,7 @@ import pytest
 from unit.sow_given import P, Q
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.sow.copying import START, TopicCopy, older_entries
+from raylay.services.sow.copying import START, TopicCopy, older_entries, topics_of
 from raylay.services.sow.state import NEVER, Author, SowRecord, SowRules, SowState
 from raylay.storage.sow import MemorySowStore
 
@@ -74,3 +74,13 @@ def test_the_copy_and_the_rest_of_the_log_are_the_whole(seed: int) -> None:
 def test_what_is_no_entry_is_refused(entry: tuple[bytes, bytes]) -> None:
     with pytest.raises(RemoteProtocolError):
         TopicCopy().take([entry])
+
+
+def test_the_topics_of_a_pattern_are_told() -> None:
+    state = SowState(SowRules())
+    for txid, topic in enumerate((b"", b"ticks/a", b"ticks/b", b"ticks/a"), 1):
+        record = SowRecord(b"%d" % txid, txid, P, txid, txid, NEVER, b"{}", txid, topic)
+        state.put(record)
+    state.delete(b"3", 5, 5, by=Author(5, P, 5))
+    older, _, _ = older_entries(state, START, 9, 100)
+    assert topics_of(b"ticks", older) == {b"ticks", b"ticks/a"} and topics_of(b"t", []) == {b"t"}
