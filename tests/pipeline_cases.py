@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import lmdb
 from journal_cases import StepJournal, a_note
 
@@ -275,7 +276,7 @@ class RunningInstance:
 
     def start(self) -> None:
         """Starts it; returns once it serves."""
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, "-m", "raylay.services.server.run_instance", str(self.directory)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

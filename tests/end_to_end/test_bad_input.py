@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from end_to_end.test_instance import (
     DEADLINE_S,
@@ -459,7 +460,7 @@ def test_a_corrupt_segment_is_named_and_the_start_refused(servers: Servers, tmp_
         kept = victim.read_bytes()
         for damaged in (b"", kept[: len(kept) // 2 + 100], b"\x00" * 8192 + kept[8192:]):
             victim.write_bytes(damaged)
-            refused = subprocess.run(
+            refused = forked.run(
                 [sys.executable, "-m", "raylay.services.server.run_instance", server.directory],
                 capture_output=True,
                 text=True,
@@ -597,7 +598,7 @@ class Publisher:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.told: list[dict[str, Any]] = []
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, str(PUBLISHER_FILE), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import forked
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
 from soak.relay import SLOW, Relay
 
@@ -32,7 +33,7 @@ class Empty(Server):
     """An instance's process that is not waited for: it copies first."""
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, "-m", "raylay.services.server.run_instance", str(self.directory)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import forked
 import pytest
 from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, free_ports, servers
 
@@ -272,7 +272,7 @@ def test_an_instance_does_what_its_file_says(servers: Servers, tmp_path: Path) -
     assert len([path for path in journal.iterdir() if "lock" not in path.name]) >= 2
     assert server.stop() == 0
     commands = [sys.executable, "-m", "raylay.services.cli", "journal"]
-    archived = subprocess.run(
+    archived = forked.run(
         [*commands, "archive", str(journal), "--archive", str(tmp_path / "archive")],
         capture_output=True,
         text=True,

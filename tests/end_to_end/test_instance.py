@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import forked
 import pytest
 from end_to_end.watched_instance import READ_ON_THE_LOOP
 
@@ -143,6 +144,8 @@ class Server:
         awaited: whether it is up when this returns; if not, `await_start` is to be called.
     """
 
+    popen: type[subprocess.Popen[str]] = forked.Popen
+
     def __init__(self, directory: Path, config: InstanceConfig, *, awaited: bool = True) -> None:
         self.directory = directory
         self.config = config
@@ -160,7 +163,7 @@ class Server:
 
     def begin_start(self) -> None:
         """Several begun at once are up sooner."""
-        self.process = subprocess.Popen(
+        self.process = self.popen(
             [sys.executable, str(WATCHED), str(self.directory)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -221,6 +224,12 @@ class Server:
         return found
 
 
+class Executed(Server):
+    """With processes that begin as a user's do, from an interpreter; also those of its links."""
+
+    popen = subprocess.Popen
+
+
 Servers = list[Server]
 
 
@@ -242,9 +251,9 @@ def free_ports(count: int) -> list[int]:
     return [free_port(taken) for _ in range(count)]
 
 
-def single(servers: Servers, path: Path, **values: Any) -> Server:
+def single(servers: Servers, path: Path, *, kind: type[Server] = Server, **values: Any) -> Server:
     config = InstanceConfig("solo", "group", **values)
-    servers.append(Server(path / "solo", config))
+    servers.append(kind(path / "solo", config))
     return servers[-1]
 
 
@@ -255,6 +264,7 @@ def pair(
     sow: tuple[SowTopicDefinition, ...] = (),
     queues: tuple[QueueDefinition, ...] = (),
     tracing: TracingOptions | None = None,
+    kind: type[Server] = Server,
     **values: Any,
 ) -> tuple[Server, Server]:
     """Two instances of one group that replicate to each other, sync."""
@@ -280,7 +290,7 @@ def pair(
             queue_definitions=queues,
             tracing=tracing or TracingOptions(),
         )
-        servers.append(Server(path / name, config, awaited=False))
+        servers.append(kind(path / name, config, awaited=False))
     first, second = servers[-2:]
     for server in (first, second):
         server.await_start()
@@ -683,7 +693,7 @@ def test_a_port_in_use_is_named_whatever_it_is_for(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         InstanceConfig("other", "group", **{port: number}).save(tmp_path / "other")
-        other = subprocess.run(
+        other = forked.run(
             [sys.executable, "-m", "raylay.services.server.run_instance", str(tmp_path / "other")],
             capture_output=True,
             text=True,
@@ -838,7 +848,7 @@ def test_a_downgrade_by_age_releases_acks_behind_the_notice(
 
 
 def test_a_killed_link_is_started_again_once(servers: Servers, tmp_path: Path) -> None:
-    first, _ = pair(servers, tmp_path)
+    first, _ = pair(servers, tmp_path, kind=Executed)
     client = Client(first.address, "publisher")
     sequence = 0
     first.wait_for("link_caught_up")

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 from end_to_end.test_bootstrap import Empty
 from end_to_end.test_instance import Client, Server, Servers, pair, servers, single
@@ -75,7 +75,7 @@ def replayed(server: Server, record: bytes) -> None:
 
 def journal_command(server: Server, command: str) -> str:
     directory = str(server.directory / JOURNAL_DIRECTORY)
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "raylay.services.cli", "journal", command, directory],
         capture_output=True,
         text=True,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from end_to_end.test_bootstrap import Empty
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
@@ -44,7 +44,7 @@ def instance(name: str, other: DestinationConfig, port: int) -> InstanceConfig:
 
 
 def reunite(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
+    done = forked.run(
         [*COMMAND, str(directory), "--json", *options],
         capture_output=True,
         text=True,
@@ -126,7 +126,7 @@ def test_a_moved_instance_its_retired_directory_and_what_only_that_held(
 
     # A directory that is not retired is left alone.
     b.kill()
-    done = subprocess.run(
+    done = forked.run(
         [*COMMAND, str(b.directory)],
         capture_output=True,
         text=True,

@@ -155,6 +155,7 @@ class Pair:
             int(pid)
             for task in children.parent.parent.iterdir()
             for pid in (task / "children").read_text().split()
+            if b"run_link" in Path(f"/proc/{pid}/cmdline").read_bytes()
         }
         (pid,) = pids
         return pid
