@@ -107,7 +107,7 @@ wheel: $(STAMP)  ## the wheel that `ray up cluster.yaml` installs, in dist/
 	@ls dist/raylay-*.whl
 
 wheelhouse: wheel  ## and all that it requires, for hosts without internet (PIP_OPTIONS)
-	$(PY) -m pip download --quiet --dest dist "$$(ls dist/raylay-*.whl)[otlp,prometheus]"
+	$(PY) -m pip download --quiet --dest dist "$$(ls dist/raylay-*.whl)[otlp,prometheus,security]"
 
 soak: $(STAMP)  ## faults on real fabrics for MINUTES=10 (or SECONDS); SEED=n for their order
 	$(PY) -m pytest -m soak -s tests/soak tests/cluster/test_relocate.py \

@@ -32,7 +32,7 @@ if [[ ! -f venv/installed || $(<venv/installed) != "$wanted" ]]; then
   else
     [[ -x venv/bin/python ]] || "$PYTHON" -m venv venv
     # shellcheck disable=SC2086
-    venv/bin/python -m pip install --quiet $PIP_OPTIONS "${wheels[0]}[otlp,prometheus]"
+    venv/bin/python -m pip install --quiet $PIP_OPTIONS "${wheels[0]}[otlp,prometheus,security]"
     # Of one version there may be two builds: the one that is here now.
     venv/bin/python -m pip install --quiet --no-index --no-deps --force-reinstall "${wheels[0]}"
   fi

@@ -54,6 +54,13 @@ def living(client: Any) -> list[str]:
     ]
 
 
+def others(client: Any) -> list[str]:
+    """The addresses of the nodes of other hosts that the head counts among the living."""
+    own = own_addresses()
+    living = (n for n in client.get_all_node_info(timeout=TIMEOUT_S).values() if n.state == 0)
+    return sorted({node.node_manager_address for node in living} - own)
+
+
 def unregister(client: Any, address: str, nodes: list[str]) -> None:
     """Says what a node itself says when it ends in order. Ray's own command for it asks the node
     first, which is no more."""

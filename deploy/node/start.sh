@@ -52,10 +52,23 @@ END
 mv env.new env
 . ./env
 
+# Before Ray: an instance may come with it, and wants the files. One that needs none can do without.
+[[ $address == *.*.*.* ]] || address=""
+if [[ $role == head ]]; then
+  guard=(head)
+else
+  guard=(worker "$head")
+fi
+python deploy/guard.py "${guard[@]}" ${address:+"$address"} ||
+  echo "raylay: without certificates no guarded fabric starts on $(hostname)" >&2
+
 status=0
 python deploy/node.py alive "$role" || status=$?
 if ((status == 0)); then
   echo "raylay: the node on $(hostname) lives already, with $labels"
+  if [[ $role == head ]]; then
+    python deploy/guard.py spread || true
+  fi
   exit 0
 elif ((status == 3)); then
   echo "raylay: the node on $(hostname) lives, and its head at $head:$port does not answer: it is" \
@@ -79,7 +92,7 @@ say_port() {
   echo -n "$agent_port" >"$session/.port" && mv "$session/.port" \
     "$session/dashboard_agent_listen_port_$id"
 }
-if [[ $address == *.*.*.* ]]; then
+if [[ $address ]]; then
   options+=("--node-ip-address=$address")
 fi
 unset RAY_ADDRESS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,11 +43,12 @@ class ModuleSettings(Section):
         yield "options", ModuleConfig(self.module, self.options).shown()
 
     def config(self, directory: Path) -> ModuleConfig:
-        """As an instance reads it. A relative path is taken from the directory."""
+        """As an instance reads it. A relative path is taken from the directory, and `~` is the home
+        of who starts the fabric."""
         return ModuleConfig(
             self.module,
             {
-                name: str(directory / value) if name in FILES else value
+                name: str(directory / os.path.expanduser(value)) if name in FILES else value
                 for name, value in self.options.items()
             },
         )

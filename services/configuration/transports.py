@@ -19,7 +19,8 @@ INSTANCE_PLACE = "{instance}"
 
 class TlsSettings(Section):
     """The TLS of transports, and of those who connect to them (docs/security.md). Paths are taken
-    from the fabric's directory where they are relative, on the host that uses them."""
+    from the fabric's directory where they are relative, on the host that uses them; `~` is the home
+    of who starts the fabric."""
 
     certificate: str = ""
     private_key: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,7 @@ def _of(own: TlsChoice, around: TlsChoice) -> TlsChoice:
 
 def _placing(directory: str, instance: str) -> Callable[[str], str]:
     def place(path: str) -> str:
-        return str(Path(directory) / path.replace(INSTANCE_PLACE, instance))
+        named = path.replace(INSTANCE_PLACE, instance)
+        return str(Path(directory) / os.path.expanduser(named))
 
     return place

@@ -17,6 +17,7 @@ from raylay.services.errors import ConfigurationError
 CA_NAME = "ca"
 CA_DAYS = 3650
 DAYS_DEFAULT = 365
+REQUEST_BYTES_MAX = 16 * 1024
 KEY_MODE, FILE_MODE = 0o600, 0o644
 _BEGINS_BEFORE = datetime.timedelta(hours=1)
 """For clocks that are a little behind."""
@@ -75,13 +76,48 @@ class Authority:
             raise ConfigurationError(f"{name}: {error}: give names in ASCII") from None
         return at
 
+    def sign(self, request: bytes, names: Sequence[str], days: int = DAYS_DEFAULT) -> bytes:
+        """A certificate for a key that is another host's and stays there. What the request says of
+        names is not taken over.
+
+        Args:
+            request: a certificate signing request, PEM.
+            names: host names and IP addresses that it is good for; the first is its common name.
+
+        Returns:
+            The certificate, PEM.
+
+        Raises:
+            ConfigurationError: the request is none, or is not signed by its own key.
+        """
+        from cryptography import x509
+
+        try:
+            if len(request) > REQUEST_BYTES_MAX:
+                raise ValueError(f"more than {REQUEST_BYTES_MAX} bytes")
+            asked = x509.load_pem_x509_csr(request)
+            if not asked.is_signature_valid:
+                raise ValueError("it is not signed by its own key")
+        except ValueError as error:
+            raise ConfigurationError(f"this is no request for a certificate: {error}") from None
+        _, certificate = self._made(names[0], names, days, self._key, asked.public_key())
+        return bytes(certificate.public_bytes(self._serialization.Encoding.PEM))
+
     def _made(
-        self, name: str, names: Sequence[str], days: int, signer: Any | None
+        self,
+        name: str,
+        names: Sequence[str],
+        days: int,
+        signer: Any | None,
+        public_key: Any | None = None,
     ) -> tuple[Any, Any]:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
 
-        key = self._ec.generate_private_key(self._ec.SECP256R1())
+        key: Any = None
+        if public_key is None:
+            key = self._ec.generate_private_key(self._ec.SECP256R1())
+            public_key = key.public_key()
         common = name if signer is not None else f"Raylay {self.directory.absolute().name}"[:64]
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common)])
         begin = datetime.datetime.now(datetime.UTC) - _BEGINS_BEFORE
@@ -89,7 +125,7 @@ class Authority:
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(subject if signer is None else self._certificate.subject)
-            .public_key(key.public_key())
+            .public_key(public_key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(begin)
             .not_valid_after(begin + datetime.timedelta(days=days))
@@ -122,12 +158,11 @@ class Authority:
 
     def _write(self, at: Path, key_at: Path, certificate: Any, key: Any) -> None:
         encoding, form = self._serialization.Encoding.PEM, self._serialization
-        _whole(
+        write_private(
             key_at,
             key.private_bytes(encoding, form.PrivateFormat.PKCS8, form.NoEncryption()),
-            KEY_MODE,
         )
-        _whole(at, certificate.public_bytes(encoding), FILE_MODE)
+        write_private(at, certificate.public_bytes(encoding), FILE_MODE)
 
 
 def _alternative(x509: Any, name: str) -> Any:
@@ -137,8 +172,13 @@ def _alternative(x509: Any, name: str) -> Any:
         return x509.DNSName(name)
 
 
-def _whole(path: Path, data: bytes, mode: int) -> None:
-    """Written whole or not at all: who reads it meanwhile has the former one."""
+def write_private(path: Path, data: bytes, mode: int = KEY_MODE) -> None:
+    """Written whole or not at all: who reads it meanwhile has the former one. Nobody but its owner
+    can read it, unless the mode says so; also not while it is written.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:

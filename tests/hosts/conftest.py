@@ -72,10 +72,15 @@ class Cluster:
     """The playground with Ray on it and a fabric on that."""
 
     def __init__(
-        self, directory: Path, regions: tuple[str, ...] = tuple(HOSTS), redis_on: str = ""
+        self,
+        directory: Path,
+        regions: tuple[str, ...] = tuple(HOSTS),
+        redis_on: str = "",
+        fabric: str = FABRIC,
     ) -> None:
         """`regions`: NAME or NAME=HOSTS; `redis_on`: whose first host has a Redis, in which the
-        head keeps what it knows."""
+        head keeps what it knows; `fabric`: what is started, a YAML text."""
+        self.fabric = fabric
         self.directory = directory
         self.regions = regions
         self.redis_on = redis_on
@@ -120,6 +125,17 @@ class Cluster:
         """The addresses for clients."""
         record = self.record()
         return servers(FabricSettings.from_json(record.settings), record, group)
+
+    def client_options(self) -> dict[str, Any]:
+        """By which a client is let in, where somebody is kept out."""
+        credentials = self.home("head") / "raylay" / "credentials"
+        if "\nauthentication:" not in self.fabric:
+            return {}
+        return {
+            "user_id": "operator",
+            "password": (credentials / "operator-password").read_text().strip(),
+            "tls": {"ca_file": str(credentials / "ca.pem")},
+        }
 
     def journal(self, name: str) -> Path:
         """The journal of an instance, seen from here."""
@@ -168,7 +184,7 @@ class Cluster:
         self.file.write_text(described)
         self.ray("up", "--yes", "--no-config-cache", str(self.file))
         wait_until("all nodes", lambda: self.living() == self.hosts)
-        self.on("head", "cat > flights.yaml", given=FABRIC)
+        self.on("head", "cat > flights.yaml", given=self.fabric)
         self.on("head", f"raylay up flights.yaml --directory {DIRECTORY} --node-label region")
 
     def _start_redis(self) -> str:
@@ -185,10 +201,12 @@ class Cluster:
 
 
 @contextmanager
-def running(directory: Path, *regions: str, redis_on: str = "") -> Iterator[Cluster]:
+def running(
+    directory: Path, *regions: str, redis_on: str = "", fabric: str = FABRIC
+) -> Iterator[Cluster]:
     """A cluster on a playground; at the end the hosts are removed, or kept for who looks at them:
     RAYLAY_HOSTS_KEEP=1."""
-    made = Cluster(directory, regions or tuple(HOSTS), redis_on)
+    made = Cluster(directory, regions or tuple(HOSTS), redis_on, fabric)
     made.ground("down")
     try:
         made.up()

@@ -121,6 +121,7 @@ class Load:
             heartbeat_s=2.0,
             connect_wait_s=PATIENCE_S,
             publish_timeout_s=PATIENCE_S,
+            **self._cluster.client_options(),
         )
 
     async def _publish(self, group: str) -> None:

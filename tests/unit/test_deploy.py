@@ -20,7 +20,12 @@ import pytest
 import yaml
 
 from raylay.services.configuration.files import load_fabric
-from raylay.services.fabric.plan import free_port
+from raylay.services.fabric.plan import (
+    FabricRecord,
+    bring_up_to_date,
+    free_port,
+    instance_config,
+)
 from raylay.services.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +63,43 @@ def test_cluster_files_mount_what_there_is_and_start_it(path: str) -> None:
     scripts = re.findall(r"~/raylay/deploy/([\w.]+)", "\n".join(commands))
     assert set(scripts) == {"install.sh", "start.sh"}
     assert all((DEPLOY / "node" / name).is_file() for name in scripts)
+
+
+@pytest.mark.parametrize("path", CLUSTERS)
+def test_every_host_of_a_cluster_gets_the_credentials_of_the_head(path: str) -> None:
+    guard = (DEPLOY / "node" / "guard.py").read_text()
+    assert read(path)["cluster_synced_files"] == ["~/raylay/credentials"]
+    assert 'CREDENTIALS = BASE / "credentials"' in guard
+    mounted = read(path)["file_mounts"]
+    assert not [place for place in mounted if "authority" in place], "the CA's key stays there"
+
+
+def test_the_guarded_fabric_asks_everybody_on_every_transport(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = load_fabric([DEPLOY / "guarded.yaml"])
+    assert settings.unauthenticated == "refused"
+    assert settings.groups() == load_fabric([ROOT / "examples" / "three_regions.yaml"]).groups()
+    guard = (DEPLOY / "node" / "guard.py").read_text()
+    record = FabricRecord("flights", "/data/flights", settings.to_json())
+    bring_up_to_date(record, settings)
+    for instance in settings.instances:
+        config = instance_config(settings, record, instance)
+        transports = (*config.for_clients(), *config.for_instances())
+        assert len(transports) == 2
+        assert all(each.tls is not None for each in transports)
+        modules = [config.authentication, config.entitlement, config.authenticator]
+        modules += [config.replication_authentication, config.replication_entitlement]
+        assert all(modules) and all(each.tls for each in config.destinations)
+        used = [config.for_clients()[0].tls.certificate, config.for_clients()[0].tls.private_key]
+        used += [config.for_clients()[0].tls.ca_file, *(m.options["File"] for m in modules[:2])]
+        used += [m.options["File"] for m in modules[3:]]
+        used.append(config.authenticator.options["PasswordFileName"])
+        for path in map(Path, used):
+            assert path.is_relative_to(tmp_path / "raylay"), "~ is who starts the fabric"
+            made = path.name if path.name.count("-") != 1 else path.name.partition("-")[2]
+            assert made in guard or path.name in guard, path
 
 
 @pytest.mark.parametrize("path", CLUSTERS)

@@ -139,14 +139,15 @@ def test_a_node_that_lives_is_left_alone(status: int, said: str, tmp_path: Path)
     done, told = start(tmp_path, status, "worker", "10.0.0.1")
     assert done.returncode == 0, done.stderr
     assert said in done.stdout and done.stdout.count("\n") == 1
-    assert told == "python deploy/node.py alive worker\n"
+    assert told == ("python deploy/guard.py worker 10.0.0.1\npython deploy/node.py alive worker\n")
 
 
 @pytest.mark.parametrize("status", [node.DEAD, 2], ids=["dead", "no-answer-of-its-own"])
 def test_a_node_that_does_not_live_is_started(status: int, tmp_path: Path) -> None:
     done, told = start(tmp_path, status, "worker", "10.0.0.1")
     assert done.returncode == 0, done.stderr
-    asked, stopped, buried, started = told.splitlines()
+    guarded, asked, stopped, buried, started = told.splitlines()
+    assert guarded == "python deploy/guard.py worker 10.0.0.1", "before an instance may come"
     assert asked == "python deploy/node.py alive worker"
     assert (stopped, buried) == ("ray stop --force", "python deploy/node.py bury")
     assert started.startswith("ray start ") and started.endswith(f"--address={HEAD}")
@@ -155,5 +156,25 @@ def test_a_node_that_does_not_live_is_started(status: int, tmp_path: Path) -> No
 def test_a_head_that_was_killed_is_started(tmp_path: Path) -> None:
     done, told = start(tmp_path, node.DEAD, "head", "10.0.0.1")
     assert done.returncode == 0, done.stderr
-    assert told.splitlines()[:2] == ["python deploy/node.py alive head", "ray stop --force"]
+    assert told.splitlines()[:3] == [
+        "python deploy/guard.py head",
+        "python deploy/node.py alive head",
+        "ray stop --force",
+    ]
     assert "ray start " in told and "--head" in told
+
+
+def test_a_head_that_lives_brings_the_others_what_is_new(tmp_path: Path) -> None:
+    done, told = start(tmp_path, node.LIVES, "head", "10.0.0.1")
+    assert done.returncode == 0, done.stderr
+    assert told.splitlines() == [
+        "python deploy/guard.py head",
+        "python deploy/node.py alive head",
+        "python deploy/guard.py spread",
+    ]
+
+
+def test_other_hosts_are_those_that_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "own_addresses", lambda: {OWN})
+    known = Head((0, OWN), (0, OTHER), (0, OTHER), (1, "10.0.0.3"))
+    assert node.others(known) == [OTHER]
