@@ -184,6 +184,10 @@ class AdmissionRefused(RaylayError):
     """An instance that has not caught up would admit clients, and could lose messages by that."""
 
 
+class ControlRefused(RaylayError):
+    """Somebody may not control an instance so; nothing was changed."""
+
+
 class InstanceRetired(RaylayError):
     """A data directory belongs to an instance that was moved: it is never served again."""
 

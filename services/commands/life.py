@@ -258,6 +258,7 @@ def down(fabric: FabricOption = "") -> None:
         return
     entry = runs or running(fabric)
     if entry.host_pid:
+        _ask_for_the_end(entry)
         # One is all there should be. An earlier release let two have a directory.
         held = holder_of(Path(entry.directory) / LOCK_FILE)
         own = Holder(entry.name, entry.directory, entry.host_pid, entry.host_start)
@@ -269,6 +270,29 @@ def down(fabric: FabricOption = "") -> None:
         entry.directory = str(attached.directory)
         attached.stop()
     typer.echo(f"{entry.name} is down; its data is in {entry.directory}")
+
+
+def _ask_for_the_end(entry: registry.Entry) -> None:
+    """Asks the instances, where they have `admin`, whether this user may stop them: a signal to the
+    process that holds them asks nobody.
+
+    Raises:
+        FabricError: some refuse: nothing is stopped.
+    """
+    from raylay.services.configuration.model import FabricSettings
+    from raylay.services.fabric import Fabric
+    from raylay.services.fabric.plan import FabricRecord
+
+    record = FabricRecord.load(entry.directory)
+    settings = None if record is None else FabricSettings.from_json(record.settings)
+    if settings is None or not settings.controlled():
+        return
+    try:
+        attached = Fabric.attach(entry.name)
+    except FabricError:
+        return  # its Ray does not answer, so nobody can be asked, and it must be possible to end it
+    with attached:
+        attached.authorize(settings.controlled(), "stop")
 
 
 def _end_owners(name: str, owners: list[Holder]) -> None:

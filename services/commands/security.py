@@ -67,10 +67,13 @@ def _asked() -> str:
 def show(
     file: Annotated[Path, typer.Argument(help="A file of the module `permissions`.")],
     user: Annotated[str, typer.Argument(help="The user.")],
-    topic: Annotated[list[str] | None, typer.Argument(help="What is asked about.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Argument(help="What is asked about, or paths of control calls.")
+    ] = None,
 ) -> None:
     """Show what a file of permissions says of a user, and of topics."""
     from raylay.services.plugins.entitlement import entitlement
+    from raylay.services.security.control import ROOT
     from raylay.services.security.modules import ModuleConfig
     from raylay.services.security.permissions import Grant
 
@@ -87,6 +90,9 @@ def show(
     typer.echo(f"log on: {'yes' if found.logon else 'no'}")
     typer.echo(f"log on as a link: {'yes' if found.replication_logon else 'no'}")
     for name in topic or ():
+        if name.startswith(ROOT):
+            typer.echo(f"{name}: {'yes' if found.controls(name) else 'no'}")
+            continue
         data = name.encode()
         typer.echo(f"{name}: reads {words(found.read(data))}; writes {words(found.write(data))}")
 

@@ -23,7 +23,7 @@ from raylay.services.configuration.model import (
     TypeSettings,
 )
 from raylay.services.configuration.queues import QueueSettings
-from raylay.services.configuration.security import ModuleLike
+from raylay.services.configuration.security import MODULES, AdminSettings, ModuleLike
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
@@ -64,6 +64,7 @@ class FabricBuilder:
         replication_authentication: ModuleLike | None = None,
         replication_entitlement: ModuleLike | None = None,
         authenticator: ModuleLike | None = None,
+        admin: AdminSettings | Mapping[str, Any] | None = None,
         capacity: CapacitySettings | Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -80,12 +81,12 @@ class FabricBuilder:
                 (docs/message-types.md).
             sow_topics: whose last message of each key is kept, each with `name`, `message_type`,
                 `keys` and so on (docs/sow-topics.md).
-            queues: whose messages go to one consumer each, each with `name`, `message_type` and so
-                on (docs/queues.md).
+            queues: whose messages go to one consumer each (docs/queues.md).
             authentication, entitlement: modules that say who is let in and what he may do: a name,
                 or `module` and `options` (docs/security.md); default: everybody, everything.
             replication_authentication, replication_entitlement: the same for links of instances.
             authenticator: module that says who a link is; default: it says nothing.
+            admin: `authentication` and `entitlement` of control calls; default: none is asked.
             tls: of all transports, and of those who connect to them (docs/security.md).
             capacity: what waits for clients that do not read (docs/capacity.md).
             downgrade_age: short for `downgrade={"age": …}`.
@@ -97,6 +98,8 @@ class FabricBuilder:
             if downgrade is not None:
                 raise ConfigurationError("give either downgrade or downgrade_age")
             downgrade = {"age": downgrade_age}
+        clients = authentication, entitlement
+        links = replication_authentication, replication_entitlement
         sections: dict[str, Any] = {"name": name, "topics": tuple(topics)}
         for key, value in (
             ("journal", journal),
@@ -108,11 +111,8 @@ class FabricBuilder:
             ("drills", drills),
             ("unauthenticated", unauthenticated),
             ("lent_links", lent_links),
-            ("authentication", authentication),
-            ("entitlement", entitlement),
-            ("replication_authentication", replication_authentication),
-            ("replication_entitlement", replication_entitlement),
-            ("authenticator", authenticator),
+            *zip(MODULES, (*clients, *links, authenticator), strict=True),
+            ("admin", admin),
             ("capacity", capacity),
             ("relocate_after", relocate_after),
             ("tls", tls),
@@ -228,7 +228,7 @@ class FabricBuilder:
             group: for a new instance; default is its name.
             options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
                 directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics, queues,
-                tls, transports, capacity.
+                tls, transports, admin, capacity.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.

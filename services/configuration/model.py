@@ -30,7 +30,7 @@ from raylay.services.configuration.fields import (
 )
 from raylay.services.configuration.message_types import check_types
 from raylay.services.configuration.queues import QueueSettings, terms_of
-from raylay.services.configuration.security import Module
+from raylay.services.configuration.security import AdminSettings, Module
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.transports import (
     FirstReplicationSettings,
@@ -338,6 +338,8 @@ class InstanceChoices(Section):
     """What they may bring. None: as the fabric says."""
     authenticator: Module | None = None
     """What it and its links say of themselves to others. None: as the fabric says."""
+    admin: AdminSettings | None = None
+    """Who may control it. None: as the fabric says."""
     capacity: CapacitySettings | None = None
     """What waits for its clients. What it leaves out is as the fabric says."""
     bootstrap: BootstrapSettings | None = None
@@ -418,6 +420,8 @@ class FabricChoices(Section):
     """What they may bring. None: everything."""
     authenticator: Module | None = None
     """What instances and their links say of themselves to others. None: nothing."""
+    admin: AdminSettings | None = None
+    """Who may control instances. None: whoever can call them."""
     capacity: CapacitySettings | None = None
     """What waits for the clients of an instance. None: the defaults."""
     lent_links: bool = True
@@ -554,6 +558,12 @@ class FabricSettings(FabricChoices, _Named):
         """The message types that are defined for the instance, or for the whole fabric."""
         own = instance.defined_types
         return tuple(each.definition() for each in (self.message_types if own is None else own))
+
+    def controlled(self) -> list[str]:
+        """The instances that have `admin`, of their own or the fabric's, by name."""
+        return [
+            each.name for each in self.instances if each.admin is not None or self.admin is not None
+        ]
 
     def logs_of(self, instance: InstanceSettings) -> LogSettings:
         """The instance's own log settings, or the fabric's."""

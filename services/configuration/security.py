@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from raylay.services.configuration.fields import Section
+from raylay.services.security.control import AdminConfig
 from raylay.services.security.modules import ModuleConfig
 
 MODULES = (
@@ -61,3 +62,29 @@ def _module(value: object) -> object:
 ModuleLike = str | Mapping[str, Any] | ModuleSettings
 """A module as a script gives it."""
 Module = Annotated[ModuleSettings, BeforeValidator(_module)]
+
+
+class AdminSettings(Section):
+    """Who may control instances. What it leaves out is as of their clients."""
+
+    authentication: Module | None = None
+    """Who somebody is. None: as the instance's `authentication` says."""
+    entitlement: Module | None = None
+    """What he may do. None: as the instance's `entitlement` says."""
+
+    def config(self, directory: Path) -> AdminConfig:
+        """As an instance reads it. A relative path is taken from the directory."""
+        who, what = self.authentication, self.entitlement
+        return AdminConfig(
+            None if who is None else who.config(directory),
+            None if what is None else what.config(directory),
+        )
+
+
+def _given(value: object) -> object:
+    # A section without anything in it is one all the same: it must not mean that nobody is asked.
+    return {} if value is None else value
+
+
+Admin = Annotated[AdminSettings | None, BeforeValidator(_given)]
+"""As a file has it."""

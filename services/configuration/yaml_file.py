@@ -42,7 +42,7 @@ from raylay.services.configuration.model import (
     JournalSettings,
     TopicSettings,
 )
-from raylay.services.configuration.security import Module
+from raylay.services.configuration.security import Admin, Module
 from raylay.services.configuration.transports import TlsChoice
 from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
@@ -57,6 +57,7 @@ Lines = dict[Path_, int]
 
 class _InstanceEntry(InstanceChoices):
     group: Name | None = None
+    admin: Admin = None
 
     @model_validator(mode="before")
     @classmethod
@@ -122,6 +123,7 @@ class _Head(Section):
 
 
 class _File(FabricChoices, _Head):
+    admin: Admin = None
     regions: dict[str, _RegionEntry] = Field(default_factory=dict)
     connect_regions: Literal["sync", "async"] | None = None
     instances: dict[str, _InstanceEntry] = Field(default_factory=dict)

@@ -75,10 +75,15 @@ class Drill(Collecting):
         """Runs it, from the first look to the verdict. Blocks.
 
         Raises:
-            FabricError: the fabric is not whole, another drill runs, or something could not be
-                broken. What was broken is mended.
+            FabricError: the fabric is not whole, another drill runs, an instance refuses it (then
+                nothing was broken), or something could not be broken. What was broken is mended.
             KeyboardInterrupt: it was interrupted, by SIGINT or SIGTERM. What was broken is mended.
         """
+        self.fabric.authorize(
+            [each.name for each in self.fabric.declared.instances],
+            "drill",
+            kind=self.scenario.name,
+        )
         with Mark(self.fabric, self.number, self.scenario), _handlers_kept():
             try:
                 return asyncio.run(self._main())

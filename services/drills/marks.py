@@ -107,10 +107,11 @@ def clean(fabric: Fabric) -> list[str]:
 
     Raises:
         ConfigurationError: the fabric is not marked for drills.
-        FabricError: the drill goes on.
+        FabricError: the drill goes on, or an instance refuses.
     """
     check_allowed(fabric)
     refuse_running(fabric.directory, fabric.name)
+    fabric.authorize([each.name for each in fabric.declared.instances], "drill", kind="clean")
     done = bring_head_back(fabric.directory) + mend(Places(fabric))
     fabric.end_errands()
     path = fabric.directory / MARK_FILE

@@ -72,9 +72,9 @@ class Applying(Instances):
 
         Raises:
             ConfigurationError: the declaration is wrong; nothing is changed.
-            FabricError: an instance would go or its data would lie elsewhere (nothing is changed);
-                or an instance did not come back: those behind it run as before, and the same call
-                goes on with them.
+            FabricError: an instance would go, its data would lie elsewhere, or one refuses (nothing
+                is changed); or an instance did not come back: those behind it run as before, and
+                the same call goes on with them.
         """
         settings = declared.declared if isinstance(declared, Held) else declared
         self._refresh()
@@ -91,6 +91,10 @@ class Applying(Instances):
         unlaunched = [name for name in found.started if self._handle(name) is None]
         self._check_ports(settings, wanted, unlaunched)
         self._check_tls(settings, wanted, [*found.started, *found.restarted])
+        running = [each.name for each in before.instances if each.name not in unlaunched]
+        self.authorize(running, "apply")
+        # They still run with what they were started with.
+        said = {name: self._said_to(name) for name in running}
         caught_up = {
             (status["name"], name)
             for status in self.status()["instances"]
@@ -122,7 +126,7 @@ class Applying(Instances):
             if (instance.name, destination.name) in caught_up
         ]
         for name in found.restarted:
-            self.restart(name, timeout_s, graceful=True)
+            self._restart(name, timeout_s, said=said.get(name), call="apply")
             wanted.restarting.remove(name)
             self._keep(wanted)
             done(name, progress.restarted)
@@ -166,26 +170,28 @@ class Applying(Instances):
         Raises:
             ConfigurationError: there is no such instance; nothing was restarted.
             FabricError: links had not caught up, before the first one or behind another: those that
-                follow run as before; or the host of one is away.
+                follow run as before; or the host of one is away, or one refuses: then nothing was
+                restarted.
         """
         named = list(names)
         for name in named:
             self.declared.instance(name)
+        wanted = named or [instance.name for instance in self.declared.instances]
+        self.authorize(wanted, "restart")
         down = [status["name"] for status in self._statuses(named) if not status["ready"]]
         for name in down:
             away = self._host_away(name)
             if away:
                 raise FabricError(f"instance {name} is not restarted: {away}: start that first")
-            self.restart(name, timeout_s, graceful=True)
+            self._restart(name, timeout_s, said=self._said_to(name))
             self.wait_connected(timeout_s, only=self._links_between_ready(name))
             done(name)
-        wanted = named or [instance.name for instance in self.declared.instances]
         wanted = [name for name in wanted if name not in down]
         if not wanted:
             return
         self.wait_connected(STATUS_TIMEOUT_S)
         for name in wanted:
-            self.restart(name, timeout_s, graceful=True)
+            self._restart(name, timeout_s, said=self._said_to(name))
             self.wait_connected(timeout_s)
             done(name)
 

@@ -66,6 +66,7 @@ from raylay.services.fabric.record_store import (
 )
 from raylay.services.fabric.relocation import with_moves
 from raylay.services.fabric.whole_file import temporary_directory
+from raylay.services.security.control import Said
 
 __all__ = ["HEAD_DIRECTORY", "Fabric", "Topic", "fabric_ray", "fabric_registry"]
 
@@ -110,12 +111,15 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         )
 
     @classmethod
-    def attach(cls, name: str, address: str | None = None) -> Fabric:
+    def attach(
+        cls, name: str, address: str | None = None, *, user_id: str = "", password: str = ""
+    ) -> Fabric:
         """A fabric that runs: started by another process, which may have left.
 
         Args:
             name: of the fabric.
             address: of its Ray; not needed on the machine and for the user that started it.
+            user_id, password: who controls it, as in `act_as`; empty: as the environment says.
 
         Raises:
             FabricError: no such fabric runs.
@@ -151,6 +155,8 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         fabric = cls.of(FabricSettings.from_json(record.settings))
         fabric._record = record
         fabric._started_ray = started_ray
+        if user_id or password:
+            fabric.act_as(user_id, password)
         return fabric
 
     # -- life --------------------------------------------------------------------------------
@@ -282,6 +288,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         nothing.
 
         Raises:
+            FabricError: an instance refuses: nothing is stopped.
             HeadSilent: Ray's head does not answer, and the Ray is another one's: nothing is
                 stopped. One that was begun here ends all the same.
         """
@@ -297,6 +304,8 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             # Those that live hear what is said to them; the rest goes with this Ray.
             silent = True
         settings = FabricSettings.from_json(self._record.settings)
+        if not self._owns:
+            self.authorize([each.name for each in settings.instances], "stop")
         ended: list[tuple[str, int]] = []
         asked: list[Any] = []
         ray = ray_module()
@@ -312,7 +321,11 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             if handle is None:
                 continue
             ended.append((str(state.get("node") or ""), int(state.get("pid") or 0)))
-            asked.append(handle.stop.remote())
+            said = self._said_to(instance.name)
+            if self._owns:
+                # It ends with this process, whoever ends that.
+                said = Said(fabric_key=self._record.key) if said is not None else None
+            asked.append(self._stop(handle, said, "stop"))
         if asked:
             ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
         for instance in settings.instances:

@@ -29,6 +29,7 @@ from raylay.services.fabric.record_store import (
     store_record,
     stored_record,
 )
+from raylay.services.security.control import Said
 from raylay.services.telemetry.tracing import Tracing
 
 
@@ -57,6 +58,7 @@ class Held(FabricBuilder):
         self._tracing: Tracing | None = None
         self._holds: StartHolds | None = None
         self._tell: Callable[[str], None] = _say_nothing
+        self._said: Said | None = None
 
     @classmethod
     def of(cls, settings: FabricSettings) -> Self:

@@ -12,7 +12,7 @@ from raylay.services.configuration.model import (
     InstanceSettings,
 )
 from raylay.services.errors import FabricError
-from raylay.services.fabric.held import Held
+from raylay.services.fabric.controlling import JUDGED, Controlling
 from raylay.services.fabric.left_over import left_over_status
 from raylay.services.fabric.nodes import followed
 from raylay.services.fabric.plan import (
@@ -25,7 +25,6 @@ from raylay.services.fabric.ray_access import (
     POLL_S,
     START_TIMEOUT_S_DEFAULT,
     STATUS_TIMEOUT_S,
-    STOP_TIMEOUT_S_DEFAULT,
     HeadSilent,
     actor_state,
     await_process_end,
@@ -44,6 +43,7 @@ from raylay.services.fabric.record_store import (
 )
 from raylay.services.fabric.relocation import away_since
 from raylay.services.fabric.transports import check_files
+from raylay.services.security.control import Said
 
 FOLLOW_S = 0.25
 LOOK_S_MAX = 0.25
@@ -59,7 +59,7 @@ def _pauses_s() -> Iterator[float]:
         pause_s = min(LOOK_S_MAX, 1.2 * pause_s)
 
 
-class Instances(Held):
+class Instances(Controlling):
     """The actors of a fabric, one by one and all together."""
 
     def _write_config(self, instance: InstanceSettings) -> None:
@@ -273,6 +273,8 @@ class Instances(Held):
             raise FabricError(f"instance {name} does not run")
         ray = ray_module()
         try:
+            if verb in JUDGED:
+                return ray.get(self._call(handle, name, verb, *arguments), timeout=timeout_s)
             return ray.get(getattr(handle, verb).remote(*arguments), timeout=timeout_s)
         except ray.exceptions.RayError as error:
             raise FabricError(f"{verb} of {name}: {first_line(error)}") from None
@@ -356,7 +358,6 @@ class Instances(Held):
         ]
 
     # -- breaking and mending ----------------------------------------------------------------
-    # -- breaking and mending ----------------------------------------------------------------
     def pid(self, name: str) -> int:
         """The process of an instance; 0 while it has none."""
         handle = self._handle(name)
@@ -369,9 +370,10 @@ class Instances(Held):
             restart: Ray starts it again at once; else it stays away until `restart(name)`.
 
         Raises:
-            FabricError: it does not run.
+            FabricError: it does not run, or refuses.
         """
         self.declared.instance(name)
+        self.authorize([name], "kill")
         handle = self._handle(name)
         state = actor_state(handle) if handle is not None else {}
         pid = int(state.get("pid") or 0)
@@ -387,9 +389,10 @@ class Instances(Held):
         """SIGKILL to the process of one link. Returns its pid.
 
         Raises:
-            FabricError: there is no such link, or its process is not known.
+            FabricError: there is no such link, its process is not known, or the instance refuses.
         """
         self.declared.instance(name)
+        self.authorize([name], "kill_link", destination=destination)
         found = self._statuses([name])[0].get("destinations", {}).get(destination)
         if found is None:
             raise FabricError(f"instance {name} has no destination {destination} now")
@@ -413,7 +416,26 @@ class Instances(Held):
             graceful: it first commits and sends what it took, and says good-bye to its clients.
 
         Raises:
-            FabricError: it did not become ready within `timeout_s`.
+            FabricError: it did not become ready within `timeout_s`, or refuses.
+        """
+        self._refresh()
+        self.authorize([name], "restart")
+        self._restart(name, timeout_s, graceful=graceful, said=self._said_to(name))
+
+    def _restart(
+        self,
+        name: str,
+        timeout_s: float,
+        *,
+        graceful: bool = True,
+        said: Said | None,
+        call: str = "restart",
+    ) -> None:
+        """As `restart`, of one that was asked.
+
+        Args:
+            said: who asks for it.
+            call: what for.
         """
         self._refresh()
         self._renew_addresses()
@@ -426,7 +448,7 @@ class Instances(Held):
             self._write_config(instance)
             state = actor_state(handle)
             if graceful:
-                ray_module().wait([handle.stop.remote()], timeout=STOP_TIMEOUT_S_DEFAULT)
+                self._stop_gracefully(handle, said, call)
             ray_module().kill(handle, no_restart=False)
             if is_here(str(state.get("node") or "")):
                 await_process_end(int(state.get("pid") or 0), timeout_s)
@@ -525,13 +547,3 @@ class Instances(Held):
         if destination not in {known.name for known in instance.destinations}:
             raise FabricError(f"instance {name} has no destination {destination}")
         self._ask(name, verb, f"{verb} of {destination} at {name}", destination, *options)
-
-    def _ask(self, name: str, verb: str, what: str, *arguments: Any) -> Any:
-        handle = self._handle(name)
-        if handle is None:
-            raise FabricError(f"instance {name} does not run")
-        ray = ray_module()
-        try:
-            return ray.get(getattr(handle, verb).remote(*arguments), timeout=STATUS_TIMEOUT_S)
-        except ray.exceptions.RayError as error:
-            raise FabricError(f"{what}: {first_line(error)}") from None

@@ -24,7 +24,6 @@ from raylay.services.fabric.ray_access import (
     POLL_S,
     START_TIMEOUT_S_DEFAULT,
     STATUS_TIMEOUT_S,
-    STOP_TIMEOUT_S_DEFAULT,
     HeadSilent,
     actor_state,
     await_process_end,
@@ -61,7 +60,8 @@ class Moving(Instances):
             moved: told what was done once it is written down, before the instance is started.
 
         Raises:
-            FabricError: it is not moved, and why; or it is, and did not become ready in time.
+            FabricError: it is not moved, and why: an instance may refuse it; or it is, and did not
+                become ready in time.
         """
         self._refresh()
         settings, record = self._known()
@@ -74,6 +74,8 @@ class Moving(Instances):
         refused = refused or relocation.too_soon(name, moved_us, time.time_ns() // 1000, force)
         if refused:
             raise FabricError(refused)
+        # It too, where it lives: it is ended then.
+        self.authorize([each.name for each in settings.instances], "place", moved=name)
         place = relocation.choose(settings, record.nodes, living_nodes(), name, to or {})
         risk = relocation.risk(settings, name, bool(alive))
         mine = next(status for status in statuses if status["name"] == name)
@@ -139,9 +141,10 @@ class Moving(Instances):
             whether the fabric's record has such a directory.
 
         Raises:
-            FabricError: the record cannot be written now, and why.
+            FabricError: the record cannot be written now, and why, or the instance refuses.
         """
         self._refresh()
+        self.authorize([name], "note_reunion", moved=name)
         record = self._known()[1]
         found = [e for e in record.left_over if (e.name, e.generation) == (name, generation)]
         for each in found:
@@ -154,8 +157,8 @@ class Moving(Instances):
         """Leaves a left-over directory that was removed out of the status from now on.
 
         Raises:
-            FabricError: it is still there, the fabric knows of none, or its record cannot be
-                written now.
+            FabricError: it is still there, the fabric knows of none, its record cannot be written
+                now, or the instance that it was refuses.
         """
         self._refresh()
         record = self._known()[1]
@@ -164,6 +167,7 @@ class Moving(Instances):
             if each.directory == directory:
                 if Path(directory).exists():
                     raise FabricError(f"{directory} is still there: archive or remove it first")
+                self.authorize([each.name], "forget", moved=each.name)
                 each.forgotten = True
                 self._keep(record)
                 return each
@@ -178,7 +182,7 @@ class Moving(Instances):
             return
         state = actor_state(handle)
         if state.get("state") == "ALIVE":
-            ray_module().wait([handle.stop.remote()], timeout=STOP_TIMEOUT_S_DEFAULT)
+            self._stop_gracefully(handle, self._said_to(name), "place", moved=name)
         self._end(name)
         if is_here(str(state.get("node") or "")):
             await_process_end(int(state.get("pid") or 0), timeout_s)
@@ -228,7 +232,7 @@ class Moving(Instances):
         for each in settings.instances:
             handle = self._handle(each.name) if each.name != done.name else None
             if handle is not None:
-                asked[each.name] = handle.placed.remote(told)
+                asked[each.name] = self._call(handle, each.name, "placed", told)
         if asked:
             ray.wait(list(asked.values()), num_returns=len(asked), timeout=STATUS_TIMEOUT_S)
         for name, ref in asked.items():

@@ -29,10 +29,15 @@ def module(settings: ModuleSettings | None, directory: str) -> ModuleConfig | No
 
 
 def modules(settings: FabricSettings, directory: str, instance: InstanceSettings) -> dict[str, Any]:
-    """The modules of an instance, as its configuration has them: its own, else the fabric's."""
+    """The modules of an instance, as its configuration has them, its `admin` among them: its own,
+    else the fabric's."""
+    admin = instance.admin or settings.admin
     return {
-        name: module(getattr(instance, name) or getattr(settings, name), directory)
-        for name in MODULES
+        "admin": None if admin is None else admin.config(Path(directory)),
+        **{
+            name: module(getattr(instance, name) or getattr(settings, name), directory)
+            for name in MODULES
+        },
     }
 
 

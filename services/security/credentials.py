@@ -34,6 +34,7 @@ class Credentials:
         certificate: that its connection was made with; None: without one.
         round: logons of this connection before it, which were challenged.
         is_replication: it is a link of another instance.
+        is_control: he wants to control the instance, which needs no logon in his permissions.
     """
 
     client_name: str
@@ -44,6 +45,7 @@ class Credentials:
     certificate: PeerCertificate | None = None
     round: int = 0
     is_replication: bool = False
+    is_control: bool = False
 
 
 class Accepted(NamedTuple):

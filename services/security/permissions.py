@@ -164,6 +164,14 @@ class Permissions:
             found = self._look(self._copies, self.replicated, topic, True)
         return found.allowed or self.replicates(topic)
 
+    def controls(self, path: str) -> bool:
+        """Whether he may have the instance do what has this path. Only `read: true` says so: what
+        restricts a topic means nothing here."""
+        for entry in self.admin:
+            if entry.fits(path):
+                return entry.read.is_whole
+        return False
+
     def _look(
         self, kept: dict[bytes, Grant], entries: tuple[Entry, ...], topic: bytes, reads: bool
     ) -> Grant:

@@ -25,6 +25,7 @@ from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
+from raylay.services.security.control import AdminConfig, check_admin
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.transport_config import (
@@ -172,6 +173,7 @@ class InstanceConfig:
         client_transports: more transports for clients.
         authentication: the module that says who a client is; None: everybody is let in.
         entitlement: the module that says what he may do; None: everything.
+        admin: who may control the instance; None: whoever can call it.
         replication_terms, replication_transports: the same of those for other instances.
         announce_tls: how `announce_to` is dialled; None: without TLS.
         capacity: what waits for clients that do not read; None: the defaults.
@@ -227,6 +229,7 @@ class InstanceConfig:
     replication_authentication: ModuleConfig | None = None
     replication_entitlement: ModuleConfig | None = None
     authenticator: ModuleConfig | None = None
+    admin: AdminConfig | None = None
     fabric_key: str = ""
     front_log: bool = True
     lent_links: bool = True
@@ -259,6 +262,8 @@ class InstanceConfig:
             transport.check(self.name)
         if self.capacity is not None:
             self.capacity.check(self.name)
+        if self.admin is not None:
+            check_admin(*self.for_control(), self.name)
         self.policy.check()
         for action in self.journal_actions:
             action.check(f"{self.name}: journal action")
@@ -325,6 +330,15 @@ class InstanceConfig:
         )
         others = self.replication_transports
         return first, *(replace(each, host=each.host or self.replication_host) for each in others)
+
+    def for_control(self) -> tuple[ModuleConfig | None, ModuleConfig | None]:
+        """The modules that say who controls it, and what he may do: its `admin`'s, else those of
+        its clients. Nobody asks them where there is no `admin`."""
+        admin = self.admin or AdminConfig()
+        return (
+            admin.authentication or self.authentication,
+            admin.entitlement or self.entitlement,
+        )
 
     def authenticator_at(self, address: str) -> ModuleConfig | None:
         """What is said at a replication transport: as the destination does that dials it, else as
@@ -493,6 +507,7 @@ _NEW_WHERE_GIVEN = (
     "replication_authentication",
     "replication_entitlement",
     "authenticator",
+    "admin",
 )
 _PLAIN = asdict(ClientTransportConfig(FIRST_TRANSPORT))
 _NEW_OF_TRANSPORT = (
@@ -518,6 +533,7 @@ _NESTED: dict[str, type] = {
     "replication_authentication": ModuleConfig,
     "replication_entitlement": ModuleConfig,
     "authenticator": ModuleConfig,
+    "admin": AdminConfig,
 }
 _NESTED_LISTS: dict[str, type] = {
     "topics": TopicRule,

@@ -156,6 +156,9 @@ class Gate:
         if self._what is None:
             return LetIn(user, None)
         found = await self._what.permissions(user, asked.client_name, asked.address)
+        if asked.is_control:
+            # His path is looked at by who asks: a filter of a topic has no say in it.
+            return LetIn(found.user_name or user, None if found is EVERYTHING else found)
         if not (found.replication_logon if asked.is_replication else found.logon):
             kind = "replication-logon" if asked.is_replication else "logon"
             return Denied(f"{user or 'nobody in particular'} has no {kind} in his permissions")

@@ -38,6 +38,7 @@ from raylay.services.server.config import (
     QueueOwnerConfig,
     reachable,
 )
+from raylay.services.server.control import Control
 from raylay.services.server.data_directory import GENERATION_KEY
 from raylay.services.server.doorway import Doorway, connections_max
 from raylay.services.server.held_digest import HeldDigest
@@ -138,7 +139,7 @@ class InstanceServer:
         here = self.here = Surroundings(config, directory)
         controls: dict[str, LinkControl] = {}
         doorway, digest = Doorway(connections_max()), HeldDigest()
-        self.injections = Injections(here, controls)
+        self.control, self.injections = Control(here), Injections(here, controls)
         self.placements = placements = PlacementKeeper(here)
         self.reading = reading = JournalReading(here)
         self._maintenance = Maintenance(here, reading)
@@ -291,6 +292,7 @@ class InstanceServer:
         if bootstrap is not None:
             self._status.bootstrap = bootstrap
             self.upstreams.copies_from = bootstrap.config.sources
+        self.control.open()
         self.clients.pools.begin()
         await self._listening.begin()
         if config is not given:
@@ -537,6 +539,7 @@ class InstanceServer:
     async def reset_entitlement(self, user: str = "") -> int:
         """Ends the sessions of a user, or all that a module lets in, so that it is asked anew what
         they may do. How many."""
+        self.control.forget()
         return self.clients.reset_entitlement(user) + self.upstreams.reset_entitlement(user)
 
     async def switch_transport(self, name: str, *, on: bool) -> str:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from raylay.services.errors import FabricError, InstanceRetired, RaylayError
 from raylay.services.replication.placement import from_wire
+from raylay.services.security.control import Said
 from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.injected import await_release, is_held
@@ -177,46 +178,128 @@ class InstanceThread:
             # A start may take long, and tells how it goes.
             return asyncio.run_coroutine_threadsafe(ask(server), loop).result(CALL_TIMEOUT_S)
 
-    def downgrade(self, destination: str, force: bool = False) -> None:
-        """By hand."""
-        self._call(lambda server: server.downgrade(destination, force=force))
+    def authorize(self, call: str, said: Said | None, details: dict[str, Any]) -> None:
+        """Whether somebody may have something done to the instance that is done from outside: a
+        kill, a restart, a move. One that has no server cannot judge, and lets it be done.
 
-    def upgrade(self, destination: str) -> None:
-        """By hand."""
-        self._call(lambda server: server.upgrade(destination))
+        Raises:
+            ControlRefused: he may not.
+        """
+        server, loop = self._server, self._loop
+        if server is None or loop is None or loop.is_closed():
+            return
+        work = server.control.allow(call, said, **details)
+        try:
+            asked = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:
+            work.close()  # the loop ended meanwhile, and the instance with it
+            return
+        asked.result(CALL_TIMEOUT_S)
 
-    def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
+    def _controlled(
+        self,
+        call: str,
+        said: Said | None,
+        work: Callable[[InstanceServer], Coroutine[Any, Any, Result]],
+        **details: Any,
+    ) -> Result:
+        """Does what somebody may have done."""
+
+        async def judged(server: InstanceServer) -> Result:
+            await server.control.allow(call, said, **details)
+            return await work(server)
+
+        return self._call(judged)
+
+    def downgrade(self, destination: str, force: bool = False, said: Said | None = None) -> None:
+        """By hand."""
+        self._controlled(
+            "downgrade",
+            said,
+            lambda server: server.downgrade(destination, force=force),
+            destination=destination,
+        )
+
+    def upgrade(self, destination: str, said: Said | None = None) -> None:
+        """By hand."""
+        self._controlled(
+            "upgrade", said, lambda server: server.upgrade(destination), destination=destination
+        )
+
+    def inject(
+        self, kind: str, seconds: float, options: dict[str, Any], said: Said | None = None
+    ) -> None:
         """For a drill: breaks something for a while."""
-        self._call(lambda server: server.inject(kind, seconds, options))
+        self._controlled(
+            "drill", said, lambda server: server.inject(kind, seconds, options), kind=kind
+        )
 
-    def placed(self, told: list[list[Any]]) -> None:
+    def placed(self, told: list[list[Any]], said: Said | None = None) -> None:
         """Instances were moved: what a placement is, says replication/placement.py."""
-        self._call(lambda server: server.placements.learn(from_wire(told)))
+        placements = from_wire(told)
 
-    def admit(self, senders: Sequence[str], force: bool = False) -> None:
+        async def learn(server: InstanceServer) -> None:
+            for name in placements:
+                await server.control.allow("place", said, moved=name)
+            await server.placements.learn(placements)
+
+        self._call(learn)
+
+    def admit(self, senders: Sequence[str], force: bool = False, said: Said | None = None) -> None:
         """By hand: admits clients of an instance that waits for a peer."""
-        self._call(lambda server: server.admit(senders, force=force))
+        self._controlled("admit", said, lambda server: server.admit(senders, force=force))
 
-    def proxied(self, queue: str, on: bool) -> str:
+    def proxied(self, queue: str, on: bool, said: Said | None = None) -> str:
         """By hand: lets a queue take over what is of instances that are not reachable."""
-        return self._call(lambda server: server.proxied(queue, on=on))
+        call = "enable_proxied" if on else "disable_proxied"
+        return self._controlled(
+            call, said, lambda server: server.proxied(queue, on=on), queue=queue
+        )
 
-    def switch_transport(self, name: str, on: bool) -> str:
+    def switch_transport(self, name: str, on: bool, said: Said | None = None) -> str:
         """By hand: enables or disables a transport for clients."""
-        return self._call(lambda server: server.switch_transport(name, on=on))
+        call = "enable_transport" if on else "disable_transport"
+        return self._controlled(
+            call, said, lambda server: server.switch_transport(name, on=on), transport=name
+        )
 
-    def reset_entitlement(self, user: str) -> int:
+    def reset_entitlement(self, user: str, said: Said | None = None) -> int:
         """By hand: asks anew what a user, or everybody, may do. How many sessions ended."""
-        return self._call(lambda server: server.reset_entitlement(user))
+        return self._controlled(
+            "reset_entitlement", said, lambda server: server.reset_entitlement(user), of_user=user
+        )
 
     def maintenance(
-        self, action: str, before_txid: int | None = None, force: bool = False
+        self,
+        action: str,
+        before_txid: int | None = None,
+        force: bool = False,
+        said: Said | None = None,
     ) -> list[dict[str, Any]]:
         """`compress`, `archive` or `remove`."""
-        return self._call(lambda server: server.maintenance(action, before_txid, force=force))
+        return self._controlled(
+            action,
+            said,
+            lambda server: server.maintenance(action, before_txid, force=force),
+            segments="all" if before_txid is None else before_txid,
+        )
 
-    def stop(self, timeout_s: float = CALL_TIMEOUT_S) -> bool:
-        """Stops gracefully. Whether it has stopped in time."""
+    def stop(
+        self,
+        timeout_s: float = CALL_TIMEOUT_S,
+        said: Said | None = None,
+        call: str = "stop",
+        **details: Any,
+    ) -> bool:
+        """Stops gracefully. Whether it has stopped in time.
+
+        Args:
+            call: what it is stopped for: the path that is needed.
+
+        Raises:
+            ControlRefused: it may not be stopped for whoever said so.
+        """
+        self.authorize(call, said, details)
         self._stopping.set()
         try:
             self._call(lambda server: server.stop())

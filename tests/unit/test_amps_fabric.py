@@ -523,6 +523,11 @@ def authenticator(module: str, options: str = "") -> str:
 
 
 NOT_YET = [
+    (GROUP, GROUP + "<Admin><InetAddr>1</InetAddr><Entitlement><Module>amps-default-entitlement-"
+     "module</Module></Entitlement></Admin>", 3, "Admin does not run yet"),
+    (GROUP, GROUP + "<Admin><Authentication><Module>amps-default-entitlement-module</Module>"
+     "</Authentication></Admin>", 3, "Authentication with amps-default-entitlement-module"),
+    (GROUP, GROUP + "<Admin/>", 3, "Admin does not run yet"),
     (GROUP, GROUP + "<Admin><InetAddr>8085</InetAddr></Admin>", 3, "Admin does not run yet"),
     (GROUP, GROUP + OWN_MODULE + "<Authentication><Module>own</Module></Authentication>", 3,
      "Module own does not run yet"),
@@ -577,6 +582,29 @@ OTHERS = "<Authentication><Module>amps-implicit-authentication-module</Module></
 SAYS = authenticator(
     "amps-default-authenticator-module", "<User>a</User><PasswordFileName>/pw</PasswordFileName>"
 )
+
+
+def test_admin_says_who_may_control_the_instance() -> None:
+    implicit = "amps-implicit-authentication-module"
+    who = f"<Authentication><Module>{implicit}</Module></Authentication>"
+    what = "<Entitlement><Module>web</Module></Entitlement>"
+    for inside in (who, what, who + what):
+        text = FILE.replace(GROUP, f"{GUARDED}<Admin>{inside}</Admin>")
+        assert not [each for each in findings(document(text)) if each.refuses]
+        config = started(text)
+        assert config.admin is not None
+        found = config.for_control()
+        assert (found[0] and found[0].module) == (
+            implicit if who in inside else "amps-default-no-authentication-module"
+        )
+        # Nothing said: as the instance says.
+        retries = None if what in inside else "2"
+        assert found[1] is not None and found[1].options.get("RetryCount") == retries
+    assert started(FILE).admin is None
+    # Left out with the rest it would let everybody in.
+    text = FILE.replace(GROUP, f"{GROUP}<Admin><InetAddr>1</InetAddr>{who}</Admin>")
+    (instance,) = fabric_of([document(text)], ignore_unsupported=True).instances
+    assert instance.admin is not None
 
 
 def test_modules_hold_for_clients_and_links_and_each_transport_may_set_its_own() -> None:

@@ -177,7 +177,7 @@ class Applied(Fabric):
 
     def wait_connected(self, timeout_s: float = 0, *, only: Any = None) -> None: ...
 
-    def restart(self, name: str, timeout_s: float = 0, *, graceful: bool = False) -> None:
+    def _restart(self, name: str, timeout_s: float, **more: Any) -> None:
         self._do(f"restart {name}")
 
     def _do(self, what: str) -> None:

@@ -71,6 +71,13 @@ def test_what_a_file_says_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture
         "amy: {logon: true, topic: [{topic: orders, read: '/a = 1', select: -/pay},"
         " {topic: '.*', write: true}]}\n"
     )
+    with path.open("a") as file:
+        file.write("ann: {admin: [{topic: '/amps/.*/stop', read: true}]}\n")
+    show(path, "ann", ["/amps/administrator/instance/stop", "/amps/administrator/instance/kill"])
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "/amps/administrator/instance/stop: yes",
+        "/amps/administrator/instance/kill: no",
+    ]
     show(path, "amy", ["orders", "quotes"])
     assert capsys.readouterr().out.splitlines() == [
         "log on: yes",

@@ -24,6 +24,8 @@ from raylay.services.configuration.yaml_file import (
     parse,
 )
 from raylay.services.errors import ConfigurationError
+from raylay.services.security.control import AdminConfig
+from raylay.services.security.modules import ModuleConfig
 
 FILE = """\
 fabric: flights
@@ -90,6 +92,7 @@ instances:
     replication_authentication: certificates
     replication_entitlement: {module: http, options: {ResourceURI: "http://h/"}}
     authenticator: {module: exec, options: {Command: c}}
+    admin: {entitlement: amps-default-no-entitlement-module}
     capacity: {disk: 3GB}
     transports:
       - name: typed
@@ -134,6 +137,7 @@ entitlement: {module: permissions, options: {File: what}}
 replication_authentication: tokens
 replication_entitlement: permissions
 authenticator: amps-default-authenticator-module
+admin: {authentication: {module: passwords, options: {File: who}}, entitlement: permissions}
 capacity: {memory: 1GB, client_share: 60%}
 lent_links: false
 relocate_after: 10m
@@ -169,6 +173,12 @@ def test_every_key_of_a_file_comes_through() -> None:
     assert given is not None and given.config(Path("/f")).options == {"File": "/f/who"}
     assert settings.authentication is not None and settings.entitlement is not None
     assert settings.authentication.options == {"SecretFile": "/s", "Audience": "7"}
+    assert settings.admin is not None and settings.controlled() == ["A-1", "A-2", "B-1", "C"]
+    assert settings.admin.config(Path("/f")) == AdminConfig(
+        ModuleConfig("passwords", {"File": "/f/who"}), ModuleConfig("permissions")
+    )
+    own = settings.instance("C").admin
+    assert own is not None and own.authentication is None
     for name, modules in (
         ("replication_authentication", ("tokens", "certificates")),
         ("replication_entitlement", ("permissions", "http")),

@@ -45,6 +45,44 @@ def test_the_nearest_module_counts(tmp_path: Path) -> None:
     assert inside.entitlement is None, "that of the instance"
 
 
+CONTROLLED = """
+fabric: controlled
+authentication: {module: passwords, options: {File: who}}
+admin: {entitlement: {module: permissions, options: {File: control}}}
+instances:
+  a: {}
+  b: {admin: {authentication: {module: tokens, options: {SecretFile: s}}}}
+"""
+
+
+def test_the_nearest_admin_counts_whole(tmp_path: Path) -> None:
+    settings = parse(CONTROLLED)
+    record = record_of(settings, tmp_path)
+    a, b = (instance_config(settings, record, each) for each in settings.instances)
+    hashes = ModuleConfig("passwords", {"File": str(tmp_path / "who")})
+    permissions = ModuleConfig("permissions", {"File": str(tmp_path / "control")})
+    assert a.for_control() == (hashes, permissions)
+    assert b.for_control() == (ModuleConfig("tokens", {"SecretFile": str(tmp_path / "s")}), None)
+    assert InstanceConfig.from_json(a.to_json()) == a
+    builder = FabricBuilder("f", admin={"authentication": "passwords"}).instance("a")
+    assert builder.settings().controlled() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("admin", "why"),
+    [
+        ("admin:", "admin names no module, and the instance has none"),
+        ("admin: {authentication: certificates}", "admin cannot use the module certificates"),
+    ],
+)
+def test_an_admin_that_keeps_nobody_out_or_everybody_is_refused(
+    admin: str, why: str, tmp_path: Path
+) -> None:
+    settings = parse(f"fabric: f\ninstances: {{a: {{}}}}\n{admin}\n")
+    with pytest.raises(ConfigurationError, match=f"a: {why}"):
+        instance_config(settings, record_of(settings, tmp_path), settings.instances[0])
+
+
 LINKS = """
 fabric: linked
 replication_authentication: {module: passwords, options: {File: who}}

@@ -35,3 +35,14 @@ def test_the_permissions_are_ones() -> None:
 @pytest.mark.parametrize("modules", [authentication._BUILT_IN, entitlement._BUILT_IN])
 def test_every_module_is_named(modules: dict[str, object]) -> None:
     assert [name for name in modules if f"| `{name}` |" not in PAGE] == []
+
+
+def test_the_operators_are_some() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (fabric,) = (each for each in blocks if each.startswith("fabric: controlled"))
+    assert parse(fabric).controlled() == ["here-1", "here-2"]
+    (users,) = (yaml.safe_load(each) for each in blocks if "night-script" in each)
+    amy, script = (read_permissions(users[user], user) for user in ("amy", "night-script"))
+    for path, may in (("instance/stop", False), ("replication/B/upgrade", True)):
+        assert amy.controls(f"/amps/administrator/{path}")
+        assert script.controls(f"/amps/administrator/{path}") is may

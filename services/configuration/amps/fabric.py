@@ -25,6 +25,7 @@ from raylay.services.configuration.amps.model import (
     TransactionLog,
 )
 from raylay.services.configuration.amps.modules import (
+    admin_modules,
     authenticator_settings,
     instance_modules,
     own_authenticator,
@@ -215,7 +216,7 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     options["transports"] = tuple(
         _transport(each, config) for each in clients[1:] if runs_for_clients(each)
     )
-    options |= instance_modules(config)
+    options |= instance_modules(config) | admin_modules(config)
     options["authenticator"] = own_authenticator(config)
     limits = _capacity(config)
     if limits:

@@ -83,6 +83,9 @@ def uses(config: AmpsConfig) -> Iterable[tuple[str, ModuleUse]]:
     """The elements that name modules which may run, by their kind."""
     who = [config.authentication, *(each.authentication for each in config.transports.transports)]
     what = [config.entitlement, *(each.entitlement for each in config.transports.transports)]
+    if config.admin is not None:
+        who.append(config.admin.authentication)
+        what.append(config.admin.entitlement)
     for kind, found in (("Authentication", who), ("Entitlement", what)):
         yield from ((kind, use) for use in found if use is not None)
     outgoing = [each for to in config.destinations() for each in to.transports]
@@ -101,6 +104,20 @@ def instance_modules(config: AmpsConfig) -> dict[str, Any]:
         "entitlement": what,
         "replication_authentication": who,
         "replication_entitlement": what,
+    }
+
+
+def admin_modules(config: AmpsConfig) -> dict[str, Any]:
+    """Who may control an instance, where its Admin says so; what it leaves out is as of the
+    instance."""
+    admin = config.admin
+    if admin is None or (admin.authentication is None and admin.entitlement is None):
+        return {}
+    return {
+        "admin": {
+            "authentication": module_settings("Authentication", admin.authentication, config),
+            "entitlement": module_settings("Entitlement", admin.entitlement, config),
+        }
     }
 
 

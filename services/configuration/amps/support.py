@@ -165,6 +165,7 @@ _MODULES = frozenset(
         *("Authentication", "Entitlement"),
         *(f"{_INCOMING}/Authentication", f"{_INCOMING}/Entitlement"),
         *(f"{_OUTGOING}/Authenticator", "Bootstrap/Transport/Authenticator"),
+        *("Admin/Authentication", "Admin/Entitlement"),
     )
 )
 """Elements that name a module, which runs where there is one of ours or an installed one."""
@@ -316,6 +317,13 @@ def _protocol(value: str, path: Path) -> str:
     return "" if value in ("amps", "json") else f"Protocol {value} does not run yet"
 
 
+def _admin(item: Any, path: Path) -> str:
+    # Who may control the instance runs; the interface over HTTP does not.
+    given = item.model_fields_set - set(Stanza.model_fields)
+    runs = given and given <= {"authentication", "entitlement"}
+    return "" if runs else "Admin does not run yet"
+
+
 def _log_target(item: Any, path: Path) -> str:
     if item.protocol not in ("stdout", "stderr", "file"):
         return f"logging to {item.protocol} does not run yet"
@@ -334,6 +342,7 @@ _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
     f"{_INCOMING}/Protocol": _protocol,
     f"{_OUTGOING}/Type": _transport_type,
     "Bootstrap/Transport/Type": _transport_type,
+    "Admin": _admin,
     "Logging/Target": _log_target,
     "MessageTypes/MessageType": lambda item, path: unsupported(item),
 }

@@ -1,0 +1,142 @@
+"""Who may control an instance: each call that changes something has a path, and the `admin` list
+of a permissions document says who may have it.
+
+    {"admin": [{"topic": "/amps/administrator/replication/.*", "read": true}]}
+
+Paths are those of the documented administrator's interface, where it has the action; the others
+stand beside them. As documented, an action needs `read` of its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.security.permissions import Permissions
+
+TRANSPORT = "amps-admin"
+"""By which modules are told that somebody wants to control the instance: there is no port."""
+ROOT = "/amps/administrator/"
+PATHS: Mapping[str, str] = {
+    "downgrade": "replication/{destination}/downgrade",
+    "upgrade": "replication/{destination}/upgrade",
+    "kill_link": "replication/{destination}/kill",
+    "enable_proxied": "queues/{queue}/enable_proxied_transfer",
+    "disable_proxied": "queues/{queue}/disable_proxied_transfer",
+    "enable_transport": "transports/{transport}/enable",
+    "disable_transport": "transports/{transport}/disable",
+    "reset_entitlement": "authorization/entitlement/reset",
+    "compress": "transaction_log/journals/{segments}/compress",
+    "archive": "transaction_log/journals/{segments}/archive",
+    "remove": "transaction_log/journals/{segments}/remove",
+    "admit": "instance/admit",
+    "stop": "instance/stop",
+    "restart": "instance/restart",
+    "kill": "instance/kill",
+    "apply": "instance/apply",
+    "drill": "instance/drill",
+    "place": "placements/{moved}/move",
+    "note_reunion": "placements/{moved}/note_reunion",
+    "forget": "placements/{moved}/forget",
+}
+"""What can be asked of an instance, and its path below `ROOT`."""
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
+NAME_SHOWN_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class AdminConfig:
+    """Who may control an instance.
+
+    Attributes:
+        authentication: says who somebody is; None: as the instance's clients.
+        entitlement: says what he may do; None: as of the instance's clients.
+    """
+
+    authentication: ModuleConfig | None = None
+    entitlement: ModuleConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Who somebody says he is that controls an instance.
+
+    Attributes:
+        user_id: empty: he does not say.
+        password: or token; never shown.
+        fabric_key: of the process that started the fabric and ends it: no user's doing; never
+            shown.
+    """
+
+    user_id: str = ""
+    password: str = field(default="", repr=False)
+    fabric_key: str = field(default="", repr=False)
+
+
+NOBODY = Said()
+
+
+def path_of(call: str, details: Mapping[str, Any]) -> str:
+    """The path of a call. Names in it are percent-encoded, so that none looks like two steps.
+
+    Args:
+        call: of `PATHS`.
+        details: the names that its path has.
+
+    Raises:
+        ConfigurationError: there is no such call, or a name is missing.
+    """
+    try:
+        path = PATHS[call].format_map({key: _step(each) for key, each in details.items()})
+    except KeyError as error:
+        raise ConfigurationError(
+            f"{call[:NAME_SHOWN_MAX]!r} is no call that controls an instance, or it lacks {error}"
+        ) from None
+    return ROOT + path
+
+
+def _step(name: object) -> str:
+    data = str(name).encode("utf-8", "surrogatepass")
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
+
+
+def check_admin(who: ModuleConfig | None, what: ModuleConfig | None, where: str) -> None:
+    """Raises ConfigurationError where the modules of an `admin` keep nobody out, or everybody."""
+    if who is None and what is None:
+        raise ConfigurationError(
+            f"{where}: admin names no module, and the instance has none: give `authentication`, "
+            "`entitlement`, or both"
+        )
+    if who is not None and who.module == "certificates":
+        raise ConfigurationError(
+            f"{where}: admin cannot use the module certificates: control calls bring none; give "
+            "it an `authentication` of its own, passwords or tokens"
+        )
+
+
+def refusal(permissions: Permissions | None, user: str, path: str, instance: str) -> str:
+    """Why a user may not have a path; empty: he may.
+
+    Args:
+        permissions: None: everything is allowed.
+    """
+    if permissions is None or permissions.controls(path):
+        return ""
+    who = user[:NAME_SHOWN_MAX] or "nobody in particular"
+    return (
+        f"{instance} refuses: {who} may not have {path}; nothing was changed. Allow it in `admin` "
+        f'of his permissions ({{topic: "{path}", read: true}}), or come as somebody who may'
+    )
+
+
+def not_let_in(user: str, path: str, instance: str) -> str:
+    """What somebody is told who is not who he says."""
+    who = user[:NAME_SHOWN_MAX] or "nobody in particular"
+    return (
+        f"{instance} refuses {path} to {who}: it does not let him in; nothing was changed. Say who "
+        "you are by RAYLAY_USER, and RAYLAY_PASSWORD_FILE or RAYLAY_PASSWORD (in Python "
+        "`fabric.act_as`); the instance's event `logon_denied` says what was wrong"
+    )

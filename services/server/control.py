@@ -1,0 +1,123 @@
+"""Who may control this instance: each call that changes something is judged here, and told as an
+event. Without `admin` in the configuration everybody may who can call the instance at all.
+"""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+from typing import Any
+
+from raylay.services.errors import ControlRefused
+from raylay.services.protocol.link_credentials import PASSWORD_BYTES_MAX, USER_BYTES_MAX
+from raylay.services.security.control import (
+    NOBODY,
+    TRANSPORT,
+    Said,
+    not_let_in,
+    path_of,
+    refusal,
+)
+from raylay.services.security.credentials import Challenge, Credentials, Denied
+from raylay.services.server.gate import BUSY, Gate, gate_of
+from raylay.services.server.surroundings import Surroundings
+
+SHOWN_MAX = 200
+DRILL_KEPT_S = 30.0
+DRILLS_KEPT_MAX = 64
+
+
+class Control:
+    """See the file's docstring. Owner: the instance's event loop. The modules are asked at each
+    call, but for a drill's, which renews what it breaks every second: that is kept for a while."""
+
+    def __init__(self, here: Surroundings) -> None:
+        self._here = here
+        self._gate: Gate | None = None
+        self._drilling: dict[tuple[Said, str], float] = {}
+        """Until when somebody may break this for a drill, by the loop's clock."""
+
+    def open(self) -> None:
+        """Makes the modules, so that a start says what is wrong with them.
+
+        Raises:
+            ConfigurationError: one cannot be used.
+        """
+        config = self._here.config
+        if config.admin is None or self._gate is not None:
+            return
+        self._gate = gate_of(self._here, *config.for_control(), TRANSPORT)
+
+    async def allow(self, call: str, said: Said | None, **details: Any) -> None:
+        """Returns where somebody may have this done, and says so in an event.
+
+        Args:
+            call: of `PATHS`.
+            said: who he says he is; None: he does not.
+            details: the names in its path, and what else the event is to say.
+
+        Raises:
+            ControlRefused: he may not, or it cannot be judged.
+            ConfigurationError: there is no such call, or a module cannot be used.
+        """
+        here = self._here
+        if here.config.admin is None:
+            return
+        self.open()
+        path = path_of(call, details)
+        said = said or NOBODY
+        drills = said, str(details.get("kind", ""))
+        if call == "drill" and self._drilling.get(drills, 0.0) > here.loop.time():
+            return
+        if call == "stop" and self._is_own(said):
+            user, why = "the fabric", ""
+        else:
+            user, why = await self._judged(said, path)
+        told = {key: str(each)[:SHOWN_MAX] for key, each in details.items()}
+        here.report(
+            "control_refused" if why else "control",
+            user=user[:SHOWN_MAX],
+            path=path[:SHOWN_MAX],
+            **told,
+        )
+        if why:
+            raise ControlRefused(why)
+        if call == "drill":
+            if len(self._drilling) >= DRILLS_KEPT_MAX:
+                self._drilling.clear()
+            self._drilling[drills] = here.loop.time() + DRILL_KEPT_S
+
+    def forget(self) -> None:
+        """From now on a drill is judged anew, too."""
+        self._drilling.clear()
+
+    def _is_own(self, said: Said) -> bool:
+        """Whether it is the process that the fabric ends with."""
+        key = self._here.config.fabric_key
+        return bool(key) and compare_digest(said.fabric_key.encode(), key.encode())
+
+    async def _judged(self, said: Said, path: str) -> tuple[str, str]:
+        """By whom he is known, and why he may not have it; empty: he may."""
+        name, gate = self._here.config.name, self._gate
+        if gate is None:
+            return said.user_id, ""
+        if _bytes(said.user_id) > USER_BYTES_MAX or _bytes(said.password) > PASSWORD_BYTES_MAX:
+            return said.user_id, (
+                f"{name} refuses {path}: a user id has up to {USER_BYTES_MAX} bytes and a password "
+                f"or token up to {PASSWORD_BYTES_MAX}; nothing was changed"
+            )
+        found = await gate.ask(
+            Credentials("", said.user_id, said.password, transport=TRANSPORT, is_control=True)
+        )
+        if isinstance(found, Denied):
+            busy = f"{name} refuses {path}: {BUSY[1]}; nothing was changed"
+            return said.user_id, busy if found.is_busy else not_let_in(said.user_id, path, name)
+        if isinstance(found, Challenge):
+            return said.user_id, (
+                f"{name} refuses {path}: its module answers by a challenge, which control calls "
+                "cannot meet; nothing was changed. Give `admin` an authentication of its own"
+            )
+        return found.user, refusal(found.permissions, found.user, path, name)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
