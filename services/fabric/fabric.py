@@ -321,11 +321,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             if handle is None:
                 continue
             ended.append((str(state.get("node") or ""), int(state.get("pid") or 0)))
-            said = self._said_to(instance.name)
-            if self._owns:
-                # It ends with this process, whoever ends that.
-                said = Said(fabric_key=self._record.key) if said is not None else None
-            asked.append(self._stop(handle, said, "stop"))
+            asked.append(self._stop(handle, self._said_at_the_end(instance.name), "stop"))
         if asked:
             ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
         for instance in settings.instances:
@@ -338,6 +334,13 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         if not silent:
             forget_record(self.name)
         self._finish()
+
+    def _said_at_the_end(self, name: str) -> Said | None:
+        """Who stops an instance: of a fabric that ends with this process nobody in particular,
+        whoever ends that."""
+        if not self._owns:
+            return self._said_to(name)
+        return Said(fabric_key=self._known()[1].key) if self._asks_for(name) else None
 
     def __enter__(self) -> Self:
         return self

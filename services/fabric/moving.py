@@ -75,7 +75,7 @@ class Moving(Instances):
         if refused:
             raise FabricError(refused)
         # It too, where it lives: it is ended then.
-        self.authorize([each.name for each in settings.instances], "place", moved=name)
+        self._authorize_all("place", name)
         place = relocation.choose(settings, record.nodes, living_nodes(), name, to or {})
         risk = relocation.risk(settings, name, bool(alive))
         mine = next(status for status in statuses if status["name"] == name)
@@ -141,10 +141,10 @@ class Moving(Instances):
             whether the fabric's record has such a directory.
 
         Raises:
-            FabricError: the record cannot be written now, and why, or the instance refuses.
+            FabricError: the record cannot be written now, and why, or an instance refuses.
         """
         self._refresh()
-        self.authorize([name], "note_reunion", moved=name)
+        self._authorize_all("note_reunion", name)
         record = self._known()[1]
         found = [e for e in record.left_over if (e.name, e.generation) == (name, generation)]
         for each in found:
@@ -158,7 +158,7 @@ class Moving(Instances):
 
         Raises:
             FabricError: it is still there, the fabric knows of none, its record cannot be written
-                now, or the instance that it was refuses.
+                now, or an instance refuses.
         """
         self._refresh()
         record = self._known()[1]
@@ -167,7 +167,7 @@ class Moving(Instances):
             if each.directory == directory:
                 if Path(directory).exists():
                     raise FabricError(f"{directory} is still there: archive or remove it first")
-                self.authorize([each.name], "forget", moved=each.name)
+                self._authorize_all("forget", each.name)
                 each.forgotten = True
                 self._keep(record)
                 return each
@@ -175,6 +175,10 @@ class Moving(Instances):
             f"fabric {self.name} has no left-over directory {directory} in its record; it has "
             f"{', '.join(each.directory for each in known) or 'none'}"
         )
+
+    def _authorize_all(self, call: str, moved: str) -> None:
+        """Asks every instance about a placement: what is known of it is of the whole fabric."""
+        self.authorize([each.name for each in self.declared.instances], call, moved=moved)
 
     def _end_for_good(self, name: str, timeout_s: float) -> None:
         handle = self._handle(name)

@@ -111,6 +111,7 @@ def test_instances_refuse_what_their_operators_do_not_ask_for(
         done = amy.apply(declare(tmp_path, "more"))
         assert done.restarted == NAMES
         assert told(owner, "control_refused") == [], "they are new processes"
+        assert SECRET not in json.dumps(ray.timeline(), default=str)
         nothing_has_it(tmp_path / "data")
         nothing_has_it(Path(ray._private.worker._global_node.get_session_dir_path()))
         eve.leave()

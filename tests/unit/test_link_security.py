@@ -544,3 +544,46 @@ def test_who_is_let_in_still_has_to_prove_what_it_says_of_others(place: Place) -
         peer.writer.close()
 
     place.run(visit)
+
+
+@pytest.mark.parametrize("first", ["announces", "logon"])
+def test_who_may_not_replicate_says_nothing_that_counts_of_others(first: str, place: Place) -> None:
+    """His password is right, and he has the fabric's key: he is not entitled to a link."""
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        before = facts(b)
+        peer = await Peer.at(b)
+        said = logon("clients", SECRET, announces=first == "announces")
+        peer.writer.write(link_logon(said))
+        answers = await peer.said()
+        assert [(each["c"], each["reason"]) for each in answers] == [("refused", "auth")]
+        assert facts(b) == before and not b.placements.known()
+
+    place.run(visit)
+
+
+@pytest.mark.parametrize("first", ["announces", "logon"])
+def test_who_may_replicate_without_the_fabrics_key_says_nothing_that_counts_of_others(
+    first: str, place: Place
+) -> None:
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        before = facts(b)
+        said = logon("links", SECRET, announces=first == "announces", placements={})
+        if first == "announces":
+            said.placements = MOVED
+        said.proof = b""
+        peer = await Peer.at(b)
+        peer.writer.write(link_logon(said))
+        if first == "announces":
+            assert (await peer.until("refused"))["reason"] == "unproven"
+        else:
+            await peer.until("accepted")
+            peer.writer.write(placed(MOVED))
+        await told(b, "placements_unproven")
+        # Retired and moved are what it says, of B itself as of A.
+        assert facts(b)[2:4] == before[2:4] and not b.placements.known()
+        peer.writer.close()
+
+    place.run(visit)

@@ -14,6 +14,7 @@ import pytest
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.controlling import JUDGED
+from raylay.services.fabric.record import LeftOver
 from raylay.services.security.control import (
     PATHS,
     Said,
@@ -163,7 +164,12 @@ ASKED: dict[str, tuple[Callable[[Fabric], Any], str, set[str]]] = {
     "note_reunion": (
         lambda fabric: fabric.note_reunion("A-1", 1, reunited=True, lacking=0),
         "note_reunion",
-        {"A-1"},
+        {"A-1", "A-2"},
+    ),
+    "forget_left_over": (
+        lambda fabric: fabric.forget_left_over("/gone/A-9"),
+        "forget",
+        {"A-1", "A-2"},
     ),
 }
 """What is asked for before something is done from outside, and where."""
@@ -179,7 +185,6 @@ AT_THE_INSTANCE: dict[str, Callable[[Fabric], Any]] = {
 }
 """Calls of a method of the instance that judges them."""
 ELSEWHERE = {
-    "forget_left_over": "asks by the name of the directory's instance: tests/cluster",
     "relocate_due": "relocates",
     "start": "nothing runs that could be asked: who starts has the files",
     "on_node_of": "runs a function of the driver's for drills, which ask before the first fault",
@@ -220,6 +225,8 @@ class Refused(Fabric):
 
         fabric = cls.of(declared([".*"]).settings())
         fabric._record = record_of(fabric.declared, place)
+        # One that was moved away, and is not of the fabric any more.
+        fabric._record.left_over.append(LeftOver("A-9", 0, "h", {}, "/gone/A-9", "h:1", 0))
         return fabric
 
     def authorize(self, names: Any, call: str, **details: Any) -> None:
@@ -317,3 +324,13 @@ def test_where_no_instance_asks_nothing_is_said(
     assert fabric._said_to("A-1") is None
     with pytest.raises(ConfigurationError, match=r"control A-2: RAYLAY_PASSWORD_FILE"):
         fabric._said_to("A-2")
+
+
+def test_the_process_that_a_fabric_ends_with_says_no_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYLAY_PASSWORD_FILE", str(tmp_path / "none"))
+    fabric = Refused.running(tmp_path)
+    fabric._owns = True
+    key = fabric._known()[1].key
+    assert fabric._said_at_the_end("A-1") == Said(fabric_key=key) and key
