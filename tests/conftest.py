@@ -20,11 +20,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long groups first, so that none is begun last."""
-    items.sort(key=lambda item: _folder(item) not in TOGETHER)
+    """Long groups first, so that none is begun last, then what has a limit of its own, as it may
+    take longer than the rest: else one process ends with it while the others have nothing."""
+    items.sort(key=lambda item: (_folder(item) not in TOGETHER, -_limit_s(item)))
     for item in items:
         if _folder(item) in TOGETHER:
             item.add_marker(pytest.mark.xdist_group(_folder(item)))
+
+
+def _limit_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker and marker.args else 0.0
 
 
 def _folder(item: pytest.Item) -> str:
