@@ -18,9 +18,11 @@ from typing import Any
 
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
-from raylay.services.server.subprocess_link import start_link_process
+from raylay.services.server.subprocess_link import start_buffer_process, start_link_process
 
 LOOK_S = 0.001
+LONG_MS = 5.0
+"""Of processor time: a turn that is counted."""
 
 
 class Turns:
@@ -38,6 +40,7 @@ class Turns:
     def forget(self) -> None:
         """Begins anew."""
         self.longest_ms = self.longest_processor_ms = 0.0
+        self.long = 0
         self._at_s, self._processor_s = time.perf_counter(), time.thread_time()
 
     def _look(self) -> None:
@@ -45,6 +48,7 @@ class Turns:
         self.longest_ms = max(self.longest_ms, (at_s - self._at_s - LOOK_S) * 1000)
         used_ms = (processor_s - self._processor_s) * 1000
         self.longest_processor_ms = max(self.longest_processor_ms, used_ms)
+        self.long += used_ms > LONG_MS
         self._at_s, self._processor_s = at_s, processor_s
         self._loop.call_later(LOOK_S, self._look)
 
@@ -52,7 +56,9 @@ class Turns:
 async def serve(directory: Path, configuration: Path) -> None:
     """Serves until standard input ends."""
     config = pickle.loads(configuration.read_bytes())
-    server = InstanceServer(config, directory, start_link_process)
+    server = InstanceServer(
+        config, directory, start_link_process, buffer_factory=start_buffer_process
+    )
     started_s = time.perf_counter()
     await server.start()
     keep_what_is_there()
@@ -64,6 +70,8 @@ async def serve(directory: Path, configuration: Path) -> None:
             "start_s": start_s,
             "turn_ms": turns.longest_ms,
             "turn_processor_ms": turns.longest_processor_ms,
+            "long_turns": turns.long,
+            "processor_s": time.process_time(),
             "status": server.status(),
         }
         print(json.dumps(found), flush=True)

@@ -35,6 +35,8 @@ from queues import LOCAL, OF_REDIS, PACED, REDIS, SHARED, queue_local, queue_mem
 from queues import MEMORY as QUEUE_MEMORY
 from regions import NAMES as REGIONS
 from regions import regions
+from slow_beside import NAMES as SLOW_BESIDE
+from slow_beside import slow_beside
 from slow_clients import OFFLINE, offline_store
 from throughput import (
     pair_persisted_1KiB_1pub,
@@ -78,6 +80,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (("single_persisted_128B_1pub",), single_persisted_128B_1pub, ""),
     (("fanout_10_deliveries",), fanout_10_deliveries, ""),
     (OFFLINE, offline_store, ""),
+    (SLOW_BESIDE, slow_beside, ""),
     (REPLAYS, replay, "single"),
     (
         ("publish_checks_throughput", "publish_checks_window1", "publish_checks_processor"),

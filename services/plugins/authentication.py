@@ -135,6 +135,9 @@ class PasswordAuthentication:
                     return Denied(str(error))
             known = self._hashes.get(asked.user_id)
             async with self._turns:
+                if not asked.still_waits():
+                    # Who connects and goes at once costs the others no hash each time.
+                    return Denied("its connection ended before its password was looked at")
                 fits = await asyncio.to_thread(self._fits, known or self._nobody, asked.password)
         finally:
             self._waiting -= 1

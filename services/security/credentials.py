@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ class Credentials:
         round: logons of this connection before it, which were challenged.
         is_replication: it is a link of another instance.
         is_control: he wants to control the instance, which needs no logon in his permissions.
+        still_waits: whether its connection is there; one that has ended needs no answer.
     """
 
     client_name: str
@@ -46,6 +48,7 @@ class Credentials:
     round: int = 0
     is_replication: bool = False
     is_control: bool = False
+    still_waits: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
 
 
 class Accepted(NamedTuple):

@@ -89,6 +89,7 @@ class ClientLogon:
                 connection.came_by.name,
                 verified(connection.peer_certificate),
                 round=self._round,
+                still_waits=lambda: connection.is_open,
             )
         )
         self._is_asking = False

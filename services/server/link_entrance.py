@@ -78,6 +78,7 @@ class LinkEntrance:
                 verified(connection.peer_certificate),
                 round=self._round,
                 is_replication=True,
+                still_waits=lambda: connection.is_open,
             )
         )
         self.is_asking = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -142,3 +144,71 @@ def test_a_killed_buffer_costs_the_slow_their_connection_and_a_bookmark_goes_on_
     publisher = stream.publisher.answer["publisher"]
     subscribe(again, bm=f"{publisher}|{len(had)}|" if had else "0")
     assert numbers(again, count + 10 - len(had)) == list(range(len(had) + 1, count + 11))
+
+
+OTHERS = 100
+TOGETHER = 500
+"""Messages of a batch, of 200 bytes."""
+SMALL_LIMITS = CapacityConfig(memory_bytes_max=2 * MIB, client_share=1.0)
+
+
+class Others:
+    """Those who read all that comes, at once."""
+
+    def __init__(self, server: Server) -> None:
+        self._readers = selectors.DefaultSelector()
+        for number in range(OTHERS):
+            client = Client(server.address, f"other-{number}")
+            subscribe(client)
+            self._readers.register(client.socket, selectors.EVENT_READ, client)
+        self._had: dict[Client, int] = {}
+
+    def read(self, count: int) -> None:
+        """Until each of them has had so many messages."""
+        had = self._had
+        while len(had) < OTHERS or min(had.values()) < count:
+            found = self._readers.select(DEADLINE_S)
+            assert found, "they wait for somebody"
+            for key, _ in found:
+                client: Client = key.data
+                for frame in client.reader.feed(client.socket.recv(1 << 18)):
+                    assert frame.header["c"] == "p"
+                    had[client] = had.get(client, 0) + frame.header["n"]
+
+
+@pytest.mark.slow
+def test_one_that_reads_a_byte_now_and_then_among_100_others(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """They have each batch before the next one is published; nothing of its is lost, and the
+    instance holds no more than the limit says."""
+    server = single(servers, tmp_path, capacity=SMALL_LIMITS)
+    publisher, slow, others = (
+        Client(server.address, "publisher"),
+        Client(server.address, "slow"),
+        (Others(server)),
+    )
+    slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    subscribe(slow)
+    builder = RecordBuilder(publisher.answer["publisher"], "orders", "json")
+    file = server.directory / "offline" / "clients.lmdb"
+    count = batches_behind = before_bytes = 0
+    # So many would all have room in memory while the buffer's process starts.
+    while batches_behind < 15:
+        first, count = count + 1, count + TOGETHER
+        payload = b"".join(
+            builder.build(number, f"{number:08}".encode() + bytes(140), 1)
+            for number in range(first, count + 1)
+        )
+        publisher.send({"c": "pb", "n": TOGETHER}, payload)
+        publisher.persisted(count)
+        others.read(count)
+        slow.frames += slow.reader.feed(slow.socket.recv(1))
+        before_bytes = before_bytes or memory_of(server)
+        batches_behind += "client_offline" in server.log
+    until(lambda: file.exists() and file.stat().st_size > MIB)
+    grown = memory_of(server) - before_bytes
+    assert grown < SMALL_LIMITS.memory_bytes_max * 2 + 16 * MIB, grown
+    assert numbers(slow, count) == list(range(1, count + 1))
+    server.wait_for("client_online")
+    assert server.events("limit=") == 0, "no limit was said to be passed"

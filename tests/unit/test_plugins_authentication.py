@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,38 @@ def test_a_flood_of_logons_takes_no_more_than_its_turns(
     answers = [denied(each) for each in asyncio.run(flood())]
     assert most[0] == modules.HASHES_AT_ONCE
     assert sum("wait for their password" in each for each in answers) == 12
+
+
+def test_of_who_is_gone_nothing_is_computed(
+    passwords: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for what had begun."""
+    may_end, begun = threading.Event(), []
+
+    def waits(self: Any, kept: str, password: str) -> bool:
+        begun.append(password)
+        return may_end.wait(20)
+
+    monkeypatch.setattr(modules.PasswordAuthentication, "_fits", waits)
+
+    async def flood() -> list[Answer]:
+        made, here = authentication(ModuleConfig("passwords", {"File": str(passwords)}), "h"), True
+        asking = [
+            asyncio.create_task(
+                made.authenticate(Credentials("c", "bob", f"x{number}", still_waits=lambda: here))
+            )
+            for number in range(20)
+        ]
+        while len(begun) < modules.HASHES_AT_ONCE:
+            await asyncio.sleep(0)
+        here = False
+        may_end.set()
+        return await asyncio.gather(*asking)
+
+    answers = asyncio.run(flood())
+    assert len(begun) == modules.HASHES_AT_ONCE
+    assert sum(isinstance(each, Accepted) for each in answers) == modules.HASHES_AT_ONCE
+    assert all("connection ended" in each.why for each in answers if isinstance(each, Denied))
 
 
 # -- tokens --------------------------------------------------------------------------------------

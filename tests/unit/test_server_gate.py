@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,7 +26,11 @@ from raylay.services.security.credentials import Accepted, Answer, Challenge, Cr
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import read_permissions
 from raylay.services.server import gate
-from raylay.services.server.config import ClientTransportConfig, InstanceConfig
+from raylay.services.server.config import (
+    ClientTransportConfig,
+    InstanceConfig,
+    split_address,
+)
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.queue_clients import QueueClients
 from raylay.services.sow.definition import SowTopicDefinition
@@ -113,6 +118,39 @@ def test_who_is_not_known_is_told_no_more_than_that(tmp_path: Path) -> None:
         async with logged_on(server, "bob"):
             pass
 
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
+
+
+def test_no_password_is_computed_for_who_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for those that had begun."""
+    may_end, begun = threading.Event(), []
+
+    def waits(self: Any, kept: str, password: str) -> bool:
+        begun.append(password)
+        return may_end.wait(DEADLINE_S)
+
+    async def visit(server: InstanceServer) -> None:
+        address, connected = split_address(server.here.client_address), server.clients.connected
+        gone = []
+        for number in range(6):
+            _, writer = await asyncio.open_connection(*address)
+            logon = {"c": "logon", "v": 1, "client_name": f"c{number}", "cid": "1"}
+            writer.write(encode_frame(logon | {"user_id": "bob", "pw": f"x{number}"}))
+            gone.append(writer)
+        while len(begun) < modules.HASHES_AT_ONCE or server.here.tasks_running < len(gone):
+            await asyncio.sleep(0)
+        for writer in gone:
+            writer.close()
+        while connected:
+            await asyncio.sleep(0)
+        may_end.set()
+        while server.here.tasks_running:
+            await asyncio.sleep(0)
+        assert len(begun) == modules.HASHES_AT_ONCE
+
+    monkeypatch.setattr(modules.PasswordAuthentication, "_fits", waits)
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
