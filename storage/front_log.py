@@ -141,7 +141,10 @@ class FrontLog:
             try:
                 front = Front(self._directory, self._generation)
                 self._opened.append(front)
-                end.moved(self._last_txid)
+                with self._lock:
+                    # Readers follow without a gap: who stores more from now on tells them.
+                    end.moved(self._last_txid)
+                    self._end = end
             except BaseException:
                 end.close()
                 raise
@@ -149,7 +152,6 @@ class FrontLog:
             # Without it each commit goes to the store: slower, and as safe.
             self.error = error
             return
-        self._end = end
         self._front = front
         self.error = None
 

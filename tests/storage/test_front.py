@@ -357,6 +357,33 @@ def test_what_is_in_front_has_its_room_in_the_store(
     journal.close()
 
 
+def test_a_commit_to_the_store_while_the_front_opens_hides_none_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance takes commits to the store before its front is open, on another thread."""
+    log = FrontLog(tmp_path, wanted=True)
+    moved = front_log.FrontEnd.moved
+    stored = threading.Thread(target=log.moved, args=((), 6))
+
+    def moved_meanwhile(end: front_log.FrontEnd, upto_txid: int) -> None:
+        moved(end, upto_txid)
+        if not stored.ident:
+            stored.start()
+            stored.join(0.05)  # The whole of it, or until it waits for what opens the front.
+
+    monkeypatch.setattr(front_log.FrontEnd, "moved", moved_meanwhile)
+    log.open()
+    stored.join()
+    run = a_run(7, range(7, 12))
+    block = run.encode()
+    assert log.take([run], [len(block)], block)
+    reader = FrontReader(tmp_path)
+    assert reader.last_txid(6) == run.last_txid
+    assert reader.blocks(7, 1 << 20, lambda: 6) == [(7, block)]
+    reader.close()
+    log.close()
+
+
 @pytest.mark.parametrize(("much", "value"), [("MUCH_BYTES", 20_000), ("MUCH_COMMITS", 4)])
 def test_much_in_front_is_moved_without_waiting(
     much: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
