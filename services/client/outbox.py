@@ -7,7 +7,9 @@
 Where messages are published one by one and fast, each turn of the loop would send a frame of its
 own, and every process on the way pays for each. So while `UNANSWERED_MESSAGES_MAX` messages of
 small frames are under way, the next small frame waits for an answer, and takes what is published
-meanwhile. A lone message is sent at once, as is a large frame, a resend, and what somebody flushes.
+meanwhile. Where the last small frames had `CROWD_MESSAGES` and more, it waits until all of them are
+answered: two frames that are under way at once hold one another up. A lone message is sent at once,
+as is a large frame, a resend, and what somebody flushes.
 
 The origin times of its records are a hybrid logical clock: the wall clock, but behind every time
 that it gave before or was delivered. Who reads a value and then writes is later than what he read,
@@ -56,6 +58,10 @@ BUILDERS_MAX = 10_000
 """Topics whose record builders are kept; a client that uses more builds them anew."""
 UNANSWERED_MESSAGES_MAX = 4
 """Messages of small frames under way, behind which the next small frame waits for an answer."""
+CROWD_MESSAGES = 2.0
+"""In the small frames of late: with as many, one frame is under way at a time."""
+CROWD_PART = 8
+"""A frame counts so much of that."""
 SMALL_FRAME_MESSAGES = 64
 SMALL_FRAME_BYTES = 64 * 1024
 """A frame of more messages or bytes would hardly cost less a message if it were larger."""
@@ -155,6 +161,8 @@ class Outbox:
         self._unanswered: deque[tuple[int, int]] = deque()
         """Of each small frame under way its last sequence, and how many messages it has."""
         self._unanswered_messages = 0
+        self._frame_messages = 1.0
+        """Of small frames of late, on average."""
         self._hurried_upto = 0
 
     # -- on the way out ----------------------------------------------------------------------
@@ -267,8 +275,7 @@ class Outbox:
             return None
         small_bytes = min(SMALL_FRAME_BYTES, bytes_max)
         small = len(tail) <= SMALL_FRAME_MESSAGES and self._tail_bytes <= small_bytes
-        crowded = self._unanswered_messages >= UNANSWERED_MESSAGES_MAX
-        if small and crowded and first > self._hurried_upto:
+        if small and self._crowded and first > self._hurried_upto:
             self.gathering = True
             return None
         self.gathering = False
@@ -287,9 +294,18 @@ class Outbox:
         self._tail_first = first + len(records)
         self._sent_upto = self._tail_first - 1
         if small and self._gathers:
-            self._unanswered.append((self._sent_upto, len(records)))
-            self._unanswered_messages += len(records)
+            count = len(records)
+            self._unanswered.append((self._sent_upto, count))
+            self._unanswered_messages += count
+            self._frame_messages += (count - self._frame_messages) / CROWD_PART
         return PublishBatch(first, self._sent_upto, records)
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether what comes next waits for an answer."""
+        if self._frame_messages >= CROWD_MESSAGES:
+            return self._unanswered_messages > 0
+        return self._unanswered_messages >= UNANSWERED_MESSAGES_MAX
 
     def hurry(self) -> None:
         """What was published so far waits for no answer: `next_batch` has it."""
@@ -394,7 +410,7 @@ class Outbox:
         unanswered = self._unanswered
         while unanswered and unanswered[0][0] <= self._settled_upto:
             self._unanswered_messages -= unanswered.popleft()[1]
-        if self.gathering and self._unanswered_messages < UNANSWERED_MESSAGES_MAX:
+        if self.gathering and not self._crowded:
             self.gathering = False
             effects.append(SendPublishes())
 
@@ -426,7 +442,7 @@ class Outbox:
         assert self._sent_upto < max(self.next_sequence, 1)
         if self.sending:
             assert self._tail_first + len(self._tail) == self.next_sequence
-            assert not self.gathering or self._unanswered_messages >= UNANSWERED_MESSAGES_MAX
+            assert not self.gathering or self._crowded
             if self._tail:
                 held = [sequence for sequence, _ in islice(self.store.replay(self._tail_first), 1)]
                 assert held == [self._tail_first]

@@ -11,6 +11,7 @@ from unit.fake_stores import DictPublishStore
 from raylay.services.client.events import Effect, SendPublishes, Settled, Tell
 from raylay.services.client.outbox import (
     CLOCK_AHEAD_US_MAX,
+    CROWD_PART,
     SMALL_FRAME_BYTES,
     SMALL_FRAME_MESSAGES,
     UNANSWERED_MESSAGES_MAX,
@@ -141,6 +142,33 @@ def test_behind_unanswered_messages_more_is_gathered_and_goes_with_an_answer() -
     assert told(outbox, s=more[-1]) == [Settled(more[-1]), SendPublishes()]
     assert sent(outbox) == later
     assert told(outbox, s=later[-1]) == [Settled(later[-1])], "nothing waits to be sent"
+
+
+def test_where_frames_have_several_messages_one_is_under_way_at_a_time() -> None:
+    outbox = logged_on()
+    for _ in range(2 * CROWD_PART):
+        several = publish(outbox, 3)
+        assert sent(outbox) == several
+        told(outbox, s=several[-1])
+    under_way = publish(outbox, 2)
+    assert sent(outbox) == under_way
+    more = publish(outbox)
+    assert sent(outbox) == [] and outbox.gathering
+    assert told(outbox, s=under_way[0]) == [Settled(under_way[0])], "not all of it is answered"
+    more += publish(outbox)
+    assert sent(outbox) == []
+    assert told(outbox, s=under_way[-1])[-1] == SendPublishes()
+    assert sent(outbox) == more
+    told(outbox, s=more[-1])
+    # Somebody who publishes one by one again is not made to wait for each answer.
+    for _ in range(2 * CROWD_PART):
+        lone = publish(outbox)
+        assert sent(outbox) == lone
+        told(outbox, s=lone[-1])
+    for _ in range(UNANSWERED_MESSAGES_MAX):
+        lone = publish(outbox)
+        assert sent(outbox) == lone
+    outbox.check_invariants()
 
 
 def test_one_at_a_time_gathers_nothing() -> None:
