@@ -13,6 +13,7 @@ from rich.table import Table
 
 from raylay.services.commands.options import DefineOption, FilesArgument, IgnoreOption, NameOption
 from raylay.services.configuration.amps.tree import parse_defines
+from raylay.services.configuration.builder import Origins
 from raylay.services.configuration.files import load_all
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.check import check_settings, impossible
@@ -54,14 +55,18 @@ def check_command(
     error."""
     if picture is not None and picture.suffix not in (".svg", ".html"):
         raise ConfigurationError(f"--picture {picture}: give a name that ends in .svg or .html")
+    origins: Origins = {}
     try:
-        settings, left_out = load_all(files, defines=parse_defines(define), name=fabric_name)
+        settings, left_out = load_all(
+            files, defines=parse_defines(define), name=fabric_name, origins=origins
+        )
     except ConfigurationError as error:
         if not as_json:
             raise
         checked, name = impossible(error), fabric_name
     else:
         checked, name = check_settings(settings, tuple(publishes or ())), settings.name
+        checked.findings = [each.at(origins) for each in checked.findings]
         checked.findings += [
             Finding("note", "not_running", (), "", f"{where}: {text}", START_WITHOUT)
             for where, text in (() if ignore_unsupported else left_out)

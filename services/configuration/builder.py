@@ -31,6 +31,8 @@ from raylay.services.configuration.transports import TlsSettings
 from raylay.services.errors import ConfigurationError
 
 TopicLike = TopicSettings | str | Mapping[str, Any]
+Origins = dict[tuple[str, ...], str]
+"""Where an instance, or a destination of one (instance, destination), was declared: `file:line`."""
 Mode = str
 """`sync` or `async`."""
 Model = TypeVar("Model", bound=BaseModel)
@@ -126,8 +128,8 @@ class FabricBuilder:
         self._instances: dict[str, dict[str, Any]] = {}
         self._destinations: dict[str, list[DestinationSettings]] = {}
         self._regions: list[str] = []
-        self.origins: dict[tuple[str, ...], str] = {}
-        """Where an instance, or a destination of one, was declared; leads its error messages."""
+        self.origins: Origins = {}
+        """They lead error messages."""
         self.settings_base = _validated(FabricSettings, sections, f"fabric {name}")
 
     # -- declaring ---------------------------------------------------------------------------

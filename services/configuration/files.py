@@ -10,17 +10,22 @@ from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import Document, load_amps
 from raylay.services.configuration.amps.support import findings
 from raylay.services.configuration.amps.tree import is_amps, read_text
+from raylay.services.configuration.builder import Origins
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 
 
 def load_files(
-    paths: Iterable[str | Path], *, defines: Mapping[str, str] | None = None
+    paths: Iterable[str | Path],
+    *,
+    defines: Mapping[str, str] | None = None,
+    origins: Origins | None = None,
 ) -> FabricSettings | list[Document]:
     """What the files hold: the settings of one YAML file, or one document an instance.
 
     Args:
         defines: values of `${VAR}` in AMPSConfig files.
+        origins: is given where each instance and destination of a YAML file is declared.
 
     Raises:
         ConfigurationError: one line for each thing that is wrong in any of them.
@@ -30,7 +35,7 @@ def load_files(
         raise ConfigurationError("give one YAML file of a fabric, or the files of its instances")
     amps = {path: text for path, text in texts.items() if is_amps(text)}
     if not amps and len(texts) == 1:
-        return yaml_file.load(next(iter(texts)))
+        return yaml_file.load(next(iter(texts)), origins)
     for path in texts:
         if path not in amps:
             raise ConfigurationError(
@@ -77,21 +82,27 @@ def load_fabric(
 
 
 def load_all(
-    paths: Iterable[str | Path], *, defines: Mapping[str, str] | None = None, name: str = ""
+    paths: Iterable[str | Path],
+    *,
+    defines: Mapping[str, str] | None = None,
+    name: str = "",
+    origins: Origins | None = None,
 ) -> tuple[FabricSettings, list[tuple[str, str]]]:
     """The fabric of such files without what does not run yet, and (place, what it is) of that.
 
     For whoever looks at a fabric and does not start it.
 
+    Args:
+        origins: is given where each instance and destination is declared.
+
     Raises:
         ConfigurationError: one line for each thing that is wrong.
     """
-    paths = list(paths)
-    found = load_files(paths, defines=defines)
+    found = load_files(paths, defines=defines, origins=origins)
     if isinstance(found, FabricSettings):
         return found, []
     refused = [each for document in found for each in findings(document) if each.refuses]
-    settings = fabric_of(found, name, ignore_unsupported=True)
+    settings = fabric_of(found, name, ignore_unsupported=True, origins=origins)
     return settings, [(each.origin, each.text) for each in refused]
 
 

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from raylay.services.configuration.builder import FabricBuilder, explain
+from raylay.services.configuration.builder import FabricBuilder, Origins, explain
 from raylay.services.configuration.fields import Milliseconds, Name, Section
 from raylay.services.configuration.message_types import with_descriptors
 from raylay.services.configuration.model import (
@@ -130,8 +130,11 @@ class _File(FabricChoices, _Head):
     links: tuple[_LinkEntry, ...] = ()
 
 
-def load(path: str | Path) -> FabricSettings:
+def load(path: str | Path, origins: Origins | None = None) -> FabricSettings:
     """The fabric that a file declares.
+
+    Args:
+        origins: is given where each instance and destination is declared.
 
     Raises:
         ConfigurationError: the file cannot be read, or one line for each thing that is wrong:
@@ -149,10 +152,10 @@ def load(path: str | Path) -> FabricSettings:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: no UTF-8 text: {error.reason}") from None
-    return parse(text, str(path))
+    return parse(text, str(path), origins)
 
 
-def parse(text: str, name: str = "<text>") -> FabricSettings:
+def parse(text: str, name: str = "<text>", origins: Origins | None = None) -> FabricSettings:
     """As `load`, of a text; `name` leads its error messages."""
     values, lines = _read(text, name)
     _read_descriptors(values, lines, name)
@@ -164,7 +167,17 @@ def parse(text: str, name: str = "<text>") -> FabricSettings:
                 f"{name}:{_line_of(path, lines)}: {message}" for path, message in _explain(error)
             )
         ) from None
-    return _build(file, lines, name)
+    builder = _build(file, lines, name)
+    if origins is not None:
+        origins.update(builder.origins)
+    try:
+        return builder.settings()
+    except ConfigurationError as error:
+        # Problems of single instances carry their line; one of the whole fabric carries none.
+        text = str(error)
+        if text.startswith(f"{name}:"):
+            raise
+        raise _at(f"{name}:{_line_of(('fabric',), lines)}", error) from None
 
 
 def _read_descriptors(values: Any, lines: Lines, name: str) -> None:
@@ -194,12 +207,13 @@ def _explain(error: ValidationError) -> list[tuple[Path_, str]]:
 _BRANCHES = frozenset(("int", "str", "TlsSettings"))
 
 
-def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
+def _at(place: str, error: ConfigurationError) -> ConfigurationError:
+    return ConfigurationError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
+
+
+def _build(file: _File, lines: Lines, name: str) -> FabricBuilder:
     def origin(*path: int | str) -> str:
         return f"{name}:{_line_of(path, lines)}"
-
-    def at(place: str, error: ConfigurationError) -> ConfigurationError:
-        return ConfigurationError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
 
     builder = FabricBuilder(
         file.fabric,
@@ -224,19 +238,19 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 **entry.options(),
             )
         except ConfigurationError as error:
-            raise at(place, error) from None
+            raise _at(place, error) from None
     for instance, more in file.instances.items():
         place = origin("instances", instance)
         try:
             builder.instance(instance, more.group, origin=place, **more.options())
         except ConfigurationError as error:
-            raise at(place, error) from None
+            raise _at(place, error) from None
     if file.connect_regions is not None:
         place = origin("connect_regions")
         try:
             builder.connect_regions(file.connect_regions, origin=place)
         except ConfigurationError as error:
-            raise at(place, error) from None
+            raise _at(place, error) from None
     for number, link in enumerate(file.links):
         place = origin("links", number)
         try:
@@ -265,13 +279,8 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 origin=place,
             )
         except ConfigurationError as error:
-            raise at(place, error) from None
-    try:
-        return builder.settings()
-    except ConfigurationError as error:
-        # Problems of single instances carry their line; one of the whole fabric carries none.
-        text = str(error)
-        raise (error if text.startswith(f"{name}:") else at(origin("fabric"), error)) from None
+            raise _at(place, error) from None
+    return builder
 
 
 def _topic_subject(path: Path_) -> tuple[str, ...]:

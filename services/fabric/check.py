@@ -155,6 +155,7 @@ def _wide_ip(settings: FabricSettings) -> list[Finding]:
                     "persisted there, and not only stored",
                     f"write wide_ip at {where}: false where one instance answers, true where "
                     "several do",
+                    (instance.name, destination.name),
                 )
             )
     return found
@@ -185,6 +186,7 @@ def _unsaid(settings: FabricSettings) -> list[Finding]:
                     f"{where} has no authenticator, and {listed(asking)} asks links who they are: "
                     "it is not let in",
                     f"write authenticator at {where}, at {instance.name} or at the fabric",
+                    (instance.name, destination.name),
                 )
             )
     return found

@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from raylay.services.replication.routing import Destination
@@ -57,6 +57,8 @@ class Finding:
         instances: those it is about; whoever is to be changed is in `repair`.
         topic: names or expressions of the topics concerned; empty: whatever the topic.
         repair: the smallest change that rights it.
+        subject: an instance, and a destination of it, that the files declare; empty: it is of no
+            one place.
     """
 
     severity: Severity
@@ -65,6 +67,12 @@ class Finding:
     topic: str
     explanation: str
     repair: str
+    subject: tuple[str, ...] = ()
+
+    def at(self, origins: Mapping[tuple[str, ...], str]) -> Finding:
+        """With its place before the explanation, where that is known."""
+        place = origins.get(self.subject)
+        return replace(self, explanation=f"{place}: {self.explanation}") if place else self
 
 
 @dataclass(slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from raylay.services.cli import app
 from raylay.services.configuration.amps.show import shown_fabric
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.yaml_file import parse
@@ -145,6 +147,19 @@ def test_links_that_have_nothing_to_say_where_they_are_asked(text: str, warned: 
     assert len(found) == warned and all(each.severity == "warning" for each in found)
     for each in found:
         assert f"destination {each.instances[1]} of {each.instances[0]}" in each.repair
+
+
+def test_a_link_that_has_nothing_to_say_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(
+        "fabric: f\nregions: {a: 1, b: 1}\nconnect_regions: async\n"
+        "replication_authentication: passwords\ninstances:\n  c:\nlinks:\n- {from: c, to: a-1}\n"
+    )
+    done = CliRunner().invoke(app, ["fabric", "check", str(file)])
+    told = [line for line in done.output.splitlines() if "no_authenticator" in line]
+    where = ("destination b of a-1", 3), ("destination a of b-1", 3), ("destination a-1 of c", 8)
+    for line, (name, number) in zip(told, where, strict=True):
+        assert line.startswith(f"warning no_authenticator: {file}:{number}: {name} has no"), line
 
 
 def test_it_lies_in_the_data_directory(tmp_path: Path) -> None:

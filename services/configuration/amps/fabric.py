@@ -37,7 +37,7 @@ from raylay.services.configuration.amps.sow_topics import not_running, settings_
 from raylay.services.configuration.amps.support import Finding, findings, runs_for_clients
 from raylay.services.configuration.amps.tls import dialling_settings, tls_settings
 from raylay.services.configuration.amps.types import split_listen_address
-from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.builder import FabricBuilder, Origins
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 
@@ -75,7 +75,11 @@ UNSUPPORTED_REMEDY = "leave these out, or give --ignore-unsupported to start wit
 
 
 def fabric_of(
-    documents: Iterable[Document], name: str = "", *, ignore_unsupported: bool = False
+    documents: Iterable[Document],
+    name: str = "",
+    *,
+    ignore_unsupported: bool = False,
+    origins: Origins | None = None,
 ) -> FabricSettings:
     """The fabric that the files of its instances describe.
 
@@ -83,6 +87,7 @@ def fabric_of(
         name: of the fabric. Empty: the group, where all are of one; else the name of the folder
             that holds the first file, or `fabric`.
         ignore_unsupported: leave out what does not run yet, instead of refusing it.
+        origins: is given where each instance and destination is declared.
 
     Raises:
         ConfigurationError: one line for each thing that does not run yet or does not fit together.
@@ -131,6 +136,8 @@ def fabric_of(
                 errors += _at(origin, error)
     if errors:
         raise ConfigurationError("\n".join(errors))
+    if origins is not None:
+        origins.update(builder.origins)
     return builder.settings()
 
 
