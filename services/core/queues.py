@@ -57,6 +57,17 @@ class Queues:
         self._author = Author("queues", identity)
         self._tags: dict[int, tuple[QueueDoor, int]] = {}
         """Of drafts that are not committed, by the author's sequence."""
+        self.brought: set[QueueDoor] = set()
+        """Of what was acknowledged lately that is not leased here."""
+
+    def slowed_s(self, *, is_link: bool) -> float:
+        """For how long whoever has just brought acknowledgments is not to be read, in seconds: the
+        longer, the more of those wait for messages that have not come."""
+        if not self.brought:
+            return 0.0
+        found = max(door.slowed_us(is_link=is_link) for door in self.brought)
+        self.brought.clear()
+        return found / 1_000_000
 
     def find(self, topic: bytes, message_type: bytes) -> QueueDoor | None:
         """The queue of this name and type."""
@@ -167,8 +178,9 @@ class QueueState:
     A client's are judged, once, where they come in. What other instances bring was.
     """
 
-    def __init__(self, door: QueueDoor) -> None:
+    def __init__(self, door: QueueDoor, brought: set[QueueDoor] | None = None) -> None:
         self._door = door
+        self._brought = set() if brought is None else brought
 
     def looks_for(self, run: Run) -> Sequence[Looking]:
         """Nothing."""
@@ -216,7 +228,8 @@ class QueueState:
         """It takes effect when it is committed; who is done with them has room before."""
         for record in iterate_records(run.payload):
             with suppress(RemoteProtocolError):
-                self._door.staged(read_acknowledgment(record.body), run.last_txid)
+                if self._door.staged(read_acknowledgment(record.body), run.last_txid):
+                    self._brought.add(self._door)
 
     def failed(self, committed_txid: int) -> None:
         """What was staged behind it is not to come."""
@@ -240,7 +253,7 @@ def _topics_of(queues: Queues, door: QueueDoor) -> QueueTopics:
     return QueueTopics(
         definition.name,
         definition.message_type,
-        QueueState(door),
+        QueueState(door, queues.brought),
         TopicRule(definition.topic, definition.message_type),
         definition.target,
         _Claims(queues, door) if definition.kind == "queue" else None,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.ranges import CHUNK, PublisherRanges, Range, SequenceSet
+from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import Command, Kind, Run, iterate_records, publisher_id
 from raylay.services.queues.decisions import (
     Consumer,
@@ -41,6 +41,7 @@ from raylay.services.queues.records import (
     read_removal,
     read_transfer,
 )
+from raylay.services.queues.removed import NOTHING, Removed
 
 AUTHORS_MAX = 4_096
 """Lives of instances whose requests are remembered."""
@@ -49,16 +50,21 @@ REQUESTS_MAX = 1_024
 LOOKED_AT_LEAST = 1_024
 """Sequences of a client's ranges that are looked up one by one, beside as many as twice the leases
 that there are. With more, the leases are sorted."""
-REMOVED_MAX = 16_384
-"""Ranges of what has left the queue that are remembered while its owner is behind; a wide one
-counts as one for each 4,096 sequences."""
 SWEPT_AT_ONCE = 4_096
 """Leases that one `tick` looks at."""
 
 
 EARLY_MAX = 200_000
 """Ranges that an owner remembers of acknowledgments whose messages have not come, 60 to 200 bytes
-each. With more, a client acknowledges nothing here but what is leased here."""
+each. With more, a client acknowledges nothing here but what is leased here; with twice as many,
+those counted in that the owner has not read yet."""
+EARLY_LINKS_MAX = 10 * EARLY_MAX
+"""What instances bring is not refused: with more than this of all, they are slowed. One that is cut
+off from where messages are taken in hears of their acknowledgments by others meanwhile."""
+SLOWED_MIN_US, SLOWED_MAX_US = 10_000, 3_000_000
+"""For so long who brings others is not read after a frame. Longer, it would be taken for silent."""
+SLOWED_RANGES = 25_000
+"""For so many ranges more that time doubles."""
 
 
 class Decided(NamedTuple):
@@ -86,90 +92,6 @@ class Beginning(NamedTuple):
     fence_txid: int
     leases: list[Lease]
     consumers: list[Subscribed]
-
-
-class _Removed:
-    """Which messages have left the queue since the owner last told what it has folded.
-
-    In two parts by age, so that memory is bounded by what an owner is behind, and looking costs no
-    search. A message may still be found here when the owner knows of its end: nobody delivers it.
-    Where there is too much of it, only the transaction id is kept: all that was decided before the
-    owner knew of that is sent back.
-    """
-
-    __slots__ = (
-        "_all_txid",
-        "_old",
-        "_old_count",
-        "_old_txid",
-        "_young",
-        "_young_count",
-        "_young_txid",
-    )
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self._old = PublisherRanges()
-        self._young = PublisherRanges()
-        self._old_txid = self._young_txid = self._all_txid = 0
-        self._old_count = self._young_count = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._old_txid or self._young_txid or self._all_txid)
-
-    def add(self, keys: Keys, txid: int) -> None:
-        self._young_count += sum(
-            1 + (last - first) // CHUNK for ranges in keys.values() for first, last in ranges
-        )
-        if self._old_count + self._young_count > REMOVED_MAX:
-            self.clear()
-            self._all_txid = txid
-            return
-        for publisher, ranges in keys.items():
-            self._young.add_ranges(publisher, ranges)
-        self._young_txid = txid
-
-    def is_behind(self, folded_txid: int) -> bool:
-        """Whether who has folded up to there may have decided on anything that is gone."""
-        return folded_txid < self._all_txid
-
-    def forget(self, folded_txid: int) -> None:
-        """The owner has folded all up to there."""
-        if folded_txid < self._all_txid:
-            return
-        self._all_txid = 0
-        if folded_txid >= self._old_txid:
-            self._old, self._old_txid = self._young, self._young_txid
-            self._young, self._young_txid = PublisherRanges(), 0
-            self._old_count, self._young_count = self._young_count, 0
-            if folded_txid >= self._old_txid:
-                self.clear()
-
-    def touches(self, messages: Sequence[Leased]) -> bool:
-        """Whether one of these messages, or one between them, is found here."""
-        if not self:
-            return False
-        keys = [each.key for each in messages]
-        (publisher, first), (other, last) = min(keys), max(keys)
-        if publisher != other:
-            return True
-        return any(
-            found is not None and found.touches(first, last)
-            for found in (self._young.sets.get(publisher), self._old.sets.get(publisher))
-        )
-
-    def __contains__(self, key: Key) -> bool:
-        publisher, sequence = key
-        for part in (self._young, self._old):
-            found = part.sets.get(publisher)
-            if found is not None and sequence in found:
-                return True
-        return False
-
-
-_NOTHING = _Removed()
 
 
 def _without(ranges: Iterable[Range], others: Sequence[int]) -> list[Range]:
@@ -224,7 +146,7 @@ class QueueDoor:
         """Ids under which consumers' clients publish, and acknowledge."""
         self._leases: dict[int, dict[int, tuple[Consumer, int, int]]] = {}
         """By publisher and sequence: consumer, number and end."""
-        self._removed = _Removed()
+        self._removed = Removed()
         self._to_sweep: list[int] = []
         """Publishers whose leases are looked at next."""
         self._sweeping: tuple[int, list[int]] = (0, [])
@@ -298,7 +220,7 @@ class QueueDoor:
             return Decided(messages, [])
         is_behind = removed.is_behind(folded_txid)
         if not is_behind and not removed.touches(messages):
-            removed = _NOTHING
+            removed = NOTHING
         bounced = [
             each
             for each in messages
@@ -395,7 +317,19 @@ class QueueDoor:
     def lets_in(self, said: Acknowledgment) -> bool:
         """Whether an acknowledgment may be journaled: where very many wait for messages that have
         not come, only what is leased here is known to have come."""
-        return self.early_size + self._unread < EARLY_MAX or not self._elsewhere(said.keys)
+        size = self.early_size
+        # What the owner has not read may be of messages that are here.
+        few = size < EARLY_MAX and size + self._unread < 2 * EARLY_MAX
+        return few or not self._elsewhere(said.keys)
+
+    def slowed_us(self, *, is_link: bool) -> int:
+        """For how long who has just brought acknowledgments of what is not leased here is not to be
+        read, in microseconds: a client until the owner has read what there is. It ends in any
+        case: what these wait for may come behind them."""
+        over = self.early_size + self._unread - (EARLY_LINKS_MAX if is_link else EARLY_MAX)
+        if over <= 0 or not self.has_owner:
+            return 0
+        return min(SLOWED_MIN_US << min(over // SLOWED_RANGES, 32), SLOWED_MAX_US)
 
     def _elsewhere(self, keys: Keys) -> int:
         """How many ranges of these are not leased here, wholly or in part."""
@@ -406,14 +340,16 @@ class QueueDoor:
                 count += len(_without(ranges, sorted(held)))
         return count
 
-    def staged(self, said: Acknowledgment, txid: int) -> None:
-        """An acknowledgment is on its way to the disk, under this transaction id."""
+    def staged(self, said: Acknowledgment, txid: int) -> bool:
+        """An acknowledgment is on its way to the disk, under this transaction id. Whether it is of
+        anything that is not leased here."""
         count = self._elsewhere(said.keys)
         if count:
             self._unread += count
             self._to_read.append((txid, count))
         if self.has_owner:
             self.acknowledging(said.keys)
+        return count > 0
 
     def tick(self, now_us: int) -> None:
         """Forgets leases that are over: some at a time, for there may be very many."""

@@ -53,6 +53,7 @@ from raylay.services.server.client_subscriptions import ClientSubscriptions
 from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.clients import Clients
 from raylay.services.server.held_connection import HeldConnection
+from raylay.services.server.paced_reading import PacedReading
 from raylay.services.server.publisher_acks import FLUSHES_MAX, PublisherAcks
 from raylay.services.server.slow_clients import SLOW_CLIENT
 from raylay.services.subscriptions.behind import BehindQuery
@@ -66,7 +67,7 @@ _UNUSED = FrameReader()
 """What comes is cut by the codec."""
 
 
-class ClientConnection(HeldConnection):
+class ClientConnection(HeldConnection, PacedReading):
     """One client. Owner: the instance's event loop. Lifecycle: one connection."""
 
     def __init__(
@@ -100,9 +101,6 @@ class ClientConnection(HeldConnection):
         self._asking = ClientSubscriptions(self, clients)
         self.published_upto = 0
         self.arrivals = Arrivals(self._perform)
-        self.reading = True
-        self._unread_for: set[str] = set()
-        """Why it is not read."""
         self._acks = PublisherAcks(
             self.send,
             self.loop.call_later,
@@ -201,24 +199,6 @@ class ClientConnection(HeldConnection):
             if timer is not None:
                 timer.cancel()
         self._clients.gone(self)
-
-    def pause_reading(self, why: str) -> None:
-        """Reads no more for now, until it is resumed for each reason."""
-        self._unread_for.add(why)
-        if self.reading and self.transport is not None and self.is_open:
-            self.reading = False
-            self.transport.pause_reading()
-
-    def resume_reading(self, why: str) -> None:
-        """This is no reason any more."""
-        self._unread_for.discard(why)
-        if self._unread_for or self.reading:
-            return
-        if self.transport is not None and self.is_open:
-            self.reading = True
-            # What was not read meanwhile is no silence of the client's.
-            self.received_at_s = self.loop.time()
-            self.transport.resume_reading()
 
     def _slow_down(self) -> None:
         """So many of its publishes wait for their persisted acks."""

@@ -7,6 +7,7 @@ thread has told that the loop has not taken yet (commit_news.py).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -46,6 +47,13 @@ class Publishing(Protocol):
         """This is no reason any more."""
 
 
+class Slowed(Protocol):
+    """Says of whom a frame was taken just now for how long it is not to be read (`Queues`)."""
+
+    def __call__(self, *, is_link: bool) -> float:
+        """In seconds; 0: it goes on."""
+
+
 class Commits:
     """See the file's docstring.
 
@@ -78,6 +86,9 @@ class Commits:
         self.staged_bytes = 0
         self._front_log_failure = ""
         self._paused: list[Publishing] = []
+        self.slowed_s: Slowed | None = None
+        """None: nobody is ever slowed."""
+        self._slowed: dict[Publishing, asyncio.TimerHandle] = {}
         self._news = CommitNews()
         self._place = CommitPlace()
         self._is_due = False
@@ -160,6 +171,22 @@ class Commits:
         ):
             client.pause_reading("staged")
             self._paused.append(client)
+        self.check_slowed(client, is_link=False)
+
+    def check_slowed(self, connection: Publishing, *, is_link: bool) -> None:
+        """Reads no more for a while from who has brought what waits in memory for long."""
+        if self.slowed_s is None or not (wait_s := self.slowed_s(is_link=is_link)):
+            return
+        if connection in self._slowed:
+            self._slowed.pop(connection).cancel()
+        else:
+            connection.pause_reading("slowed")
+        again = self._here.loop.call_later(wait_s, self._read_again, connection)
+        self._slowed[connection] = again
+
+    def _read_again(self, connection: Publishing) -> None:
+        del self._slowed[connection]
+        connection.resume_reading("slowed")
 
     # -- what the journal says ---------------------------------------------------------------
     def on_disk(self, last_txid: int, commit_ns: int) -> None:

@@ -312,6 +312,7 @@ class QueueKeeper:
         from raylay.services.core.queues import Queues
 
         self.queues = Queues(self.here.config.queue_definitions, self.here.identity)
+        self._commits.slowed_s = self.queues.slowed_s
         return self.queues.topics()
 
     def journaled(self) -> tuple[TopicRule, ...]:

@@ -55,6 +55,7 @@ from raylay.services.server.doorway import Doorway
 from raylay.services.server.gate import Gate
 from raylay.services.server.held_digest import HeldDigest
 from raylay.services.server.link_entrance import NOT_ENTITLED, LinkEntrance, first_kept_out
+from raylay.services.server.paced_reading import PacedReading
 from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.sow_keeper import SowKeeper
@@ -150,7 +151,7 @@ class Upstreams:
         return [each for each in offered if each is not None]
 
 
-class UpstreamConnection(Carrier):
+class UpstreamConnection(Carrier, PacedReading):
     """One upstream link. Owner: the instance's event loop. Lifecycle: one connection.
 
     Args:
@@ -195,7 +196,6 @@ class UpstreamConnection(Carrier):
         """Acks that go out behind the answer to the logon; None: that is out, or none is due."""
         self._logon_timer: asyncio.TimerHandle | None = None
         self.arrivals = Arrivals(self._take)
-        self._is_paused = False
         self._decompressor = Decompressor(REPLICATION_FRAME_BYTES_MAX)
 
     def opened(self) -> None:
@@ -228,7 +228,7 @@ class UpstreamConnection(Carrier):
                 if fetch is not None:
                     self._upstreams.reading.read_for(self, fetch)
                 elif self.arrivals.waiting_bytes > WAITING_BYTES_MAX:
-                    self._pause_reading()
+                    self.pause_reading("journal")
             elif command == "placed":
                 self._told(read_placed(header))
             elif command == queue_requests.COMMAND:
@@ -282,19 +282,10 @@ class UpstreamConnection(Carrier):
         self.refuse(NOT_ENTITLED, text)
         return True
 
-    def _pause_reading(self) -> None:
-        if not self._is_paused and self.transport is not None:
-            self._is_paused = True
-            self.transport.pause_reading()
-
     def went_on(self, is_waiting: bool) -> None:
         """What waited for a look into the journal was taken; `is_waiting`: more does."""
-        waiting_bytes = self.arrivals.waiting_bytes
-        if self._is_paused and waiting_bytes <= WAITING_BYTES_MAX // 2 and self.transport:
-            self._is_paused = False
-            # What was not read meanwhile is no silence of the link's.
-            self.received_at_s = self.loop.time()
-            self.transport.resume_reading()
+        if self.arrivals.waiting_bytes <= WAITING_BYTES_MAX // 2:
+            self.resume_reading("journal")
 
     def unreadable(self, error: StorageError) -> None:
         """The journal cannot be read for it."""
@@ -551,6 +542,7 @@ class UpstreamConnection(Carrier):
                 answers,
             )
         )
+        self._upstreams.commits.check_slowed(self, is_link=True)
         return None
 
     def acknowledge(self, ack: AckUpstream) -> None:
@@ -588,7 +580,7 @@ class UpstreamConnection(Carrier):
             return
         if self._behind_answer is not None:
             return  # It says nothing before it is answered.
-        if now_s - self.received_at_s > SILENCE_S_MAX and not self._is_paused:
+        if now_s - self.received_at_s > SILENCE_S_MAX and self.reading:
             self.close(f"nothing came for {SILENCE_S_MAX:g} s")
         elif now_s - self.sent_at_s >= BEAT_S:
             self.send(BEAT)

@@ -290,6 +290,45 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
     assert topics.state.prepare(published(ack((7, 6))), 0).refused == ()
 
 
+def test_what_an_owner_far_behind_has_not_read_slows_clients_and_refuses_nothing_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is acknowledged may well be of messages that are here. Instances are slowed much later:
+    nothing that they bring is ever refused."""
+    monkeypatch.setattr(door_module, "EARLY_MAX", 1_000)
+    monkeypatch.setattr(door_module, "EARLY_LINKS_MAX", 1_800)
+    monkeypatch.setattr(door_module, "SLOWED_RANGES", 100)
+    here = queues()
+    (door,) = here.doors.values()
+    (topics,) = here.topics()
+    door.owner_came(0, 0)
+    slowed: list[tuple[float, float]] = []
+    for at in range(20):
+        prepared = topics.state.prepare(published(every_second(at)), 0)
+        assert not prepared.refused
+        (run,) = journaled(prepared.runs, 1 + at)
+        times = []
+        for is_link in (False, True):
+            here.brought.add(door)
+            times.append(here.slowed_s(is_link=is_link))
+        slowed.append((times[0], times[1]))
+        topics.state.staged(run)
+        assert here.brought == {door}
+    assert slowed[10] == (0.0, 0.0) and slowed[11] == (0.02, 0.0)
+    # For each part more that time doubles, up to a bound.
+    assert slowed[19] == (door_module.SLOWED_MAX_US / 1e6, 0.02)
+    assert topics.state.prepare(published(every_second(20)), 0).refused
+    # Who has brought nothing of the kind is not slowed, nor is anybody without an owner.
+    here.brought.clear()
+    assert here.slowed_s(is_link=False) == 0.0
+    door.owner_left()
+    assert door.slowed_us(is_link=False) == 0
+    door.owner_came(0, 0)
+    door.folded(20)
+    assert door.slowed_us(is_link=False) == 0
+    assert not topics.state.prepare(published(every_second(20)), 0).refused
+
+
 def test_what_fails_to_be_written_does_not_wait_for_its_messages() -> None:
     here = queues()
     (door,) = here.doors.values()

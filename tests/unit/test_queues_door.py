@@ -24,7 +24,6 @@ from raylay.services.queues.decisions import (
 )
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import (
-    REMOVED_MAX,
     REQUESTS_MAX,
     SWEPT_AT_ONCE,
     Decided,
@@ -32,6 +31,7 @@ from raylay.services.queues.door import (
     QueueDoor,
 )
 from raylay.services.queues.records import Acknowledgment, Removal, Transfer
+from raylay.services.queues.removed import REMOVED_MAX
 
 SEQUENCES = st.integers(1, 30)
 P, Q = 7, 9
