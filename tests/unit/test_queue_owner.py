@@ -385,7 +385,7 @@ def test_who_has_room_is_given_what_there_is_before_the_journal_is_read() -> Non
         owner: Any = OwnerServer(config)
         told = Shell()
         owner._machine = owner._traces = owner._reader = owner._instance = owner._outbox = told
-        owner._loop, owner._gone = loop, loop.create_future()
+        owner.loop, owner.gone = loop, loop.create_future()
         owner._folded_txid = owner._told_txid = 5
         owner.turn()
         assert told.calls == ["take", "flush"]
@@ -393,6 +393,6 @@ def test_who_has_room_is_given_what_there_is_before_the_journal_is_read() -> Non
         told.calls.clear()
         owner.turn()
         assert told.calls == ["take", "flush", "read", "take", "flush"]
-        owner._gone.set_result("the test ends")
+        owner.gone.set_result("the test ends")
 
     asyncio.run(turns())

@@ -13,22 +13,22 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from raylay.services.errors import RaylayError, RemoteProtocolError, StorageError
+from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.plugins.filters import queue_language
+from raylay.services.programs.beside import BesideInstance, InstanceSocket
 from raylay.services.programs.queue_owner.answering import Answering
 from raylay.services.programs.queue_owner.beginning import begun, rules_of, start_of
 from raylay.services.programs.queue_owner.bodies import Bodies
 from raylay.services.programs.queue_owner.traces import QueueTraces
 from raylay.services.protocol import queue_control as control
-from raylay.services.protocol.control import CONTROL_FRAME_BYTES_MAX
-from raylay.services.protocol.frames import FrameReader, Header, encode_frame
+from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.queues.decisions import Deliver, Draft, Expired, Leased, Request, Send
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.server.config import QueueOwnerConfig
 from raylay.services.telemetry.tracing import start_tracing
-from raylay.services.transports.framed import FramedConnection, Outbox
+from raylay.services.transports.framed import Outbox
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.queue import LmdbQueueStore, StoredQueue
 
@@ -45,32 +45,22 @@ EARLY_SAID = 10_000
 """Ranges of acknowledgments whose messages have not come: as many more are told of at once."""
 
 
-class _Instance(FramedConnection):
+class _Instance(InstanceSocket):
     """The Unix socket to the queue's own instance."""
 
-    def __init__(self, owner: OwnerServer, outbox: Outbox, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(outbox, loop, FrameReader(frame_bytes_max=CONTROL_FRAME_BYTES_MAX))
-        self._owner = owner
+    _program: OwnerServer
 
     def data_received(self, data: bytes) -> None:
         """Frames came; what they change is decided on once for all of them."""
         super().data_received(data)
-        self._owner.turn()
-
-    def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the instance's."""
-        self._owner.instance_said(header, body)
+        self._program.turn()
 
     def writable(self) -> None:
         """There is room to write again."""
-        self._owner.turn()
-
-    def ended(self, why: str) -> None:
-        """The instance is gone."""
-        self._owner.instance_lost(why)
+        self._program.turn()
 
 
-class OwnerServer:
+class OwnerServer(BesideInstance):
     """One queue's owner, running. Owner: the QueueOwner actor. Lifecycle: `run` until the instance
     is gone or says stop."""
 
@@ -92,10 +82,8 @@ class OwnerServer:
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._save_failure = ""
-        self._loop: asyncio.AbstractEventLoop
         self._outbox: Outbox
         self._instance: _Instance
-        self._gone: asyncio.Future[str]
 
     async def run(self) -> str:
         """Runs until the instance is gone; returns why.
@@ -105,10 +93,8 @@ class OwnerServer:
             RaylayError: the journal or the store cannot be used; names the file.
         """
         config = self._config
-        loop = self._loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._loop_exception)
+        loop = self.begin()
         self._outbox = Outbox(loop)
-        self._gone = loop.create_future()
         self._types, self._functions = queue_language(config.type_definitions, config.instance)
         self._reader = LmdbJournalReader(config.journal_directory, config.archive_directory)
         self._store = LmdbQueueStore(config.store_path)
@@ -123,12 +109,12 @@ class OwnerServer:
         saving = loop.create_task(self._save_forever())
         counting = loop.create_task(self._count_forever())
         try:
-            await asyncio.wait((saving, counting, self._gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((saving, counting, self.gone), return_when=asyncio.FIRST_COMPLETED)
             for task in (saving, counting):
                 if task.done():
                     # A fault of ours: the process ends, the instance starts another one.
                     await task
-            return await self._gone
+            return await self.gone
         finally:
             for task in (saving, counting):
                 task.cancel()
@@ -149,21 +135,11 @@ class OwnerServer:
         self._store.close()
         self._reader.close()
 
-    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback of the loop raised. With anything but a socket's error the process ends, and
-        the instance starts another one, which makes the queue from the journal."""
-        error = context.get("exception")
-        if error is not None and not isinstance(error, OSError | asyncio.CancelledError):
-            if not isinstance(error, RaylayError):
-                loop.default_exception_handler(context)
-            self._event("queue_owner_failed", text=str(error) or repr(error))
-            self._outbox.flush()
-            self.instance_lost(f"a fault of the queue's owner: {error!r}")
-
-    def instance_lost(self, why: str) -> None:
-        """The instance's socket closed."""
-        if not self._gone.done():
-            self._gone.set_result(why)
+    def failed(self, text: str) -> None:
+        """The instance hears of the fault. The owner that it starts then makes the queue from the
+        journal."""
+        self._event("queue_owner_failed", text=text)
+        self._outbox.flush()
 
     def _event(self, event: str, **details: Any) -> None:
         self._instance.send(encode_frame({"c": "event", "event": event, "details": details}))
@@ -216,7 +192,7 @@ class OwnerServer:
         elif command == "clock":
             self._clock_offset_us = control.read_clock(header)
         elif command == "ask":
-            self._loop.create_task(self._answering.answer(header))
+            self.loop.create_task(self._answering.answer(header))
 
     def _begin(self, header: Header, body: bytes) -> None:
         config, definition = self._config, self._definition
@@ -265,14 +241,14 @@ class OwnerServer:
     def turn(self) -> None:
         """Reads what was committed, one batch, and says what is decided then."""
         machine = self._machine
-        if machine is None or self._gone.done():
+        if machine is None or self.gone.done():
             return
         now_us = self._now_us()
         # Who has room waits: he is given what there is before what was committed meanwhile is read.
         decided = self._decide(machine, now_us)
         if self._folded_txid < self._told_txid:
             if not self._read(machine, now_us):
-                self._loop.call_later(REREAD_S, self._again)
+                self.loop.call_later(REREAD_S, self._again)
             decided |= self._decide(machine, now_us)
         if decided or self._folded_txid < self._told_txid:
             # What comes from the instance comes in between.
@@ -294,7 +270,7 @@ class OwnerServer:
     def _soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._again)
+            self.loop.call_soon(self._again)
 
     def _again(self) -> None:
         self._is_due = False
@@ -308,7 +284,7 @@ class OwnerServer:
         next_us = machine.next_us(now_us)
         if next_us:
             delay_s = max(next_us - now_us, 1_000) / 1e6
-            self._timer = self._loop.call_later(delay_s, self._again)
+            self._timer = self.loop.call_later(delay_s, self._again)
 
     def _read(self, machine: QueueMachine, now_us: int) -> bool:
         """Whether there was anything to be read."""
@@ -388,7 +364,7 @@ class OwnerServer:
             rules_of(self._definition, self._config.incarnation),
             machine.stored(),
         )
-        self._saving = self._loop.run_in_executor(None, self._store.save, stored)
+        self._saving = self.loop.run_in_executor(None, self._store.save, stored)
         try:
             await asyncio.shield(self._saving)
         except StorageError as error:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
 
-from raylay.services.errors import RaylayError, StorageError, StorageFull
+from raylay.services.errors import StorageError, StorageFull
+from raylay.services.programs.beside import BesideInstance, InstanceSocket
 from raylay.services.protocol import buffer_control as control
-from raylay.services.protocol.control import CONTROL_FRAME_BYTES_MAX
-from raylay.services.protocol.frames import FrameReader, Header
+from raylay.services.protocol.frames import Header
 from raylay.services.server.buffer_config import SlowClientBufferConfig
 from raylay.services.telemetry import logs
-from raylay.services.transports.framed import FramedConnection, Outbox
+from raylay.services.transports.framed import Outbox
 from raylay.storage.offline import LmdbOfflineStore, OfflineStore
 
 BATCH_BYTES = 1024 * 1024
@@ -25,25 +24,7 @@ BATCH_S = 0.02
 """What is put waits for more for so long, or until it is BATCH_BYTES."""
 
 
-class _Instance(FramedConnection):
-    """The Unix socket to the buffer's own instance."""
-
-    def __init__(
-        self, server: BufferServer, outbox: Outbox, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(outbox, loop, FrameReader(frame_bytes_max=CONTROL_FRAME_BYTES_MAX))
-        self._server = server
-
-    def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the instance's."""
-        self._server.instance_said(header, body)
-
-    def ended(self, why: str) -> None:
-        """The instance is gone."""
-        self._server.end(why)
-
-
-class BufferServer:
+class BufferServer(BesideInstance):
     """One buffer, running. Owner: the SlowClientBuffer actor. Lifecycle: `run` until the instance
     is gone or says stop."""
 
@@ -57,8 +38,7 @@ class BufferServer:
         """Of those, what the instance was not told to be stored."""
         self._timer: asyncio.TimerHandle | None = None
         self._store: OfflineStore
-        self._instance: FramedConnection
-        self._gone: asyncio.Future[str]
+        self._instance: InstanceSocket
 
     async def run(self) -> str:
         """Runs until the instance is gone; returns why.
@@ -68,38 +48,25 @@ class BufferServer:
             StorageError: the file cannot be used; names it.
         """
         config = self._config
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._loop_exception)
-        self._loop = loop
-        self._gone = loop.create_future()
+        loop = self.begin()
         self._store = LmdbOfflineStore(config.path, config.disk_bytes_max)
         try:
             outbox = Outbox(loop)
             _, self._instance = await loop.create_unix_connection(
-                lambda: _Instance(self, outbox, loop), config.unix_path
+                lambda: InstanceSocket(self, outbox, loop), config.unix_path
             )
             self._instance.send(control.hello(config.pool, config.start_number, os.getpid()))
-            return await self._gone
+            return await self.gone
         finally:
             self._store.close()
 
-    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback raised: with anything but a socket's error the process ends, and the instance
-        ends those whose frames it held."""
-        error = context.get("exception")
-        if error is not None and not isinstance(error, OSError | asyncio.CancelledError):
-            if not isinstance(error, RaylayError):
-                loop.default_exception_handler(context)
-            logs.get("slow_client_buffer").error(
-                "buffer_failed", name=self._config.process_name, text=str(error) or repr(error)
-            )
-            self.end(f"a fault: {error!r}")
-            self._instance.abort("a fault of the buffer")
-
-    def end(self, why: str) -> None:
-        """The instance's socket closed, or it is over for another reason."""
-        if not self._gone.done():
-            self._gone.set_result(why)
+    def failed(self, text: str) -> None:
+        """Its instance ends those whose frames it held."""
+        logs.get("slow_client_buffer").error(
+            "buffer_failed", name=self._config.process_name, text=text
+        )
+        self.instance_lost(f"a fault: {text}")
+        self._instance.abort("a fault of the buffer")
 
     # -- what the instance says ----------------------------------------------------------------
     def instance_said(self, header: Header, body: bytes) -> None:
@@ -113,7 +80,7 @@ class BufferServer:
             if self._puts_bytes >= BATCH_BYTES:
                 self._write()
             elif self._timer is None:
-                self._timer = self._loop.call_later(BATCH_S, self._write)
+                self._timer = self.loop.call_later(BATCH_S, self._write)
         elif command == "take":
             self._write()
             self._take(control.whole(header, "k"), control.whole(header, "max"))
@@ -124,7 +91,7 @@ class BufferServer:
             self._unsaid.pop(client, None)
             self._store.drop(client)
         elif command == "stop":
-            self.end("the instance said stop")
+            self.instance_lost("the instance said stop")
 
     def _write(self) -> None:
         """Stores what was put, and says so."""
