@@ -103,7 +103,9 @@ def main(directory: Path) -> dict[str, Any]:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = {host: node_of(cluster, host) for host in "ab"}
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    fabric = Fabric("relocating", downgrade_age="1s", relocate_after="1s")
+    fabric = Fabric(
+        "relocating", downgrade_age="1s", relocate_after="1s", unauthenticated="allowed"
+    )
     fabric.region("east", instances=2)
     for name, host in (("east-1", "a"), ("east-2", "b")):
         fabric.instance(name, node_labels={"region": "east", "host": host})
