@@ -192,11 +192,19 @@ class HeldConnection(FramedConnection):
 
     def _keep(self, parts: list[bytes], size_bytes: int) -> None:
         """Behind all that waits here."""
-        self._gathered += parts
-        self._gathered_bytes += size_bytes
         self._kept_bytes += size_bytes
-        if self._gathered_bytes >= CHUNK_BYTES:
-            self._end_chunk()
+        if self._gathered_bytes + size_bytes < 2 * CHUNK_BYTES:
+            self._gathered += parts
+            self._gathered_bytes += size_bytes
+            if self._gathered_bytes >= CHUNK_BYTES:
+                self._end_chunk()
+            return
+        # One turn may have collected any amount of small pieces: no chunk has all of them.
+        for part in parts:
+            self._gathered.append(part)
+            self._gathered_bytes += len(part)
+            if self._gathered_bytes >= CHUNK_BYTES:
+                self._end_chunk()
 
     def _end_chunk(self) -> None:
         parts, size_bytes = self._gathered, self._gathered_bytes

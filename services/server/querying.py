@@ -3,7 +3,8 @@
 A client's queries run one behind the other, those of several clients take turns. What a query gives
 is of the moment when it began, and so is the entry of its subscription: what is folded later comes
 as a change, and nothing comes twice or never. What is delivered to the client meanwhile waits
-behind the rows (subscriptions/behind.py). A client that does not read holds up its own queries.
+behind the rows (subscriptions/behind.py), and goes out in turns likewise, before the next query
+begins. A client that does not read holds up its own queries.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.behind import BehindQuery
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, Content
-from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.delivery import Delivery, Sink
 from raylay.services.subscriptions.matching import (
     Asker,
     Following,
@@ -53,7 +54,7 @@ QUERIES_MAX = 10_000
 """Of one connection, that wait or run."""
 
 
-class Asking(Subscriber, Protocol):
+class Asking(Subscriber, Sink, Protocol):
     """Who asks (`ClientConnection`)."""
 
     message_types: frozenset[bytes]
@@ -95,7 +96,8 @@ class _Query(NamedTuple):
 class _Session:
     """The queries of one client.
 
-    Invariant: while one runs, what is delivered to the client goes behind it.
+    Invariant: while one runs, what is delivered to the client goes behind it; and so it does
+    until all of that went out (`behind`): no other one begins before.
     """
 
     __slots__ = ("behind", "connection", "is_queued", "query", "running", "waiting")
@@ -185,7 +187,7 @@ class QueryPump:
         Raises:
             RemoteProtocolError: it is refused.
         """
-        session = self._sessions.get(connection.number) or _Session(connection)
+        session = self._session(connection)
         if len(session) >= QUERIES_MAX:
             raise RemoteProtocolError(
                 f"{QUERIES_MAX} queries of this connection wait: read their rows first", "too_many"
@@ -207,6 +209,11 @@ class QueryPump:
             connection.resolving[sow.query] = subscribe
         self._put(session, query)
 
+    def _session(self, connection: Asking) -> _Session:
+        session = self._sessions.get(connection.number)
+        # One that has no query any more may still have something to send.
+        return _Session(connection) if session is None else session
+
     def _accept(self, kind: str, connection: Asking, sow: Sow) -> None:
         if kind in sow.acks or not sow.acks:
             connection.send(connection.codec.acknowledgment(kind, sow.command_id, sub=sow.query))
@@ -225,7 +232,7 @@ class QueryPump:
             return
         if asked is not None:
             connection, query = asked
-            self._put(session or _Session(connection), query)
+            self._put(self._session(connection), query)
             return
         if session is not None and session.query is not None and session.query.rewind is rewind:
             self._kick(session)
@@ -287,6 +294,8 @@ class QueryPump:
         session = self._sessions.get(connection.number)
         if session is not None:
             session.waiting.clear()
+            if session.behind is not None:
+                session.behind.forget_all()
             self._close(session)
             self._begin_next(session)
 
@@ -298,7 +307,7 @@ class QueryPump:
             session.waiting.clear()
             if session.running is not None:
                 session.running.close()
-            session.query = session.running = None
+            session.query = session.running = session.behind = None
 
     def connection_writable(self, connection: Asking) -> None:
         """Its client takes more."""
@@ -316,8 +325,10 @@ class QueryPump:
 
     # -- one of them ---------------------------------------------------------------------------
     def _begin_next(self, session: _Session) -> None:
-        """The next one that waits, at this moment; none: what was held goes out."""
+        """The next one that waits, at this moment, where nothing is to go out before it."""
         connection = session.connection
+        if session.behind is not None:
+            return
         while session.waiting:
             query = session.waiting.popleft()
             name = query.sow.query
@@ -402,15 +413,31 @@ class QueryPump:
         )
 
     def _close(self, session: _Session) -> None:
-        """Behind the last row: what was held goes out."""
+        """Behind the last row: what was held goes out, in this turn where it is little. To be
+        followed by `_begin_next`."""
         if session.running is not None:
             session.running.close()
-        session.query = session.running = session.behind = None
-        session.connection.hold(None)
+        session.query = session.running = None
+        if session.behind is not None:
+            session.behind.query_bytes = 0
+            clock = time.perf_counter
+            until_s = clock() + TURN_S
+            self._release(session, lambda: clock() >= until_s)
+
+    def _release(self, session: _Session, is_over: Callable[[], bool]) -> None:
+        """Sends what was held until it is all or the time is over: then it goes on in a turn."""
+        connection, behind = session.connection, session.behind
+        assert behind is not None
+        if behind.release(connection, is_over):
+            session.behind = None
+            connection.hold(None)
+        else:
+            self._kick(session)
 
     # -- turns ---------------------------------------------------------------------------------
     def _kick(self, session: _Session) -> None:
-        if not session.is_queued and session.running is not None:
+        is_going_on = session.running is not None or session.behind is not None
+        if is_going_on and not session.is_queued:
             session.is_queued = True
             self._ready.append(session)
         self._schedule()
@@ -448,8 +475,13 @@ class QueryPump:
         while ready:
             session = ready.popleft()
             session.is_queued = False
-            if session.running is not None and session.connection.takes_rows:
-                self._go_on(session, is_over)
+            if session.running is not None:
+                if session.connection.takes_rows:
+                    self._go_on(session, is_over)
+            elif session.behind is not None:
+                # What is held lies in memory: it waits for no socket.
+                self._release(session, is_over)
+                self._begin_next(session)
             if is_over():
                 break
 

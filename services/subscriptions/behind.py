@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from math import inf
 
 from raylay.services.subscriptions.delivery import Delivery, Sink
 
 
 class BehindQuery:
-    """A sink that keeps what it is given, in order, until the query is over.
+    """A sink that keeps what it is given, in order, until the query is over, and until all of it
+    was handed on: that may take several turns, and what comes meanwhile goes behind it.
 
     Owner: the session. Lifecycle: one query.
 
@@ -20,11 +23,13 @@ class BehindQuery:
         query_bytes: that the query itself keeps for the client, and counts likewise.
     """
 
-    __slots__ = ("_grown", "_held", "held_bytes", "query_bytes")
+    __slots__ = ("_grown", "_held", "_left", "held_bytes", "query_bytes")
 
     def __init__(self, grown: Callable[[], None] = lambda: None) -> None:
         self._grown = grown
-        self._held: list[tuple[str, str, Delivery]] = []
+        self._held: deque[tuple[str, str, Delivery]] = deque()
+        self._left: float = inf
+        """Deliveries that the last release has left; before the first: whatever there is."""
         self.held_bytes = 0
         self.query_bytes = 0
 
@@ -42,15 +47,32 @@ class BehindQuery:
 
     def forget(self, subscription: str) -> None:
         """That subscription has ended: nothing more of it is delivered."""
-        kept = [each for each in self._held if each[0] != subscription]
-        self._held = kept
+        self._held = kept = deque(each for each in self._held if each[0] != subscription)
         self.held_bytes = sum(each[2].size_bytes for each in kept)
 
-    def release(self, sink: Sink) -> None:
-        """Hands on all that it keeps."""
-        held, self._held, self.held_bytes = self._held, [], 0
-        for subscription, reason, delivery in held:
+    def forget_all(self) -> None:
+        """All subscriptions have ended."""
+        self._held.clear()
+        self.held_bytes = 0
+
+    def release(self, sink: Sink, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Hands on what it keeps. Whether that was all.
+
+        Args:
+            is_over: whether it is to go on another time. One delivery more than came since the
+                last time is handed on all the same: so there is an end, whatever comes.
+        """
+        held = self._held
+        least = len(held) - self._left + 1
+        while held:
+            if least <= 0 and is_over():
+                self._left = len(held)
+                return False
+            least -= 1
+            subscription, reason, delivery = held.popleft()
+            self.held_bytes -= delivery.size_bytes
             if reason:
                 sink.out_of_focus(subscription, reason, delivery)
             else:
                 sink.deliver(subscription, delivery)
+        return True

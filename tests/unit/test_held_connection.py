@@ -194,6 +194,26 @@ def test_many_small_messages_go_to_the_disk_in_few_parts_and_few_at_a_time() -> 
     with_client(visit)
 
 
+def test_what_was_collected_in_one_turn_is_no_one_chunk() -> None:
+    """The buffer takes no frame of more than 256 MiB: all its clients would be lost."""
+
+    def visit(client: Client) -> None:
+        client.stall()
+        client.send(*numbered(40_000, 200))
+        client.connection.go_offline(client.disk)
+        disk = client.disk
+        while disk.puts:
+            assert client.moving_bytes <= MOVING_BYTES + CHUNK_BYTES
+            assert max(size_bytes for _, _, size_bytes in disk.puts) <= CHUNK_BYTES + 200
+            disk.store()
+        while client.connection.is_offline:
+            client.socket.read(2 * MIB)
+            disk.answer()
+        assert b"".join(client.socket.pieces) == client.sent
+
+    with_client(visit)
+
+
 def test_a_message_to_who_is_offline_costs_no_write_of_its_own() -> None:
     def visit(client: Client) -> None:
         client.stall()

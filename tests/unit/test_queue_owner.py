@@ -99,11 +99,32 @@ def test_records_side_by_side_are_one_piece() -> None:
     found.keep(journal.runs)
     alone = {txid: found.record(txid) for txid in range(2, 32)}
     for txids in ([5], [2, 3, 4], [2, 4, 5, 6, 3], list(range(2, 32)), [9, 9], []):
-        pieces = found.records(txids)
+        pieces, count = found.records(txids, 1 << 20)
+        assert count == len(txids)
         assert b"".join(pieces) == b"".join(alone[txid] for txid in txids)
         stretches = sum(a + 1 != b for a, b in pairwise(txids))
         assert len(pieces) <= stretches + len(journal.runs)
-    assert len(found.records([2, 3, 4])) == 1 and not journal.asked
+    assert len(found.records([2, 3, 4], 1 << 20)[0]) == 1 and not journal.asked
+
+
+@pytest.mark.parametrize("bytes_max", [0, 1, 300, 1_000])
+def test_of_many_records_there_are_as_many_as_fit(bytes_max: int) -> None:
+    """A consumer with a large backlog of large messages: a frame of them is in memory, not all."""
+    journal = Journal(30)
+    found = bodies(journal)
+    found.keep(journal.runs)
+    for txids in (list(range(2, 32)), [2, 4, 5, 6, 3, 20, 21, 22, 9], [9]):
+        wanted = b"".join(found.record(txid) for txid in txids)
+        got = b""
+        while txids:
+            pieces, count = found.records(txids, bytes_max)
+            size_bytes = sum(map(len, pieces))
+            assert size_bytes <= bytes_max or count == 1
+            if count < len(txids):
+                assert size_bytes + len(found.record(txids[count])) > bytes_max
+            got += b"".join(pieces)
+            txids = txids[count:]
+        assert got == wanted
 
 
 def test_what_was_let_go_is_read_again_with_what_follows_it() -> None:

@@ -317,6 +317,62 @@ def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path) -> N
     in_house(tmp_path, visit)
 
 
+@pytest.mark.parametrize("ends", ["", "live", "all"])
+def test_what_waits_behind_a_query_goes_out_in_turns_before_the_next_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await house.publish(door, "p", *({"id": n} for n in range(2_000)))
+        reader.send(encode_frame({"c": "subscribe", "sub": "live", "t": "other", "cid": "1"}))
+        await reader.answer_to("1")
+        connection, queries = reader.connection, house.server.clients.queries
+        connection.pause_writing()
+        reader.send(ask("q"), ask("q2", filter="/id = 5"))
+        for n in range(100):
+            await house.publish(door, "p", {"n": n}, topic="other")
+        connection.resume_writing()
+        monkeypatch.setattr(querying, "TURN_S", 0.0)
+        turns, deliver, turn = [0], connection.deliver, queries._turn
+
+        def delivered(subscription: str, delivery: Any) -> None:
+            turns[-1] += 1
+            deliver(subscription, delivery)
+
+        def counted() -> None:
+            turns.append(0)
+            turn()
+
+        monkeypatch.setattr(connection, "deliver", delivered)
+        monkeypatch.setattr(queries, "_turn", counted)
+        while ends and sum(turns) < 10:
+            await asyncio.sleep(0)
+        if ends:
+            assert len(queries) == 1, "the other one waits"
+            reader.send(encode_frame({"c": "unsubscribe", "sub": ends, "cid": "u"}))
+            sent = sum(turns)
+            await frames_until(reader, lambda each: each.get("cid") == "u")
+        if ends != "all":
+            found = await frames_until(
+                reader, lambda each: each.get("sub") == "q2" and each["c"] == "group_end"
+            )
+            words = [(header["c"], header.get("sub")) for header, _ in found]
+            if not ends:
+                begin = words.index(("group_begin", "q2"))
+                assert words[:begin].count(("p", "live")) == 100
+                assert words.index(("p", "live")) > words.index(("group_end", "q"))
+            sent = sum(turns) if not ends else sent
+        assert max(turns) <= 2 and sum(turns) == sent
+        assert not len(queries) and connection.sink is connection and not queries._sessions
+        assert not connection.holding().unsent_bytes
+        reader.send(encode_frame({"c": "subscribe", "sub": "l", "t": "other", "cid": "2"}))
+        await reader.answer_to("2")
+        await house.publish(door, "p", {"n": 100}, topic="other")
+        await frames_until(reader, lambda each: each.get("sub") == "l" and each["c"] == "p")
+
+    in_house(tmp_path, visit)
+
+
 def test_unsubscribe_ends_a_query_and_a_connection_all_of_its(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,23 @@ def test_all_comes_out_in_order_once() -> None:
     assert len(log.got) == 3
 
 
+def test_much_comes_out_in_parts_and_there_is_an_end_whatever_comes_meanwhile() -> None:
+    """Each part may take no time at all, and others come faster than that."""
+    behind, log, sent = BehindQuery(), Log(), 1_000
+    for txid in range(sent):
+        behind.deliver("a", delivery(txid, 1))
+    parts = 0
+    while not behind.release(log, lambda: True):
+        parts += 1
+        assert len(log.got) <= (parts + 1) * 8, "a part of it at a time"
+        for _ in range(6):
+            behind.deliver("a", delivery(sent, 1))
+            sent += 1
+        assert behind.held_bytes == sent - len(log.got)
+    assert [txid for _, _, txid in log.got] == list(range(sent))
+    assert parts > 100 and not behind.held_bytes
+
+
 def test_nothing_comes_of_a_subscription_that_has_ended() -> None:
     behind, log = BehindQuery(), Log()
     behind.deliver("a", delivery(1, 100))

@@ -37,6 +37,14 @@ class _Kept:
         self.ends: array[int] | None = None
 
     def records(self, first_txid: int, last_txid: int) -> bytes:
+        ends, before_txid = self._counted(), self.run.first_txid
+        return self.run.payload[ends[first_txid - before_txid] : ends[last_txid - before_txid + 1]]
+
+    def size(self, first_txid: int, last_txid: int) -> int:
+        ends, before_txid = self._counted(), self.run.first_txid
+        return ends[last_txid - before_txid + 1] - ends[first_txid - before_txid]
+
+    def _counted(self) -> array[int]:
         payload = self.run.payload
         ends = self.ends
         if ends is None:
@@ -45,8 +53,7 @@ class _Kept:
             for _ in range(self.run.count):
                 end += _LENGTH.unpack_from(payload, end)[0]
                 ends.append(end)
-        before_txid = self.run.first_txid
-        return payload[ends[first_txid - before_txid] : ends[last_txid - before_txid + 1]]
+        return ends
 
 
 class Bodies:
@@ -103,20 +110,31 @@ class Bodies:
         """The record with this transaction id, as it lies in the journal."""
         return self._kept_with(txid).records(txid, txid)
 
-    def records(self, txids: Sequence[int]) -> list[bytes]:
-        """The records with these transaction ids, in order; what lies side by side is one piece."""
+    def records(self, txids: Sequence[int], bytes_max: int) -> tuple[list[bytes], int]:
+        """The first of the records with these transaction ids, in order; what lies side by side is
+        one piece. And how many they are: as many as fit, and one at least."""
         found: list[bytes] = []
-        at, end = 0, len(txids)
+        at, end, left = 0, len(txids), bytes_max
         while at < end:
             first_txid = last_txid = txids[at]
             kept = self._kept_with(first_txid)
+            size = kept.size
+            if at and size(first_txid, first_txid) > left:
+                break
             kept_txid = kept.run.last_txid
             at += 1
             while at < end and txids[at] == last_txid + 1 <= kept_txid:
                 last_txid += 1
                 at += 1
+            while last_txid > first_txid and size(first_txid, last_txid) > left:
+                # Most that are asked for fit: this is done once a frame.
+                last_txid -= 1
+                at -= 1
+            left -= size(first_txid, last_txid)
             found.append(kept.records(first_txid, last_txid))
-        return found
+            if left <= 0:
+                break
+        return found, at
 
     def _kept_with(self, txid: int) -> _Kept:
         found = self._find(txid)

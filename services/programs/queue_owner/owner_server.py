@@ -24,7 +24,7 @@ from raylay.services.programs.queue_owner.bodies import Bodies
 from raylay.services.programs.queue_owner.traces import QueueTraces
 from raylay.services.protocol import queue_control as control
 from raylay.services.protocol.frames import Header, encode_frame
-from raylay.services.queues.decisions import Deliver, Draft, Expired, Leased, Request, Send
+from raylay.services.queues.decisions import Deliver, Draft, Expired, Request, Send
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.server.config import QueueOwnerConfig
 from raylay.services.telemetry.tracing import start_tracing
@@ -328,24 +328,16 @@ class OwnerServer(BesideInstance):
     def _deliver(self, decision: Deliver | Send) -> None:
         """Says it with the records, in frames that are not too long."""
         decided_us = self._traces.decided(decision)
-        together = self._bodies.records([each.txid for each in decision.messages])
-        if sum(map(len, together)) <= DELIVERY_BYTES:
-            self._instance.send_parts(*control.deliver(decision, together, decided_us))
-            return
-        messages: list[Leased] = []
-        records: list[bytes] = []
-        size_bytes = 0
-        for each in decision.messages:
-            record = self._bodies.record(each.txid)
-            if records and size_bytes + len(record) > DELIVERY_BYTES:
-                part = decision._replace(messages=messages)
-                self._instance.send_parts(*control.deliver(part, records, decided_us))
-                messages, records, size_bytes = [], [], 0
-            messages.append(each)
-            records.append(record)
-            size_bytes += len(record)
-        part = decision._replace(messages=messages)
-        self._instance.send_parts(*control.deliver(part, records, decided_us))
+        txids = [each.txid for each in decision.messages]
+        while True:
+            records, count = self._bodies.records(txids, DELIVERY_BYTES)
+            if count == len(txids):
+                break
+            part = decision._replace(messages=decision.messages[:count])
+            self._instance.send_parts(*control.deliver(part, records, decided_us))
+            decision = decision._replace(messages=decision.messages[count:])
+            txids = txids[count:]
+        self._instance.send_parts(*control.deliver(decision, records, decided_us))
 
     # -- the store -----------------------------------------------------------------------------
     async def _save_forever(self) -> None:
