@@ -92,14 +92,18 @@ def head(address: str = "") -> None:
 
 
 def _user(user: str, secret: Path, hashes: Path) -> None:
-    if not secret.exists():
-        write_whole(secret, secrets.token_urlsafe(PASSWORD_BYTES) + "\n")
-    elif hashes.exists():
+    password = secret.read_text("utf-8").strip() if secret.exists() else ""
+    if password and hashes.exists():
         return  # also where somebody gave him another password, or took him out
+    is_new, password = not password, password or secrets.token_urlsafe(PASSWORD_BYTES)
     kept = hashes.read_text("utf-8").splitlines() if hashes.exists() else []
     others = [line for line in kept if line.partition(":")[0].strip() != user]
-    made = hasher().hash(secret.read_text("utf-8").strip())
+    made = hasher().hash(password)
     write_whole(hashes, "".join(f"{line}\n" for line in [*others, f"{user}:{made}"]))
+    # Last: who is interrupted before it makes another one the next time, and no former password
+    # stays good beside a new one that is not.
+    if is_new:
+        write_whole(secret, password + "\n")
 
 
 def _let_hosts_ask(address: str) -> None:
@@ -112,13 +116,14 @@ def _let_hosts_ask(address: str) -> None:
         aside.replace(ENROLMENT_KEY)
     public = _run("ssh-keygen", "-y", "-f", str(ENROLMENT_KEY)).split()[:2]
     sign = "~/raylay/venv/bin/python ~/raylay/deploy/guard.py sign"
-    line = " ".join((f'restrict,command="{sign}"', *public, MARK))
+    line = " ".join((f'restrict,command="{sign}"', *public, MARK)).encode()
     allowed = HOME / ".ssh" / "authorized_keys"
-    before = allowed.read_text("utf-8").splitlines() if allowed.exists() else []
-    after = [*(each for each in before if each.split()[-1:] != [MARK]), line]
+    # Bytes: others' comments may be of any encoding.
+    before = allowed.read_bytes().splitlines() if allowed.exists() else []
+    after = [*(each for each in before if each.split()[-1:] != [MARK.encode()]), line]
     if after != before:
         allowed.parent.mkdir(mode=0o700, exist_ok=True)
-        write_whole(allowed, "\n".join(after) + "\n")
+        write_private(allowed, b"\n".join(after) + b"\n")
     shown = _run("ssh-keyscan", "-T", str(CONNECT_S), address).splitlines()
     known = sorted(f"{HEAD_ALIAS} {each.partition(' ')[2]}" for each in shown if each[:1] != "#")
     if known:

@@ -72,7 +72,8 @@ class Controlling(Held):
                 asked[name] = handle.authorize.remote(call, said, details)
         if asked:
             ray.wait([*asked.values()], num_returns=len(asked), timeout=JUDGED_TIMEOUT_S)
-        refused = [text for text in map(refusal_of, asked.values()) if text]
+        # One that answers by a failure of its own has not allowed it.
+        refused = [text for ref in asked.values() if (text := refusal_of(ref, or_fails=True))]
         if refused:
             raise FabricError("\n".join(refused))
 
@@ -144,13 +145,18 @@ class Controlling(Held):
             raise FabricError(f"{what}: {first_line(error)}") from None
 
 
-def refusal_of(ref: Any) -> str:
-    """Why an instance refuses what was asked of it; empty: it does not, or cannot be asked now."""
+def refusal_of(ref: Any, *, or_fails: bool = False) -> str:
+    """Why an instance refuses what was asked of it; empty: it does not, or cannot be asked now.
+
+    Args:
+        or_fails: any failure of the call is a refusal.
+    """
     ray = ray_module()
     try:
         ray.get(ref, timeout=0)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(getattr(error, "cause", None), ControlRefused | ConfigurationError):
+        cause = getattr(error, "cause", None)
+        if or_fails or isinstance(cause, ControlRefused | ConfigurationError):
             return first_line(error)
     except ray.exceptions.RayError:
         pass

@@ -4,6 +4,7 @@ event. Without `admin` in the configuration everybody may who can call the insta
 
 from __future__ import annotations
 
+import asyncio
 from hmac import compare_digest
 from typing import Any
 
@@ -24,6 +25,11 @@ from raylay.services.server.surroundings import Surroundings
 SHOWN_MAX = 200
 DRILL_KEPT_S = 30.0
 DRILLS_KEPT_MAX = 64
+JUDGED_S_MAX = 12.0
+"""For the modules. Shorter than who asks waits: he takes silence for an instance that hangs, and
+goes on."""
+TOLD = frozenset(("destination", "queue", "transport", "segments", "moved", "kind", "of_user"))
+"""Details that the event has. Others could stand in the place of who it was."""
 
 
 class Control:
@@ -71,8 +77,8 @@ class Control:
         if call == "stop" and self._is_own(said):
             user, why = "the fabric", ""
         else:
-            user, why = await self._judged(said, path)
-        told = {key: str(each)[:SHOWN_MAX] for key, each in details.items()}
+            user, why = await self._judged_in_time(said, path)
+        told = {key: str(each)[:SHOWN_MAX] for key, each in details.items() if key in TOLD}
         here.report(
             "control_refused" if why else "control",
             user=user[:SHOWN_MAX],
@@ -86,6 +92,12 @@ class Control:
                 self._drilling.clear()
             self._drilling[drills] = here.loop.time() + DRILL_KEPT_S
 
+    def keep_looking(self) -> None:
+        """Has the files of its modules looked at, so that a broken one is told of before somebody
+        is refused by it."""
+        if self._gate is not None:
+            self._gate.keep_looking()
+
     def forget(self) -> None:
         """From now on a drill is judged anew, too."""
         self._drilling.clear()
@@ -94,6 +106,18 @@ class Control:
         """Whether it is the process that the fabric ends with."""
         key = self._here.config.fabric_key
         return bool(key) and compare_digest(said.fabric_key.encode(), key.encode())
+
+    async def _judged_in_time(self, said: Said, path: str) -> tuple[str, str]:
+        """As `_judged`; nobody may have what is not judged in time."""
+        try:
+            async with asyncio.timeout(JUDGED_S_MAX):
+                return await self._judged(said, path)
+        except TimeoutError:
+            return said.user_id, (
+                f"{self._here.config.name} refuses {path}: its modules have not answered within "
+                f"{JUDGED_S_MAX:g} s; nothing was changed. See whether the server or the disk that "
+                "they ask answers, and try again"
+            )
 
     async def _judged(self, said: Said, path: str) -> tuple[str, str]:
         """By whom he is known, and why he may not have it; empty: he may."""

@@ -412,6 +412,7 @@ class InstanceServer:
     def _each_second(self) -> None:
         self.commits.look_at_front_log()
         self._listening.keep_looking()
+        self.control.keep_looking()
         self.here.spawn(self.reading.tidy())
         self._status.measure()
 

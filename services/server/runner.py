@@ -13,9 +13,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raylay.services.errors import FabricError, InstanceRetired, RaylayError
+from raylay.services.errors import (
+    ConfigurationError,
+    FabricError,
+    InstanceRetired,
+    RaylayError,
+)
 from raylay.services.replication.placement import from_wire
-from raylay.services.security.control import Said
+from raylay.services.security.control import NAME_SHOWN_MAX, Said
 from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.injected import await_release, is_held
@@ -31,6 +36,8 @@ from raylay.services.telemetry import logs
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0
 CALL_TIMEOUT_S = 30.0
+STOPS = ("stop", "restart", "apply", "place")
+"""Calls that have an instance stopped: `place` of itself."""
 
 Result = TypeVar("Result")
 
@@ -294,11 +301,19 @@ class InstanceThread:
         """Stops gracefully. Whether it has stopped in time.
 
         Args:
-            call: what it is stopped for: the path that is needed.
+            call: what it is stopped for, of `STOPS`: the path that is needed.
 
         Raises:
             ControlRefused: it may not be stopped for whoever said so.
+            ConfigurationError: nothing is stopped for that: who may have something else done could
+                stop it by that.
         """
+        is_own = call != "place" or details.get("moved") == self._name
+        if call not in STOPS or not is_own:
+            raise ConfigurationError(
+                f"{call[:NAME_SHOWN_MAX]!r} is no call that {self._name} is stopped for; nothing "
+                f"was changed: give one of {', '.join(STOPS)}"
+            )
         self.authorize(call, said, details)
         self._stopping.set()
         try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 COMMON_NAME_CHARACTERS_MAX = 64
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 DAYS_LEFT_MIN = 120
 """Of the year of a certificate: a host may be away for long, and nobody has to be quick."""
 
@@ -63,8 +65,9 @@ def names_for(peer: str, name: str, look_up: Callable[[str], Collection[str]]) -
         look_up: the addresses of a name; none: it is not known.
     """
     address = _plain(peer)
-    is_name = 0 < len(name) <= COMMON_NAME_CHARACTERS_MAX and not _is_address(name)
-    if is_name and address in {_plain(each) for each in look_up(name)}:
+    # A name with a star would be good for other hosts.
+    is_name = len(name) <= COMMON_NAME_CHARACTERS_MAX and _HOST_NAME.fullmatch(name) is not None
+    if is_name and not _is_address(name) and address in {_plain(each) for each in look_up(name)}:
         return [name, address]
     return [address]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from argon2.exceptions import VerifyMismatchError
 
 from raylay.services.plugins.authentication import hasher, read_passwords
 from raylay.services.tls.hosts import problem
@@ -87,6 +88,48 @@ def test_the_head_makes_what_is_missing_once(
     (credentials / "passwords").write_text("")
     assert guard.main(["head"]) == 0
     assert (credentials / "passwords").read_text() == ""
+
+
+def test_a_password_that_is_made_anew_is_the_one_that_counts_also_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = on(tmp_path, HEAD, monkeypatch)
+    assert guard.main(["head"]) == 0
+    secret = tmp_path / "raylay" / "credentials" / "operator-password"
+    hashes = secret.with_name("passwords")
+    known, write = secret.read_text().strip(), guard.write_whole
+    for cut_after in (0, 1):
+        secret.unlink()
+        left = [None] * cut_after
+
+        def cut(path: Path, text: str, left: list[None] = left) -> None:
+            if not left:
+                raise OSError("the power is cut")
+            left.pop()
+            write(path, text)
+
+        monkeypatch.setattr(guard, "write_whole", cut)
+        assert guard.main(["head"]) == 1
+        monkeypatch.setattr(guard, "write_whole", write)
+        assert guard.main(["head"]) == 0
+        password = secret.read_text().strip()
+        kept = read_passwords(hashes.read_text(), "passwords")["operator"]
+        assert password != known and hasher().verify(kept, password)
+        with pytest.raises(VerifyMismatchError):
+            hasher().verify(kept, known)
+        known = password
+    secret.write_text("\n")  # no password is none that lets in
+    assert guard.main(["head"]) == 0
+    assert len(secret.read_text()) > 40
+
+
+def test_lines_of_others_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".ssh").mkdir()
+    allowed = tmp_path / ".ssh" / "authorized_keys"
+    mine = b"ssh-ed25519 AAAA caf\xe9\nssh-ed25519 BBBB two\xe2\x80\xa8words\n"
+    allowed.write_bytes(mine)
+    assert on(tmp_path, HEAD, monkeypatch).main(["head"]) == 0
+    assert allowed.read_bytes().startswith(mine + b"restrict,command=")
 
 
 def test_a_host_gets_a_certificate_for_where_it_is_and_keeps_it(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.controlling import JUDGED
 from raylay.services.fabric.record import LeftOver
@@ -311,6 +311,50 @@ def test_who_asks_is_said_to_the_instance_that_judges(
     AT_THE_INSTANCE[method](fabric)
     said = [more.get("said") for _, _, more in ray.calls]
     assert said == [Said("amy", "secret"), Said("bob", "other"), None]
+
+
+@pytest.mark.parametrize(
+    ("cause", "may"),
+    [
+        (None, True),
+        (ControlRefused("A-1 refuses"), False),
+        (ConfigurationError("a module cannot be used"), False),
+        # It answered, and did not allow it.
+        (TypeError("a module's own fault"), False),
+    ],
+)
+def test_what_an_instance_has_not_allowed_is_not_done_from_outside(
+    cause: Exception | None, may: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raylay.services.fabric import controlling
+
+    class Answers(Ray):
+        class exceptions:
+            class RayError(Exception): ...
+
+            class RayTaskError(RayError):
+                cause: Exception | None = None
+
+        def remote(self, *arguments: Any, **more: Any) -> Any:
+            return object()
+
+        def wait(self, refs: Any, num_returns: int, timeout: float) -> None: ...
+
+        def get(self, ref: Any, timeout: float) -> Any:
+            if cause is not None:
+                error = self.exceptions.RayTaskError(str(cause))
+                error.cause = cause
+                raise error
+
+    ray = Answers()
+    monkeypatch.setattr(controlling, "ray_module", lambda: ray)
+    monkeypatch.setattr(Refused, "_alive", lambda self, name: ray)
+    fabric = Refused.running(tmp_path)
+    if may:
+        controlling.Controlling.authorize(fabric, ["A-1"], "kill")
+        return
+    with pytest.raises(FabricError, match=str(cause)):
+        controlling.Controlling.authorize(fabric, ["A-1"], "kill")
 
 
 def test_where_no_instance_asks_nothing_is_said(

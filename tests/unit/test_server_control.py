@@ -236,6 +236,45 @@ def test_no_other_call_is_let_through(place: Place) -> None:
     assert place.thread.status()["ready"]
 
 
+def test_nobody_stops_it_by_what_else_he_may_do(place: Place) -> None:
+    """Amy may have all of it done: each call alone."""
+    for call, details in (
+        ("drill", {}),
+        ("admit", {}),
+        ("reset_entitlement", {}),
+        ("kill_link", {"destination": "B"}),
+        ("note_reunion", {"moved": "solo"}),
+        ("place", {"moved": "Z"}),
+        ("place", {}),
+    ):
+        place.thread.authorize(call, AMY, {"moved": "Z", **details})
+        with pytest.raises(ConfigurationError, match="is no call that solo is stopped for"):
+            place.thread.stop(said=AMY, call=call, **details)
+    assert place.thread.status()["ready"]
+
+
+def test_an_event_says_who_it_was_whatever_the_details_say(place: Place) -> None:
+    forged = {"user": "amy", "path": "/amps/x", "instance": "other", "kind": "clean"}
+    with pytest.raises(ControlRefused):
+        place.thread.authorize("drill", EVE, forged)
+    told = place.events("control_refused")[-1]
+    assert (told["user"], told["kind"]) == ("eve", "clean")
+    assert told["path"] == "/amps/administrator/instance/drill" and "instance" not in told
+
+
+def test_a_file_that_is_broken_is_told_of_before_somebody_is_refused(place: Place) -> None:
+    permissions = place.path / "permissions"
+    count = len(place.events("security_file_failed"))
+    permissions.write_text("{")
+    until_s = time.monotonic() + DEADLINE_S
+    while len(place.events("security_file_failed")) == count:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    assert place.events("security_file_failed")[-1]["transport"] == "amps-admin"
+    permissions.write_text(json.dumps(PERMISSIONS))
+    assert place.thread.reset_entitlement("", AMY) == 0
+
+
 def test_the_process_that_the_fabric_ends_with_needs_no_user(tmp_path: Path) -> None:
     admin = AdminConfig(entitlement=ModuleConfig("amps-default-no-entitlement-module"))
     thread = running(tmp_path / "data", replace(configured(tmp_path), admin=admin))
@@ -300,6 +339,33 @@ def test_what_a_module_of_ones_own_answers(
     with pytest.raises(ControlRefused, match=why):
         asyncio.run(Control(here).allow("admit", AMY))
     assert SECRET not in json.dumps(here.events_log.after(0, 100))
+
+
+def test_what_is_not_judged_in_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who asks, and waits 15 s, would take it for an instance that hangs, and kill it."""
+    from raylay.services.fabric.controlling import JUDGED_TIMEOUT_S
+    from raylay.services.server import control
+    from raylay.services.server.surroundings import Surroundings
+
+    class Hangs(Says):
+        async def authenticate(self, asked: Credentials) -> Answer:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    assert control.JUDGED_S_MAX < JUDGED_TIMEOUT_S
+    monkeypatch.setattr(control, "JUDGED_S_MAX", 0.01)
+    monkeypatch.setattr(gate, "authentication", lambda config, where: Hangs({}))
+    config = replace(configured(tmp_path), admin=AdminConfig(ModuleConfig("says")))
+    here = Surroundings(config, tmp_path)
+
+    async def ask() -> None:
+        await asyncio.wait_for(control.Control(here).allow("kill", AMY), DEADLINE_S)
+
+    with pytest.raises(ControlRefused, match="modules have not answered"):
+        asyncio.run(ask())
+    assert here.events_log.after(0, 100)[-1]["event"] == "control_refused"
 
 
 def test_modules_of_the_clients_count_where_admin_names_none(tmp_path: Path) -> None:

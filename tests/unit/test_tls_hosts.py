@@ -12,7 +12,14 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.tls.authority import Authority
 from raylay.services.tls.hosts import names_for, problem, request, requested_name
 
-NAMES = {"chicago-1": ["10.0.0.7", "fe80::7"], "head": ["10.0.0.1"]}
+NAMES = {
+    "chicago-1": ["10.0.0.7", "fe80::7"],
+    "head": ["10.0.0.1"],
+    # A DNS that answers for all of a domain by one host.
+    "*.example": ["10.0.0.7"],
+    "chicägo": ["10.0.0.7"],
+    "a\0b": ["10.0.0.7"],
+}
 
 
 def looked_up(name: str) -> list[str]:
@@ -30,6 +37,9 @@ def looked_up(name: str) -> list[str]:
         ("10.0.0.7", "10.0.0.1", ["10.0.0.7"]),
         ("10.0.0.7", "", ["10.0.0.7"]),
         ("10.0.0.7", "x" * 65, ["10.0.0.7"]),
+        ("10.0.0.7", "*.example", ["10.0.0.7"]),
+        ("10.0.0.7", "chicägo", ["10.0.0.7"]),
+        ("10.0.0.7", "a\0b", ["10.0.0.7"]),
     ],
 )
 def test_a_host_is_named_by_where_it_was_seen(peer: str, name: str, names: list[str]) -> None:
