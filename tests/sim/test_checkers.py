@@ -425,6 +425,26 @@ def test_law_1_counts_what_an_upgrade_asked_again() -> None:
         assert ("acknowledged" in laws(history)) is expected
 
 
+@pytest.mark.parametrize("was_async", [True, False])
+def test_law_1_counts_the_answer_that_was_let_out_before_a_crash(was_async: bool) -> None:
+    """`b` does not know of it any more, and calls the message pending when it is upgraded next:
+    seed 767186530."""
+    history = sound()
+    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    history.operations.remove(copy)
+    at = history.operations.index(acked(40, 1))
+    history.operations[at:at] = [
+        *([ModeSet(25, "b", "to-c", False)] if was_async else []),
+        Crashed(31, "b", B, False),
+        Started(32, "b", B, True),
+        ModeSet(32, "b", "to-c", True, ((A, P, 1),)),
+        ModeSet(33, "b", "to-c", False),
+        ModeSet(35, "b", "to-c", True, ((A, P, 1),)),
+    ]
+    history.operations.sort(key=lambda operation: operation[0])
+    assert ("acknowledged" in laws(history)) is not was_async
+
+
 @pytest.mark.parametrize(
     ("pending", "excused"), [(((A, P, 1),), False), (((B, P, 1),), True), ((), True), (None, True)]
 )

@@ -107,6 +107,8 @@ class Logs:
         self.caught_up_with: dict[Link, int] = {}
         """The incarnation that has had from this link what was there when it connected."""
         self.async_until_us: dict[Link, int] = {}
+        self.earlier_modes: defaultdict[Link, list[Mode]] = defaultdict(list)
+        """How it was when its instance crashed and kept its disk, each time."""
         self.formers: defaultdict[str, list[str]] = defaultdict(list)
         self.moved: set[int] = set()
         """Incarnations of instances that live elsewhere now, under another one."""
@@ -191,9 +193,14 @@ class Logs:
         self.incarnation_of[operation.instance] = operation.incarnation
 
     def _crashed(self, operation: Crashed) -> None:
-        if not operation.lost:
-            return
         name = operation.instance
+        if not operation.lost:
+            for destination in self.topology.members[name].destinations:
+                until_us, asked_again = self._mode((name, destination.name))
+                if until_us == NOW_ASYNC:
+                    until_us, asked_again = operation.time_us, set()
+                self.earlier_modes[name, destination.name].append((until_us, asked_again))
+            return
         self._lose(name)
         # What is put in its place may bear the same incarnation: nobody has caught up with that.
         self.cut |= {link for link, server in self.server.items() if server == name}
@@ -248,6 +255,7 @@ class Logs:
                 self.served_by,
                 self.served_from_us,
                 self.async_until_us,
+                self.earlier_modes,
                 self.caught_up_with,
                 self.reached,
                 self.reached_us,
@@ -427,8 +435,9 @@ class Logs:
         """The destinations to which the copy is routed and whose links were sync ever since an
         answer is owed for this root. A link that was async meanwhile may have let one out that is
         on its way, unless nothing was answered yet for this root when it was upgraded. The answer
-        counts, too, that was let out so before the disk with an earlier copy was lost: who has
-        heard it does not wait for what the instance is sent again."""
+        counts, too, that was let out so before the disk with an earlier copy was lost, or before a
+        crash: who has heard it does not wait for what the instance is sent again, or takes for
+        pending when it is upgraded next."""
         found = []
         former = [(copies[key], modes) for copies, modes in self.lost_copies[name] if key in copies]
         for destination in self.topology.members[name].destinations:
@@ -436,6 +445,8 @@ class Logs:
             if not self.routed(name, destination, copy, -1):
                 continue
             if key in self.newly_carried[link] or let_out(copy, self._mode(link), key, root):
+                continue
+            if any(let_out(copy, mode, key, root) for mode in self.earlier_modes.get(link, ())):
                 continue
             if any(let_out(old, modes[destination.name], key, root) for old, modes in former):
                 continue
