@@ -18,7 +18,8 @@ class Subscribed(NamedTuple):
     Attributes:
         client: its client's name.
         filter: which messages it wants, as written; empty: all.
-        backlog_max: messages that it takes before it acknowledges one.
+        backlog_max: messages that it takes before it acknowledges one; 0: none now, but it keeps
+            those that it has.
     """
 
     consumer: Consumer

@@ -115,7 +115,7 @@ class Picking(Generic[Message]):
             group = self._filters.joined(wanted)
         else:
             group.members += 1
-        backlog = max(1, min(each.backlog_max, self._subscription_backlog_max or each.backlog_max))
+        backlog = min(each.backlog_max, self._subscription_backlog_max or each.backlog_max)
         member = self._members.get(each.consumer)
         if member is None:
             member = self._members[each.consumer] = _Member(each.consumer, backlog, group)

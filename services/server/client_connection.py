@@ -52,7 +52,7 @@ from raylay.services.server.client_logon import ClientLogon
 from raylay.services.server.client_subscriptions import ClientSubscriptions
 from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.clients import Clients
-from raylay.services.server.held_connection import HeldConnection
+from raylay.services.server.held_connection import Buffer, HeldConnection
 from raylay.services.server.paced_reading import PacedReading
 from raylay.services.server.publisher_acks import FLUSHES_MAX, PublisherAcks
 from raylay.services.server.slow_clients import SLOW_CLIENT
@@ -168,6 +168,11 @@ class ClientConnection(HeldConnection, PacedReading):
         self._clients.queries.connection_writable(self)
         self._clients.replays.connection_writable(self)
         self._clients.queued.writable(self)
+
+    def go_offline(self, buffer: Buffer) -> None:
+        """What it does not take goes there; queues give it nothing meanwhile."""
+        super().go_offline(buffer)
+        self._clients.queued.went_offline(self)
 
     def room(self) -> None:
         """There is room on its way to the disk: queries go on."""

@@ -28,12 +28,12 @@ from raylay.services.telemetry.tracing import traced
 if TYPE_CHECKING:
     # Most instances have no queues.
     from raylay.services.protocol.queue_control import Answer
-    from raylay.services.queues.decisions import Consumer, Leased
+    from raylay.services.queues.decisions import Consumer, Leased, Subscribed
     from raylay.services.queues.door import QueueDoor
 
 SHOWN_CHARACTERS = 200
-BACKLOG_WHILE_FULL = 1
-"""Of a consumer whose socket is full: what it was sent counts, so that it is sent no more."""
+BACKLOG_WHILE_FULL = 0
+"""Of a consumer whose socket is full: it keeps what it has, and is given nothing."""
 
 
 class QueueClient(Protocol):
@@ -72,8 +72,9 @@ class QueueClients:
         self._subscribed: dict[int, dict[str, tuple[QueueDoor, Consumer]]] = {}
         """By session and id."""
         self._consumers = 0
-        self._full: dict[int, set[str]] = {}
-        """Subscriptions of sessions whose sockets take nothing."""
+        self._full: dict[int, dict[str, Subscribed]] = {}
+        """By session whose socket takes nothing, and id: what the owner is told of a subscription
+        when it takes something."""
         self.delivered = 0
         keeper.deliverer = self
 
@@ -127,8 +128,7 @@ class QueueClients:
         consumer = self._numbered(client, command.subscription) if before is None else before[1]
         of_session[command.subscription] = door, consumer
         each = Subscribed(consumer, client.client_name, command.filter, command.max_backlog or 1)
-        door.subscribed(each)
-        self._tell(door, each)
+        self._say(client, door, each)
 
     def _numbered(self, client: QueueClient, name: str) -> Consumer:
         """A consumer that there never was: who subscribes again under the same id is another one,
@@ -136,9 +136,15 @@ class QueueClients:
         self._consumers += 1
         return client.number, f"{self._consumers}:{name}"
 
-    def _tell(self, door: QueueDoor, each: Any) -> None:
+    def _say(self, client: QueueClient, door: QueueDoor, each: Subscribed) -> None:
+        """Tells the owner of a consumer, and one that is started later."""
         from raylay.services.protocol import queue_control
 
+        if not client.may_write:
+            full = self._full.setdefault(client.number, {})
+            full[_name_of(each.consumer)] = each
+            each = each._replace(backlog_max=BACKLOG_WHILE_FULL)
+        door.subscribed(each)
         self._keeper.controls[door.definition.stored_as].say(queue_control.sub(each))
 
     def unsubscribe(self, client: QueueClient, name: str) -> bool:
@@ -147,6 +153,7 @@ class QueueClients:
         found = of_session.pop(name, None) if of_session else None
         if found is None:
             return False
+        self._full.get(client.number, {}).pop(name, None)
         self._left(*found)
         return True
 
@@ -194,7 +201,7 @@ class QueueClients:
             self._trace(client, consumer, messages, records, since_us, now_us)
         self.delivered += len(messages)
         if not client.may_write:
-            self._fill(client, consumer)
+            self._fill(client, name)
 
     def _trace(
         self,
@@ -219,23 +226,22 @@ class QueueClients:
             subscription=_name_of(consumer),
         )
 
-    def _fill(self, client: QueueClient, consumer: Consumer) -> None:
-        """It is sent no more until its socket has taken what it was sent."""
-        full = self._full.setdefault(client.number, set())
-        name = _name_of(consumer)
+    def _fill(self, client: QueueClient, name: str) -> None:
+        """A subscription is given no more until the socket has taken what was sent."""
         found = self._subscribed.get(client.number, {}).get(name)
-        if found is not None and name not in full:
-            full.add(name)
-            each = found[0].consumers[consumer]
-            self._tell(found[0], each._replace(backlog_max=BACKLOG_WHILE_FULL))
+        if found is not None and name not in self._full.get(client.number, ()):
+            door, consumer = found
+            self._say(client, door, door.consumers[consumer])
+
+    def went_offline(self, client: QueueClient) -> None:
+        """Its socket has taken nothing for long: it is given nothing, whatever it was sent last."""
+        for name in self.names(client):
+            self._fill(client, name)
 
     def writable(self, client: QueueClient) -> None:
         """There is room to write again."""
-        for name in self._full.pop(client.number, ()):
-            found = self._subscribed.get(client.number, {}).get(name)
-            if found is not None:
-                door, consumer = found
-                self._tell(door, door.consumers[consumer])
+        for name, each in self._full.pop(client.number, {}).items():
+            self._say(client, self._subscribed[client.number][name][0], each)
 
     # -- acknowledgments and cancels -----------------------------------------------------------
     def cancel(self, client: QueueClient, command: QueueCancel) -> None:

@@ -58,6 +58,21 @@ def test_a_consumer_holds_no_more_than_its_backlog() -> None:
     assert delivered(picking) == [("a", 5)]
 
 
+def test_who_may_hold_nothing_keeps_what_it_has_and_is_given_nothing_when_that_is_over() -> None:
+    picking = given(subscribed("a", 2))
+    messages = filled(picking, 4)
+    assert delivered(picking) == [("a", 1), ("a", 2)]
+    picking.subscribed(subscribed("a", 0))
+    for each in messages[:2]:
+        picking.freed((1, "a"), each)
+        picking.add(each)
+    assert picking.room() == 0 and delivered(picking) == []
+    picking.subscribed(subscribed("b", 2))
+    assert delivered(picking) == [("b", 1), ("b", 2)]
+    picking.subscribed(subscribed("a", 2))
+    assert delivered(picking) == [("a", 3), ("a", 4)]
+
+
 def test_the_definition_limits_what_a_subscription_may_hold() -> None:
     picking = given(subscribed("a", 10), subscription_backlog_max=2)
     filled(picking, 6)
@@ -239,7 +254,7 @@ class History:
                 del self.live[each.txid]
         elif roll < 0.96:
             name, session = self.random.choice("abcd"), self.random.randint(1, 2)
-            backlog, wanted = self.random.randint(1, 4), self.random.choice(self.filters)
+            backlog, wanted = self.random.randint(0, 4), self.random.choice(self.filters)
             self.tell("subscribed", subscribed(name, backlog, wanted, session))
         elif self.simple.consumers:
             self.leave(self.random.choice(list(self.simple.consumers)))

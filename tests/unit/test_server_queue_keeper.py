@@ -312,11 +312,46 @@ def test_a_client_whose_socket_is_full_is_sent_no_more_until_it_is_not() -> None
     client.may_write = False
     bench.delivers(ONE)
     bench.delivers(TWO)
-    assert [frame.header["max"] for frame in owner.said("sub")] == [1]
+    assert [frame.header["max"] for frame in owner.said("sub")] == [0]
+    client.may_write = True
     bench.clients.writable(client)
     assert [frame.header["max"] for frame in owner.said("sub")] == [5]
     bench.clients.writable(client)
     assert not owner.said("sub")
+
+
+def test_a_client_that_goes_offline_is_given_nothing_whatever_it_says_until_it_is_online() -> None:
+    """Though no queue sent it anything since its socket is full, and its queue's process is
+    killed."""
+    bench = Bench()
+    client, owner = bench.client(max_backlog=5), bench.owner()
+    client.may_write = False
+    bench.clients.went_offline(client)
+    assert [frame.header["max"] for frame in owner.said("sub")] == [0]
+    bench.clients.went_offline(client)
+    assert not owner.said("sub")
+    bench.subscribe(client, max_backlog=7)
+    assert [frame.header["max"] for frame in owner.said("sub")] == [0]
+    bench.work.lost(cast(Any, owner), "killed")
+    another = bench.owner()
+    (began,) = another.said("begin")
+    (told,) = control.read_begin(began.header, began.body).consumers
+    assert told.backlog_max == 0
+    client.may_write = True
+    bench.clients.writable(client)
+    assert [frame.header["max"] for frame in another.said("sub")] == [7]
+
+
+def test_a_subscription_that_ended_while_its_client_was_offline_is_none_when_it_is_online() -> None:
+    bench = Bench()
+    client, owner = bench.client(max_backlog=5), bench.owner()
+    client.may_write = False
+    bench.clients.went_offline(client)
+    assert bench.clients.unsubscribe(client, "s")
+    client.may_write = True
+    owner.said("sub")
+    bench.clients.writable(client)
+    assert not owner.said("sub") and not bench.work.door.consumers
 
 
 def test_what_takes_long_to_be_folded_is_not_hurried_for_a_delivery() -> None:
