@@ -118,6 +118,17 @@ class Pool:
         """In memory, of those that are offline: on its way to the disk, or back."""
         self.disk_bytes = 0
         self.policy = Policy(limits.client_share, limits.message_age_ms_max)
+        self._common: Policy | None = None
+        """In place of what is each client's own."""
+
+    def limit(self, limits: Limits, policy: Policy | None = None) -> list[Decision]:
+        """Other limits from now on. What is to be done, as of `decide`.
+
+        Args:
+            policy: of every client, in place of its own; None: each has its own.
+        """
+        self.limits, self._common = limits, policy
+        return self.decide()
 
     @property
     def memory_bytes(self) -> int:
@@ -189,7 +200,8 @@ class Pool:
 
     def _of_share(self, held: _Held) -> tuple[int | None, int, str]:
         """What one client may hold, what it holds, and where."""
-        share, limits, holding = held.policy.client_share, self.limits, held.holding
+        share = (self._common or held.policy).client_share
+        limits, holding = self.limits, held.holding
         if held.is_offline:
             most = int(limits.disk_bytes_max * share) if share < 1 else None
             return most, holding.disk_bytes, "on disk"
@@ -262,7 +274,7 @@ class Pool:
         """
         decided: list[Decision] = []
         for client, held in list(self._clients.items()):
-            most_ms = held.policy.message_age_ms_max
+            most_ms = (self._common or held.policy).message_age_ms_max
             age_ms = _marked(held, now_ms)
             if most_ms is not None and age_ms > most_ms:
                 why = f"a message waits for it since {age_ms} ms: at most {most_ms} ms may one"

@@ -50,6 +50,9 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
               should and do not for now, since it is behind or away
     owed      messages sent or kept for it that it has not answered
     age       of the oldest of these
+
+    Below the table stand what is wrong, and what waits for slow clients:
+    of each pool what they take of its limits, and who is offline.
     """
     from raylay.services.fabric.finding import NONE_RUNS, all_running
     from raylay.services.fabric.stopped import stopped
@@ -277,6 +280,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         *unavailable_lines(found["instances"]),
         *front_log_lines(found["instances"]),
         *security_file_lines(found["instances"]),
+        *slow_client_lines(found["instances"]),
         *left_over_lines(found.get("left_over", [])),
     ):
         typer.echo(line)
@@ -329,6 +333,36 @@ def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
         for each in instance.get("transports", ())
         if each.get("problem")
     ]
+
+
+def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Where messages wait for clients that do not read as fast as they are sent: a line a pool, and
+    one for each client that is offline."""
+    from raylay.services.configuration.units import about_bytes
+
+    lines = []
+    for instance in instances:
+        for pool in instance.get("capacity", []):
+            if not pool["behind"]:
+                continue
+            lines.append(
+                f"{instance['name']}, pool {pool['pool']}: "
+                f"{about_bytes(pool['memory_bytes'])} of {about_bytes(pool['memory_bytes_max'])} "
+                f"in memory, {about_bytes(pool['disk_bytes'])} of "
+                f"{about_bytes(pool['disk_bytes_max'])} on disk for {pool['behind']:,} slow "
+                f"client{'' if pool['behind'] == 1 else 's'}, {pool['offline']:,} offline"
+            )
+            # An earlier release tells only how many.
+            shown = pool.get("offline_clients", [])
+            lines += [
+                f"  {each['client'] or each['peer']} is offline: "
+                f"{about_bytes(each['unsent_bytes'])} wait for it, the oldest for "
+                f"{each['age_ms'] / 1000:.1f} s"
+                for each in shown
+            ]
+            if shown and pool["offline"] > len(shown):
+                lines.append(f"  and {pool['offline'] - len(shown):,} more")
+    return lines
 
 
 def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str, str]:

@@ -61,6 +61,16 @@ def format_bytes(value_bytes: int) -> str:
     return f"{value_bytes}B"
 
 
+def about_bytes(value_bytes: int) -> str:
+    """About as much, for people: `1.5 GiB`."""
+    value, unit = float(value_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
 def format_milliseconds(value_ms: int) -> str:
     """The largest unit that gives a whole number: `10s`."""
     for unit in ("d", "h", "m", "s"):

@@ -28,6 +28,15 @@ from raylay.services.drills.judging import (
 )
 from raylay.services.drills.keeping import SowLoad, read_changes
 from raylay.services.drills.laws.queue_load import Excuse, QueueVerdict
+from raylay.services.drills.laws.slow_clients import (
+    Evidence,
+    Held,
+    Moved,
+    SlowVerdict,
+    Stall,
+    told_of,
+)
+from raylay.services.drills.laws.slow_clients import judge as judge_slow
 from raylay.services.drills.laws.sow_topics import SowVerdict, Written
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.marks import check_allowed
@@ -52,7 +61,7 @@ from raylay.services.drills.overlap import (
 )
 from raylay.services.drills.queue_reading import Read, read_queue, with_names
 from raylay.services.drills.recorded import ALARMS, Clock, Recording, alarms, members_of, now_us
-from raylay.services.drills.scenario import Scenario, Targets
+from raylay.services.drills.scenario import OF_A_LOAD, Scenario, Targets
 from raylay.services.drills.verdict import Record
 from raylay.services.drills.watching import Watcher
 from raylay.services.errors import FabricError
@@ -271,6 +280,9 @@ class Collecting:
         if queue is not None:
             found += queue.broken
             complaints += self._queue.complaints
+        slow = self._judge_slow()
+        if slow is not None:
+            found += slow.broken
         complaints += self._unread + crowd.complaints
         complaints += self._alarms()
         first = {name: int(told["pid"]) for name, told in self._first_statuses.items()}
@@ -284,6 +296,50 @@ class Collecting:
             complaints,
             sow,
             queue,
+            slow,
+        )
+
+    def _judge_slow(self) -> SlowVerdict | None:
+        """What became of subscribers that were kept from reading, by events and samples."""
+        crowd, injected = self._crowd, self._result.injected
+        steps = {n: step for n, step in enumerate(self.scenario.steps, 1)}
+        stalls = [
+            Stall(
+                each.number, subscriber.name, subscriber.group, each.began_us, each.ended_us,
+                steps[each.number].memory_bytes, steps[each.number].disk_bytes,
+            )
+            for each in sorted(injected, key=lambda each: each.began_us)
+            if each.fault == "slow_consumer"
+            for subscriber in crowd.slow(each.target)
+        ]  # fmt: skip
+        if not stalls:
+            return None
+        slow = {each.client for each in stalls}
+        recorders = [each.recorder for each in crowd.subscribers if each.name in slow]
+        return judge_slow(
+            Evidence(
+                f"drill-{self.number}-",
+                stalls,
+                told_of(self._watcher.events, self._result.began_us),
+                [
+                    Held(each.time_us, each.instance, *each.waiting)
+                    for each in self._watcher.samples
+                    if each.waiting is not None
+                ],
+                [
+                    Moved(each.client, each.left_us, each.back_us, each.after, each.reason)
+                    for each in crowd.failovers
+                    if each.left_us
+                ],
+                {
+                    each.name: [
+                        (time_us, last - first + 1) for time_us, _, _, first, last in each.stretches
+                    ]
+                    for each in recorders
+                    if each is not None
+                },
+                is_alone=all(each.fault in OF_A_LOAD for each in injected),
+            )
         )
 
     def _judge_sow(self, after_txid: Mapping[str, int], members: Mapping[str, Any]) -> SowVerdict:

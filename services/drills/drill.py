@@ -249,7 +249,7 @@ class Drill(Collecting):
             "stop": Stop(places),
             "stop_link": Stop(places, link=True),
             "lose_disk": self._disks,
-            "slow_consumer": _SlowConsumer(self),
+            "slow_consumer": _SlowConsumer(self, inside),
             "kill_consumers": KillConsumers(self._queue),
         }
         made |= dict.fromkeys((*LINE_FAULTS, "full_disk", "clock_jump"), inside)
@@ -389,10 +389,15 @@ async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
 
 
 class _SlowConsumer:
-    """A subscriber of the load that stops reading."""
+    """A subscriber of the load that stops reading, while slow clients may take less.
 
-    def __init__(self, drill: Drill) -> None:
+    Args:
+        inside: sets the limits.
+    """
+
+    def __init__(self, drill: Drill, inside: Inside) -> None:
         self._drill = drill
+        self._inside = inside
 
     def _set(self, hit: Hit, reads: bool) -> None:
         crowd = self._drill._crowd
@@ -401,15 +406,18 @@ class _SlowConsumer:
 
     def inject(self, step: Step, hit: Hit) -> list[str]:
         """It stops."""
+        notes = self._inside.inject(step, hit)
         self._set(hit, False)
-        return []
+        return notes
 
     def renew(self, step: Step, hit: Hit, left_s: float) -> None:
-        """It needs no more than to be stopped once."""
+        """It needs no more than to be stopped once; limits are for a time."""
+        self._inside.renew(step, hit, left_s)
 
-    def heal(self, step: Step, hit: Hit) -> None:
+    def heal(self, step: Step, hit: Hit) -> list[str]:
         """It goes on."""
         self._set(hit, True)
+        return self._inside.heal(step, hit)
 
 
 def unwhole(statuses: Mapping[str, Mapping[str, Any]], *, busy: bool = False) -> list[str]:

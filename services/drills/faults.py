@@ -243,7 +243,7 @@ class Stop(Once):
 
 
 class Inside:
-    """What an instance breaks in itself when it is asked: lines, clock, disk."""
+    """What an instance breaks in itself when it is asked: lines, clock, disk, limits."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -288,6 +288,11 @@ class Inside:
             yield hit.instances[0], "clock", {"offset_us": step.offset_ms * 1000}
         elif step.fault == "full_disk":
             yield hit.instances[0], "disk", {}
+        elif step.fault == "slow_consumer":
+            if step.memory_bytes or step.disk_bytes:
+                limits = {"memory_bytes": step.memory_bytes, "disk_bytes": step.disk_bytes}
+                for instance in self._places.fabric.declared.group(hit.region):
+                    yield instance.name, "capacity", limits
         else:
             for name, destination, forward in hit.ways:
                 line = line_of(step, forward=forward, both=hit.both)

@@ -15,6 +15,7 @@ from typing import Any
 from raylay.services.drills import checkers
 from raylay.services.drills.history import History, Member
 from raylay.services.drills.laws.queue_load import QueueVerdict
+from raylay.services.drills.laws.slow_clients import SlowVerdict
 from raylay.services.drills.laws.sow_topics import SowVerdict
 from raylay.services.drills.recorded import Lost, Recording
 from raylay.services.drills.verdict import (
@@ -57,6 +58,8 @@ class Judgement:
     is among the laws."""
     queue: QueueVerdict | None = None
     """What came of the load on the drills' queue, likewise."""
+    slow: SlowVerdict | None = None
+    """What became of subscribers that a step kept from reading, likewise; None: no step did."""
 
     @property
     def valid(self) -> bool:

@@ -7,6 +7,7 @@ not a message.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -37,10 +38,15 @@ from raylay.storage.stores import MemoryBookmarkStore, MemoryPublishStore
 
 TURN_S = 0.02
 HEARTBEAT_S = 1.5
+SLOW_HEARTBEAT_S = 10.0
+"""Of a client that may be kept from reading: on a busy machine it is not to be taken for dead."""
 WAIT_S_MAX = 180.0
 TRACED_PER_S = 300.0
 """So many publishes a second of the whole load are traced at most."""
 SLOW_QUEUE_BYTES = 64 * 1024
+SLOW_SOCKET_BYTES = 256 * 1024
+"""The kernel takes tens of MiB for a socket that was read quickly until a moment ago. What a client
+does not take shall wait with its instance."""
 
 
 def topic_for(settings: FabricSettings, named: str = "") -> tuple[str, str]:
@@ -207,13 +213,29 @@ class Subscriber:
     ended_at: str = ""
 
     async def open(
-        self, topic: str, options: dict[str, Any], queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT
+        self,
+        topic: str,
+        options: dict[str, Any],
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        *,
+        live: bool = False,
     ) -> None:
-        """Connects and subscribes from now on."""
+        """Connects and subscribes from now on.
+
+        Args:
+            live: what it does not take waits for it, in memory and then on disk. Without, its
+                server reads the log on when it takes more, and nothing waits.
+        """
         self.reads.set()
         recorder = self.recorder = SubscriberRecorder(self.name, topic, False)
         watch = Watch(self.name, "subscriber", self.failovers)
-        self.client = Client(self.name, bookmark_store=self.store, on_event=watch.event, **options)
+
+        def told(event: ClientEvent) -> None:
+            watch.event(event)
+            if live and isinstance(event, Connected) and self.client is not None:
+                _narrow(self.client)
+
+        self.client = Client(self.name, bookmark_store=self.store, on_event=told, **options)
         recorder.listen(self.client.machine)
         await self.client.connect()
         self.subscription = await self.client.subscribe(
@@ -222,6 +244,7 @@ class Subscriber:
             subscription_id="drill",
             timeout_s=WAIT_S_MAX,
             queue_bytes_max=queue_bytes_max,
+            live=live,
         )
         self.task = asyncio.create_task(self._read(self.subscription))
 
@@ -249,6 +272,14 @@ class Subscriber:
         ):
             self.progress.clear()
             await self.progress.wait()
+
+
+def _narrow(client: Client) -> None:
+    connection = client._connection
+    transport = connection.transport if connection is not None else None
+    found = transport.get_extra_info("socket") if transport is not None else None
+    if found is not None:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_SOCKET_BYTES)
 
 
 class Watch:
@@ -328,7 +359,8 @@ class Crowd:
             await subscriber.open(self.topic, options)
         for region in sorted(slow_regions):
             slow = Subscriber(f"drill-{self._number}-{region}-slow", region, self.failovers)
-            await slow.open(self.topic, self.options(slow.name, region), SLOW_QUEUE_BYTES)
+            options = self.options(slow.name, region) | {"heartbeat_s": SLOW_HEARTBEAT_S}
+            await slow.open(self.topic, options, SLOW_QUEUE_BYTES, live=True)
             self.subscribers.append(slow)
         for publisher in self.publishers:
             await publisher.open(self.options(publisher.name, publisher.group))

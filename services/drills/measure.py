@@ -3,7 +3,8 @@ durations milliseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -53,6 +54,16 @@ class Link(NamedTuple):
     """Of its process; 0: it has none now."""
 
 
+class Waiting(NamedTuple):
+    """What waits at an instance for clients that do not read, of all its pools together."""
+
+    memory_bytes: int
+    memory_bytes_max: int
+    disk_bytes: int
+    disk_bytes_max: int
+    offline: int
+
+
 class Sample(NamedTuple):
     """An instance at one moment. Without an answer it is not ready and has no links."""
 
@@ -65,6 +76,7 @@ class Sample(NamedTuple):
     published: int = 0
     """Messages of clients since its process started."""
     delivered: int = 0
+    waiting: Waiting | None = None
 
     @property
     def whole(self) -> bool:
@@ -380,6 +392,28 @@ def recovery(
         ready_ms,
         None if whole_us is None else (whole_us - ended_us) / 1000,
     )
+
+
+def delivery_ms(
+    published: Iterable[tuple[int, int, int, int]],
+    arrived: Iterable[tuple[int, int, int]],
+) -> Iterator[tuple[int, float]]:
+    """(time, milliseconds from the publish) of what came to a subscriber.
+
+    Args:
+        published: (publisher, first, last, time) of what was published together.
+        arrived: (time, publisher, last) of what came together: its last message is measured.
+    """
+    turns: dict[int, list[tuple[int, int, int]]] = {}
+    for publisher, first, last, time_us in published:
+        turns.setdefault(publisher, []).append((first, last, time_us))
+    for of_one in turns.values():
+        of_one.sort()
+    for time_us, publisher, sequence in arrived:
+        own = turns.get(publisher, [])
+        at = bisect_right(own, sequence, key=lambda turn: turn[0]) - 1
+        if at >= 0 and sequence <= own[at][1]:
+            yield time_us, (time_us - own[at][2]) / 1000
 
 
 def rates(

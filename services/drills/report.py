@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from raylay.services.drills import report_queue
+from raylay.services.drills import report_queue, report_slow
 from raylay.services.drills.drill import Result
 from raylay.services.drills.judging import Judgement
 from raylay.services.drills.measure import (
@@ -20,6 +20,7 @@ from raylay.services.drills.measure import (
 )
 from raylay.services.drills.report_charts import add_rates, short_name, timeline
 from raylay.services.drills.report_queue import add_queue
+from raylay.services.drills.report_slow import add_slow
 from raylay.services.drills.report_words import (
     UNJUDGED_LAWS,
     first_fault_us,
@@ -106,6 +107,7 @@ def as_page(result: Result, traces: Sequence[tuple[Injected, list[Span]]]) -> Pa
         "Clients: the instance that each is connected to. Async: a sync link that was downgraded.",
     )
     add_rates(page, result)
+    add_slow(page, result)
     add_queue(page, result)
     _recoveries(page, result)
     _traces(page, result, traces)
@@ -140,6 +142,7 @@ def tiles(result: Result) -> list[tuple[str, Any, str]]:
         found.append(("Acks stood still", seconds(max(stood)), "at most, for one publisher"))
     if ready:
         found.append(("Served again", seconds(max(ready)), "after SIGKILL"))
+    found += report_slow.tiles(judgement)
     found += report_queue.tiles(judgement)
     if whole:
         worst_ms = None if None in whole else max(ms for ms in whole if ms is not None)
@@ -394,6 +397,7 @@ def as_json(result: Result, traces: Sequence[tuple[Injected, list[Span]]] = ()) 
             "complaints": judgement.complaints,
             "sow": _sow_json(judgement),
             "queue": report_queue.as_json(judgement.queue),
+            "slow_clients": report_slow.as_json(result),
             "places": [asdict(place) for place in verdict.places],
         },
         "faults": [asdict(each) for each in result.injected],

@@ -30,9 +30,13 @@ from pydantic import (
 )
 
 from raylay.services.configuration.builder import explain
-from raylay.services.configuration.fields import Milliseconds, Section
+from raylay.services.configuration.fields import Bytes, Milliseconds, Section
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.configuration.units import format_milliseconds, parse_milliseconds
+from raylay.services.configuration.units import (
+    format_bytes,
+    format_milliseconds,
+    parse_milliseconds,
+)
 from raylay.services.errors import ConfigurationError
 
 FAULT_MS_MAX = 600_000
@@ -62,6 +66,8 @@ class FaultKind:
     lasts: Literal["must", "may", "no"]
     about: str
     options: tuple[str, ...] = ()
+    needs_option: bool = True
+    """Where it has any."""
 
 
 FAULTS: Mapping[str, FaultKind] = {
@@ -80,12 +86,22 @@ FAULTS: Mapping[str, FaultKind] = {
     "full_disk": FaultKind("instance", "must", "its disk takes nothing more"),
     "clock_jump": FaultKind("instance", "must", "its clock is set by `offset`", ("offset",)),
     "lose_disk": FaultKind("instance", "no", "SIGKILL, and it starts again on an empty disk"),
-    "slow_consumer": FaultKind("region", "must", "a subscriber stops reading"),
+    "slow_consumer": FaultKind(
+        "region", "must", "a subscriber stops reading", ("memory", "disk"), needs_option=False
+    ),
     "kill_consumers": FaultKind("region", "must", "the consumers of the drills' queue are gone"),
 }
 OF_A_LOAD = ("slow_consumer", "kill_consumers")
 """Faults of clients of the drill."""
-OPTIONS = ("delay", "loss", "bytes_per_s", "offset")
+OPTIONS = {
+    "delay": "delay_ms",
+    "loss": "loss",
+    "bytes_per_s": "bytes_per_s",
+    "offset": "offset_ms",
+    "memory": "memory_bytes",
+    "disk": "disk_bytes",
+}
+"""Of steps, with the fields that hold them."""
 
 
 def _offset_ms(value: object) -> int:
@@ -109,6 +125,15 @@ def _at_most(what: str, value_ms: int, most_ms: int) -> None:
         )
 
 
+def _limits(memory_bytes: int, disk_bytes: int) -> str:
+    found = [
+        f"{format_bytes(size)} {where}"
+        for size, where in ((memory_bytes, "of memory"), (disk_bytes, "on disk"))
+        if size
+    ]
+    return f"; slow clients may have {' and '.join(found)}" if found else ""
+
+
 class Step(Section):
     """One fault."""
 
@@ -126,6 +151,9 @@ class Step(Section):
         default=0, alias="offset"
     )
     """To the future; with `-` to the past."""
+    memory_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="memory")
+    """What slow clients may take of it at each instance of the region meanwhile; 0: as ever."""
+    disk_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="disk")
 
     @model_validator(mode="after")
     def _fits(self) -> Step:
@@ -140,15 +168,12 @@ class Step(Section):
         _at_most("`at` is", self.at_ms, AT_MS_MAX)
         _at_most("`delay` is", self.delay_ms, DELAY_MS_MAX)
         _at_most("`offset` is", self.offset_ms, OFFSET_MS_MAX)
-        for name in OPTIONS:
-            attribute = name if name in ("loss", "bytes_per_s") else name + "_ms"
+        for name, attribute in OPTIONS.items():
             if getattr(self, attribute) and name not in kind.options:
                 allowed = ", ".join(kind.options) or "none"
                 raise ValueError(f"{self.fault} takes no `{name}`; its options: {allowed}")
-        if kind.options and not any(
-            getattr(self, name if name in ("loss", "bytes_per_s") else name + "_ms")
-            for name in kind.options
-        ):
+        given = any(getattr(self, OPTIONS[name]) for name in kind.options)
+        if kind.options and kind.needs_option and not given:
             raise ValueError(f"{self.fault} needs one of {', '.join(kind.options)}")
         if kind.target == "none" and self.target:
             raise ValueError(f"{self.fault} has no target: take `target` out")
@@ -175,6 +200,7 @@ class Step(Section):
                 if text
             ),
             offset=_offset(self.offset_ms),
+            limits=_limits(self.memory_bytes, self.disk_bytes),
         )
 
 
@@ -192,7 +218,7 @@ _SENTENCES = {
     "full_disk": "disk of {target} full for {lasts}",
     "clock_jump": "clock of {target} set by {offset} for {lasts}",
     "lose_disk": "{target} loses its disk",
-    "slow_consumer": "a subscriber in {target} reads nothing for {lasts}",
+    "slow_consumer": "a subscriber in {target} reads nothing for {lasts}{limits}",
     "kill_consumers": "the consumers in {target} are killed, and none is there for {lasts}",
 }
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raylay.services.drills.measure import Link, Sample
+from raylay.services.drills.measure import Link, Sample, Waiting
 from raylay.services.drills.recorded import now_us
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
@@ -116,4 +116,11 @@ def sample_of(time_us: int, name: str, status: dict[str, Any]) -> Sample:
         links,
         int(status.get("published") or 0),
         int(status.get("delivered") or 0),
+        _waiting(status.get("capacity", ())),
     )
+
+
+def _waiting(pools: Sequence[Mapping[str, Any]]) -> Waiting | None:
+    if not pools:
+        return None
+    return Waiting(*(sum(int(pool[key]) for pool in pools) for key in Waiting._fields))

@@ -8,7 +8,8 @@ rows. Nothing is measured while a socket takes all that it is given.
     behind      to the socket, behind what waits here
     offline     to the buffer; from there to the socket, as much as that takes
     returning   the buffer has nothing left but what is on its way to it: what is sent waits here,
-                so that the last of that comes back and the client is direct again
+                so that the last of that comes back and the client is direct again when its socket
+                has taken it
 
 What waits here is gathered to chunks. The buffer is given a chunk at a time, and only so many that
 it has not stored: however much a client holds when it goes offline, and however small its messages
@@ -270,6 +271,8 @@ class HeldConnection(FramedConnection):
             parts, size_bytes = kept.popleft()
             self._kept_bytes -= size_bytes
             self._put(parts)
+        if frames.disk_bytes and not self._is_paused:
+            self._take()
 
     def _put(self, parts: list[bytes]) -> None:
         frames = self._frames
@@ -311,19 +314,31 @@ class HeldConnection(FramedConnection):
         frames, transport = self._frames, self.transport
         if frames is None or transport is None or transport.is_closing():
             return
-        is_back = frames.taken(len(data), empty_upto)
+        is_empty = frames.taken(len(data), empty_upto)
         if data:
             transport.write(data)
-        if is_back:
+        if is_empty and self._has_read:
             self._frames = None
             self._is_returning = False
             self._buffer.drop(self.number)
-            self.pool.came_back(self)
             self._write_kept()
+            # Last: with what was kept it may be over a limit, and goes offline again.
+            self.pool.came_back(self)
             return
         if empty_upto is not None:
             self._is_returning = True
-        if not self._is_paused:
+        if not (is_empty or self._is_paused):
+            self._take()
+
+    @property
+    def _has_read(self) -> bool:
+        """Whether it is slow no more. With much in its socket it could be over the limit again at
+        once, and would go offline and come back for ever."""
+        return self.behind is None and self._in_socket() <= UNWEIGHED_BYTES
+
+    def look(self) -> None:
+        """Called now and then: whether it may be online again."""
+        if self._frames is not None and not self._is_paused and self._has_read:
             self._take()
 
     # -- the end -------------------------------------------------------------------------------

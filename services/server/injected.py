@@ -1,4 +1,5 @@
-"""The faults that a drill injects into an instance from within: a link's line, the clock, the disk.
+"""The faults that a drill injects into an instance from within: a link's line, the clock, the disk,
+the limits of slow clients.
 
 Each ends by itself after the time that it was asked for, so that a drill which is killed leaves
 nothing broken. Only an instance of a fabric that is marked for drills takes any.
@@ -44,17 +45,24 @@ class Injections:
         self._links = links
         self.clock_set: Callable[[], None] = lambda: None
         """Called when the clock was set, or set back: other processes go by it, too."""
+        self.narrow: Callable[[int, int], None] = lambda memory_bytes, disk_bytes: None
+        """Called with what slow clients may cost in memory and on disk; 0: as ever."""
+        self._narrowed = (0, 0)
         self._lines: dict[str, tuple[Impairment, float]] = {}
         """Destination to how its line is and until when, by the loop's clock."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._file_bytes_max: tuple[int, int] | None = None
 
+    def reach(self, clock_set: Callable[[], None], narrow: Callable[[int, int], None]) -> None:
+        """What faults act upon besides."""
+        self.clock_set, self.narrow = clock_set, narrow
+
     def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
         """Injects a fault, or makes one that is there last longer; 0 seconds end it.
 
         Args:
-            kind: `line` (`destination` and the values of an Impairment), `clock` (`offset_us`) or
-                `disk`.
+            kind: `line` (`destination` and the values of an Impairment), `clock` (`offset_us`),
+                `disk` or `capacity` (`memory_bytes`, `disk_bytes` of each pool; 0: its own).
 
         Raises:
             ConfigurationError: the fabric is not marked for drills, or the fault is none.
@@ -71,8 +79,12 @@ class Injections:
             self._clock(int(options["offset_us"]) if seconds else 0, seconds)
         elif kind == "disk":
             self._disk(seconds)
+        elif kind == "capacity":
+            self._capacity(seconds, options)
         else:
-            raise ConfigurationError(f"no fault is called {kind!r}: there are line, clock and disk")
+            raise ConfigurationError(
+                f"no fault is called {kind!r}: there are line, clock, disk and capacity"
+            )
 
     def _end_after(self, name: str, seconds: float, end: Any) -> None:
         timer = self._timers.pop(name, None)
@@ -133,6 +145,19 @@ class Injections:
             self._file_bytes_max = None
             self._here.report("drill_disk", full=False)
         self._end_after("disk", seconds, lambda: self._disk(0.0))
+
+    # -- slow clients ----------------------------------------------------------------------------
+    def _capacity(self, seconds: float, options: Mapping[str, Any]) -> None:
+        limits = (0, 0)
+        if seconds:
+            limits = int(options.get("memory_bytes", 0)), int(options.get("disk_bytes", 0))
+            if min(limits) < 0:
+                raise ConfigurationError(f"limits are 0 or more bytes, not {min(limits)}")
+        if limits != self._narrowed:
+            self._narrowed = limits
+            self._here.report("drill_capacity", memory_bytes=limits[0], disk_bytes=limits[1])
+            self.narrow(*limits)
+        self._end_after("capacity", seconds, lambda: self._capacity(0.0, {}))
 
 
 # -- instances that stay away --------------------------------------------------------------------

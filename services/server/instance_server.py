@@ -148,7 +148,6 @@ class InstanceServer:
         self.commits = commits = Commits(here, controls, folds, config.staged_bytes_max)
         admission = Admission(here, commits)
         self._queues = queues = QueueKeeper(here, folds, commits, self._start_queue_owner)
-        self.injections.clock_set = queues.clock_set
         self._sow = sow = SowKeeper(here, folds, commits.hold, queues.removable)
         self._recovery = Recovery(
             here,
@@ -193,6 +192,7 @@ class InstanceServer:
             replays=replays,
             sow=sow,
         )
+        self.injections.reach(queues.clock_set, self.clients.pools.narrow)
         self._listening = Listening(
             here, clients=self.clients, links=self.links, queues=queues, upstreams=self.upstreams
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ SLOW_CLIENT = "slow_client"
 """The reason that a client is told that does not read, and that the log has."""
 POOL_OF_INSTANCE = "clients"
 OFFLINE_DIRECTORY = "offline"
+OFFLINE_SHOWN = 10
+"""Clients of a pool that its status names: those for which most waits."""
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 BufferStart = Callable[[str, int, str, int], ChildHandle]
@@ -72,8 +75,10 @@ class BufferControl:
         self.lost_client: Callable[[HeldConnection, str], None]
         """What waited for it is gone."""
         self._here = here
-        self._unsaid: list[tuple[Sequence[bytes], int]] = []
-        """What is said before it has connected."""
+        self._unsaid: dict[int, deque[tuple[int, Sequence[bytes], int]]] = {}
+        """By client the frames that came before it has connected: number, parts, bytes."""
+        self._given_back: dict[int, int] = {}
+        """By client the last of these that it has taken: the buffer never sees it."""
         self._runs = False
         self.process = Supervisor(
             here,
@@ -99,6 +104,7 @@ class BufferControl:
 
     def _lose_all(self) -> None:
         self._unsaid.clear()
+        self._given_back.clear()
         members, self.members = self.members, {}
         for connection in members.values():
             self.lost_client(connection, f"the buffer that held it has ended: {self.why}")
@@ -111,9 +117,10 @@ class BufferControl:
         self.pid = int(header.get("pid") or 0)
         self.why = ""
         self.process.greeted()
-        unsaid, self._unsaid = self._unsaid, []
-        for parts, size_bytes in unsaid:
-            connection.send_parts(parts, size_bytes)
+        unsaid, self._unsaid = self._unsaid, {}
+        for client, frames in unsaid.items():
+            for frame in frames:
+                self._put(connection, client, *frame)
         return True
 
     def lost(self, connection: FramedConnection, why: str) -> None:
@@ -142,31 +149,62 @@ class BufferControl:
             self._here.report("slow_client_buffer_failed", pool=self.name, text=str(error))
 
     # -- what it is told -----------------------------------------------------------------------
-    def _say(self, parts: Sequence[bytes], size_bytes: int) -> None:
-        if self.connection is not None:
-            self.connection.send_parts(parts, size_bytes)
-        else:
-            self._unsaid.append((parts, size_bytes))
+    def _put(
+        self,
+        connection: FramedConnection,
+        client: int,
+        number: int,
+        parts: Sequence[bytes],
+        size_bytes: int,
+    ) -> None:
+        front = control.put(client, number, size_bytes)
+        connection.send_parts([front, *parts], len(front) + size_bytes)
 
     def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
         """Stores a frame."""
         if client not in self.members:
             # It was lost, and is about to be ended.
             return
-        front = control.put(client, number, size_bytes)
-        self._say([front, *parts], len(front) + size_bytes)
+        if self.connection is not None:
+            self._put(self.connection, client, number, parts, size_bytes)
+        else:
+            self._unsaid.setdefault(client, deque()).append((number, parts, size_bytes))
 
     def take(self, client: int, bytes_max: int) -> None:
         """Asks for what came first for a client."""
-        if client in self.members:
-            frame = control.take(client, bytes_max)
-            self._say([frame], len(frame))
+        if client not in self.members:
+            return
+        if self.connection is not None:
+            self.connection.send(control.take(client, bytes_max))
+        else:
+            # A process takes seconds to start. Who reads on meanwhile need not wait for it.
+            self._here.loop.call_soon(self._give_back, client, bytes_max)
+
+    def _give_back(self, client: int, bytes_max: int) -> None:
+        """What came first for a client, of what lies here as the buffer is not there yet."""
+        member = self.members.get(client)
+        if member is None or self.connection is not None:
+            # It is there by now.
+            self.take(client, bytes_max)
+            return
+        frames = self._unsaid.get(client, deque())
+        found: list[bytes] = []
+        last, size = self._given_back.get(client, 0), 0
+        while frames and size < bytes_max:
+            last, parts, size_bytes = frames.popleft()
+            found += parts
+            size += size_bytes
+        self._given_back[client] = last
+        member.stored(last)
+        member.came(b"".join(found), None if frames else last)
 
     def drop(self, client: int) -> None:
         """Forgets what is there of a client."""
         if self.members.pop(client, None) is not None:
-            frame = control.drop(client)
-            self._say([frame], len(frame))
+            self._unsaid.pop(client, None)
+            self._given_back.pop(client, None)
+            if self.connection is not None:
+                self.connection.send(control.drop(client))
 
     # -- what it says --------------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
@@ -182,9 +220,10 @@ class BufferControl:
                 if member is not None:
                     member.stored(number)
         elif command == "taken":
-            member = self.members.get(control.whole(header, "k"))
+            client = control.whole(header, "k")
+            member = self.members.get(client)
             if member is not None:
-                seen = control.whole(header, "n")
+                seen = max(control.whole(header, "n"), self._given_back.get(client, 0))
                 member.came(body, seen if header.get("empty") is True else None)
         elif command == "lost":
             member = self.members.get(control.whole(header, "k"))
@@ -201,6 +240,7 @@ class ClientPool:
     ) -> None:
         self.name = name
         self.pool = Pool(limits)
+        self._limits = limits
         self.buffer = BufferControl(here, name, path, limits.disk_bytes_max, start)
         self.buffer.lost_client = self._lost
         self._here = here
@@ -232,9 +272,19 @@ class ClientPool:
     def check(self, now_ms: int) -> None:
         """Called now and then: who has read meanwhile holds less, and who has not grows older."""
         if self._members:
+            for connection in list(self._members.values()):
+                connection.look()
             self._decide()
             for decision in self.pool.look(now_ms):
                 self._perform(decision)
+
+    def narrow(self, memory_bytes: int, disk_bytes: int) -> None:
+        """For a drill: other limits, without a share or an age; 0: its own. Both 0: as ever."""
+        own, is_narrow = self._limits, bool(memory_bytes or disk_bytes)
+        limits = Limits(memory_bytes or own.memory_bytes_max, disk_bytes or own.disk_bytes_max, 1.0)
+        decided = self.pool.limit(*((limits, Policy(1.0, None)) if is_narrow else (own,)))
+        for decision in decided:
+            self._perform(decision)
 
     def _decide(self) -> None:
         """By what each holds now: some have read since they were weighed."""
@@ -289,6 +339,20 @@ class ClientPool:
         # Behind whatever walks its subscriptions now.
         self._here.loop.call_soon(connection.end, SLOW_CLIENT, why)
 
+    def _offline_clients(self, now_ms: int) -> list[dict[str, Any]]:
+        held = [(self._members[n], n) for n in self.pool.offline if n in self._members]
+        held.sort(key=lambda each: -each[0].unsent_bytes)
+        return [
+            {
+                "client": connection.client_name,
+                "peer": connection.peer,
+                "unsent_bytes": connection.unsent_bytes,
+                "disk_bytes": connection.holding().disk_bytes,
+                "age_ms": self.pool.age_ms(number, now_ms),
+            }
+            for connection, number in held[:OFFLINE_SHOWN]
+        ]
+
     def status(self) -> dict[str, Any]:
         """For the instance's status."""
         pool, limits, buffer = self.pool, self.pool.limits, self.buffer
@@ -304,6 +368,7 @@ class ClientPool:
             "age_ms": max((pool.age_ms(each, now_ms) for each in pool.clients), default=0),
             "behind": len(pool.clients),
             "offline": len(pool.offline),
+            "offline_clients": self._offline_clients(now_ms),
             "went_offline": self.went_offline,
             "disconnected": self.disconnected,
             "path": str(buffer.path),
@@ -377,6 +442,11 @@ class ClientPools:
             if pool.name == header.get("buffer") and pool.buffer.greeted(connection, header):
                 return pool.buffer
         return None
+
+    def narrow(self, memory_bytes: int, disk_bytes: int) -> None:
+        """For a drill: other limits of every pool (`ClientPool.narrow`)."""
+        for pool in self.all:
+            pool.narrow(memory_bytes, disk_bytes)
 
     def check(self) -> None:
         """Called now and then."""

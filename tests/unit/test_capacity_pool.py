@@ -46,6 +46,20 @@ def test_as_much_as_is_allowed_may_be_held() -> None:
     assert pool.decide() == [] and pool.memory_bytes == 100
 
 
+def test_other_limits_hold_at_once_and_for_everybody() -> None:
+    pool = Pool(ALL)
+    pool.holds(1, memory(90))
+    pool.holds(2, memory(9), Policy(0.01, 5))
+    pool.look(0)
+    assert pool.limit(Limits(50, 20, 1.0), Policy(1.0, None)) == [GoOffline(1, 90)]
+    assert pool.look(1_000) == [] and pool.decide() == [], "whatever is its own"
+    pool.holds(1, disk(21))
+    (gone,) = pool.decide()
+    assert isinstance(gone, Disconnect) and (gone.client, gone.limit) == (1, "disk")
+    (gone,) = pool.limit(ALL)
+    assert isinstance(gone, Disconnect) and (gone.client, gone.limit) == (2, "share")
+
+
 def test_over_the_memory_limit_the_largest_goes_offline_and_no_other() -> None:
     pool = Pool(ALL)
     for client, size in ((1, 30), (2, 45), (3, 20)):

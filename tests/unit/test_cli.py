@@ -23,6 +23,7 @@ from raylay.services.commands.looking import (
     logged,
     print_status,
     security_file_lines,
+    slow_client_lines,
     unavailable_lines,
 )
 from raylay.services.commands.waiting_lines import STEADY_S, WaitingLines
@@ -126,6 +127,32 @@ def test_files_of_users_that_are_not_in_use_as_they_stand_are_named() -> None:
     transports = [{"name": "client", "problem": ""}, {"name": "desks", "problem": "who: line 1 …"}]
     instances = [{"name": "A"}, {"name": "B", "transports": transports}]
     assert security_file_lines(instances) == ["B: transport desks: who: line 1 …"]
+
+
+def test_what_waits_for_slow_clients_is_said_below_the_status() -> None:
+    pool = {
+        "pool": "clients", "memory_bytes": 1_500_000, "memory_bytes_max": 1 << 30,
+        "disk_bytes": 700, "disk_bytes_max": 3 << 40, "behind": 12, "offline": 11,
+        "offline_clients": [
+            {"client": "desk", "peer": "h:1", "unsent_bytes": 2048, "age_ms": 61_400},
+            {"client": "", "peer": "h:2", "unsent_bytes": 5, "age_ms": 0},
+        ],
+    }  # fmt: skip
+    quiet = {**pool, "pool": "clients/web", "behind": 0, "offline": 0, "offline_clients": []}
+    earlier = {"name": "C", "capacity": [{k: v for k, v in pool.items() if k != "offline_clients"}]}
+    first = (
+        "pool clients: 1.4 MiB of 1.0 GiB in memory, 700 B of 3.0 TiB on disk for 12 slow "
+        "clients, 11 offline"
+    )
+    assert slow_client_lines(
+        [{"name": "A"}, {"name": "B", "capacity": [quiet, pool]}, earlier]
+    ) == [
+        f"B, {first}",
+        "  desk is offline: 2.0 KiB wait for it, the oldest for 61.4 s",
+        "  h:2 is offline: 5 B wait for it, the oldest for 0.0 s",
+        "  and 9 more",
+        f"C, {first}",
+    ]
 
 
 def test_a_client_that_waits_says_why_once_and_how_often(

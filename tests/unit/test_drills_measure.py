@@ -16,6 +16,7 @@ from raylay.services.drills.measure import (
     Sample,
     acked_while_downgraded,
     caused,
+    delivery_ms,
     downgrades,
     ended_unasked,
     not_whole_again,
@@ -242,3 +243,11 @@ def test_how_long_a_line_was_open_that_was_to_be_dropped() -> None:
     lines = [("A", "B"), ("A", "C"), ("B", "A")]
     assert open_meanwhile(events, lines, 1_000, 10_000) == {("A", "B"): 4.0, ("A", "C"): 4.0}
     assert open_meanwhile(events, lines, 1_000, 1_500) == {}
+
+
+def test_how_long_deliveries_took() -> None:
+    published = [(7, 1, 10, 1_000), (7, 11, 12, 9_000), (8, 1, 1, 5_000)]
+    arrived = [(3_000, 7, 4), (4_500, 7, 10), (9_250, 7, 12), (6_000, 8, 1), (9, 7, 13), (9, 9, 1)]
+    assert list(delivery_ms(published, arrived)) == [
+        (3_000, 2.0), (4_500, 3.5), (9_250, 0.25), (6_000, 1.0)
+    ]  # fmt: skip

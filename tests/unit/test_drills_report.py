@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from raylay.services.drills import report
+from raylay.services.drills import report, report_slow
 from raylay.services.drills.checkers import Violation
 from raylay.services.drills.consuming import QUEUE_STORED_AS, QueueLoad
 from raylay.services.drills.drill import Result
 from raylay.services.drills.history import Member
 from raylay.services.drills.judging import Judgement
 from raylay.services.drills.laws.queue_load import Given, QueueVerdict, RegionTally, TakenOver
+from raylay.services.drills.laws.slow_clients import SlowVerdict, Stall, Way
 from raylay.services.drills.laws.sow_topics import SowVerdict
-from raylay.services.drills.load import Crowd
+from raylay.services.drills.load import Crowd, Subscriber
 from raylay.services.drills.measure import (
     Ack,
     Downgrade,
@@ -25,7 +26,9 @@ from raylay.services.drills.measure import (
     Link,
     Recovery,
     Sample,
+    Waiting,
 )
+from raylay.services.drills.recorded import Said, SubscriberRecorder
 from raylay.services.drills.scenario import Scenario, find
 from raylay.services.drills.verdict import PlaceVerdict, Verdict
 from raylay.services.errors import ConfigurationError
@@ -164,6 +167,84 @@ def test_a_queue_that_nobody_took_over_or_judged_is_told_so(tmp_path: Path) -> N
     assert "Queues were not judged: it has none." in text and text.count("<svg") == 4
     told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
     assert told["verdict"]["queue"]["why"] == "it has none"
+
+
+def with_slow(result: Result) -> None:
+    """What a drill has whose subscriber stopped reading twice: drained, then disconnected."""
+    crowd, mib = result.crowd, 1 << 20
+    assert crowd is not None and result.judgement is not None
+    slow = Subscriber("drill-1-A-slow", "A", crowd.failovers)
+    crowd.subscribers.append(slow)
+    for each in crowd.subscribers:
+        each.recorder = SubscriberRecorder(each.name, "t", False)
+        each.recorder.stretches = [
+            (T0_US + n * 50_000 + 2_000 * n, "A-1", 7, n, n) for n in range(1, 150)
+        ]
+    crowd.said += [
+        Said("published", T0_US + n * 50_000, "p", 7, "A-1", 1, n, n) for n in range(1, 150)
+    ]
+    result.samples = [
+        each._replace(waiting=Waiting(3 * mib, 12 * mib, 5 * mib, 99 * mib, 1))
+        for each in result.samples
+    ]
+    first = Stall(1, slow.name, "A", T0_US + 1_000_000, T0_US + 3_000_000, 12 * mib)
+    second = Stall(2, slow.name, "A", T0_US + 5_000_000, T0_US + 7_000_000, 12 * mib, 8 * mib)
+    result.judgement.slow = SlowVerdict(
+        [
+            Way(
+                first, "A-1", first.began_us + 400_000, 12 * mib, 13 * mib, 40 * mib,
+                online_us=first.ended_us + 250_000, drained=1_234,
+            ),
+            Way(
+                second, "A-1", second.began_us + 300_000, 12 * mib, 13 * mib, 8 * mib,
+                second.began_us + 1_500_000, "disk", "9 bytes wait", second.began_us + 1_700_000,
+                second.began_us + 1_600_000, "A-2", resumed=77,
+            ),
+        ],
+        unshown=["could not show step 3: too little"],
+    )  # fmt: skip
+
+
+def test_the_way_of_a_slow_client_is_told_with_the_others_beside_it(tmp_path: Path) -> None:
+    result = a_result(find("slow-consumer"))
+    with_slow(result)
+    text = report.write(result, tmp_path).read_text(encoding="utf-8")
+    for sentence in (
+        "A subscriber in A read nothing for 2.00 s. 400 ms later 12.0 MiB waited for it in the "
+        "memory of A-1, and it went offline: from then on what it did not take went to the disk, "
+        "40.0 MiB at most",
+        "When it read on, 1,234 messages came in order within 250 ms: then nothing was left on "
+        "the disk, and it was online again.",
+        "1.50 s after it had stopped reading it was disconnected: 9 bytes wait. Within 200 ms "
+        "nothing of it was left there. It was connected again, to A-2, and went on from its "
+        "bookmark: 77 messages came there.",
+        "could not show step 3: too little",
+        "40.0 MiB had waited on disk",
+        "disconnected by A-1, limit disk: 9 bytes wait",
+    ):
+        assert sentence in text, sentence
+    assert text.count("<svg") == 7 and "The whole way" not in text
+    told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
+    slow = told["verdict"]["slow_clients"]
+    assert [each["limit"] for each in slow["ways"]] == ["", "disk"] and not slow["wrong"]
+    assert slow["ways"][0]["stall"]["memory_bytes"] == 12 << 20
+    phases = {each["phase"]: each for each in slow["others_ms"]}
+    assert list(phases) == [
+        "before", "step 1, it waits in memory", "step 1, it waits on disk",
+        "step 1, it takes what waits", "step 2, it waits in memory", "step 2, it waits on disk",
+        "step 2, it is disconnected", "behind it",
+    ]  # fmt: skip
+    # Each delivery of this record takes 2 ms more than the one before.
+    assert phases["before"]["p50"] < 25 < phases["step 1, it waits on disk"]["p50"]
+
+
+def test_a_slow_client_that_never_went_offline_is_told_so() -> None:
+    stall = Stall(1, "drill-1-A-slow", "A", T0_US, T0_US + 2_000_000)
+    assert report_slow.told(Way(stall)) == (
+        "A subscriber in A read nothing for 2.00 s. It did not go offline."
+    )
+    gone = Way(stall, "A-1", ended_us=T0_US + 5, limit="share", why="much")
+    assert "disconnected: much." in report_slow.told(gone)
 
 
 @pytest.mark.parametrize(

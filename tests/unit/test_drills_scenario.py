@@ -81,6 +81,9 @@ def test_a_file_is_a_scenario(tmp_path: Path) -> None:
         ({"fault": "clock_jump", "for": "5s", "offset": "-25000d"}, "`offset` is 25000d: at most "),
         ({"fault": "clock_jump", "for": "5s", "offset": True}, "step 2, offset: expected a time"),
         ({"fault": "clock_jump", "for": "5s", "offset": 5}, "step 2, offset: expected a time"),
+        ({"fault": "slow_consumer", "for": "5s", "memory": "much"}, "step 2, memory: "),
+        ({"fault": "slow_consumer", "for": "5s", "delay": "1s"}, "its options: memory, disk"),
+        ({"fault": "stop", "for": "5s", "disk": "1MB"}, "stop takes no `disk`; its options: none"),
     ],
 )
 def test_an_error_names_the_step_and_what_is_allowed(step: dict[str, Any], told: str) -> None:
@@ -96,7 +99,7 @@ def test_an_error_names_the_step_and_what_is_allowed(step: dict[str, Any], told:
 def test_faults_of_clients_need_clients_of_the_drill(name: str, targets: Targets) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} needs clients of the drill's own"):
         find(name).with_own_load()
-    (step,) = find(name).steps
+    step = find(name).steps[0]
     values = {"name": "x", "load": {"publishers": 0}, "steps": [step.model_dump(by_alias=True)]}
     with pytest.raises(ConfigurationError, match=f"{step.fault} needs a load of the drill's own"):
         parse(values, "x")
@@ -144,6 +147,16 @@ def test_a_file_that_is_no_scenario_is_refused(tmp_path: Path, text: str) -> Non
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=r"x\.yaml"):
         load(path)
+
+
+def test_a_slow_consumer_says_what_slow_clients_may_have() -> None:
+    first, second = find("slow-consumer").steps
+    assert first.sentence("A") == (
+        "a subscriber in A reads nothing for 25s; slow clients may have 10MiB of memory"
+    )
+    assert second.sentence("A").endswith("may have 10MiB of memory and 6MiB on disk")
+    plain = a_step(fault="slow_consumer", **{"for": "1s"})
+    assert plain.sentence("A") == "a subscriber in A reads nothing for 1s"
 
 
 def test_a_name_that_is_none_is_told_with_those_there_are() -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from raylay.services.drills import recorded
 from raylay.services.drills.drill import Drill
+from raylay.services.drills.measure import Waiting
 from raylay.services.drills.recorded import alarms, now_us
 from raylay.services.drills.scenario import find
-from raylay.services.drills.watching import Watcher
+from raylay.services.drills.watching import Watcher, sample_of
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 
@@ -54,6 +55,16 @@ def watched() -> Watcher:
     assert silent.time_us <= fabric.began_us["near-2"], "when it was asked"
     assert not silent.ready and silent.why == "it stands still"
     return watcher
+
+
+def test_what_waits_for_slow_clients_is_that_of_all_pools() -> None:
+    pool = {
+        "memory_bytes": 1, "memory_bytes_max": 2, "disk_bytes": 3, "disk_bytes_max": 4,
+        "offline": 5, "behind": 6,
+    }  # fmt: skip
+    both = sample_of(1, "A", {"ready": True, "capacity": [pool, pool]})
+    assert both.waiting == Waiting(2, 4, 6, 8, 10)
+    assert sample_of(1, "A", {"ready": True}).waiting is None, "of an earlier release"
 
 
 def test_an_answer_stands_for_the_moment_at_which_it_came(watched: Watcher) -> None:

@@ -189,6 +189,8 @@ def test_many_small_messages_go_to_the_disk_in_few_parts_and_few_at_a_time() -> 
         while disk.asked:
             disk.answer()
             client.socket.read(2 * MIB)
+            # As the pool does: it is online when its socket has taken what it was given.
+            client.connection.look()
         assert client.pool.back == 1 and b"".join(client.socket.pieces) == client.sent
 
     with_client(visit)
@@ -209,6 +211,7 @@ def test_what_was_collected_in_one_turn_is_no_one_chunk() -> None:
         while client.connection.is_offline:
             client.socket.read(2 * MIB)
             disk.answer()
+            client.connection.look()
         assert b"".join(client.socket.pieces) == client.sent
 
     with_client(visit)
@@ -282,6 +285,7 @@ def test_all_comes_once_and_in_order(seed: int) -> None:
         while socket.waits_bytes or connection.is_offline:
             socket.read(3_000_000)
             disk.answer()
+            connection.look()
         assert b"".join(socket.pieces) == client.sent
         assert was_offline and client.pool.back == was_offline
         assert connection.may_write and not any(connection.holding()[:3])

@@ -91,7 +91,8 @@ def test_an_instance_that_is_not_marked_takes_nothing() -> None:
 @pytest.mark.parametrize(
     ("kind", "seconds", "options", "told"),
     [
-        ("flood", 1.0, {}, "no fault is called 'flood': there are line, clock and disk"),
+        ("flood", 1.0, {}, "no fault is called 'flood': there are line, clock, disk and"),
+        ("capacity", 1.0, {"memory_bytes": -1}, "limits are 0 or more bytes, not -1"),
         ("disk", 601.0, {}, "a fault lasts 0 to 600 seconds, not 601"),
         ("disk", -1.0, {}, "0 to 600"),
         ("line", 1.0, {"destination": "X", "mode": "cut"}, "A has no destination 'X'"),
@@ -121,6 +122,19 @@ def test_a_line_is_told_to_its_link_and_ends_by_itself() -> None:
         await server.until(2)
         assert [details["mode"] for _, details in server.events] == ["cut", "open"]
         assert server.links["B"].told[-1] == (OPEN.mode, 0.0)
+
+    run(work)
+
+
+def test_the_limits_of_slow_clients_are_narrow_for_a_while() -> None:
+    async def work(server: Server, injections: Injections) -> None:
+        told: list[tuple[int, int]] = []
+        injections.narrow = lambda *limits: told.append(limits)
+        for _ in range(2):  # renewed
+            injections.inject("capacity", 0.2, {"memory_bytes": 7, "disk_bytes": 0})
+        await server.until(2)
+        assert told == [(7, 0), (0, 0)]
+        assert server.events[0] == ("drill_capacity", {"memory_bytes": 7, "disk_bytes": 0})
 
     run(work)
 

@@ -13,14 +13,18 @@ from typing import Any
 
 import pytest
 from unit.test_doors import Door
-from unit.test_server_querying import CONFIG, House, ask, frames_until, in_house
+from unit.test_server_querying import CONFIG, House, SlowTransport, ask, frames_until, in_house
 
 from raylay.services.capacity.config import CapacityConfig
+from raylay.services.capacity.pool import Policy
+from raylay.services.commands.looking import slow_client_lines
 from raylay.services.programs.slow_client_buffer.buffer_server import BufferServer
-from raylay.services.protocol.frames import encode_frame
+from raylay.services.protocol.frames import FrameReader, encode_frame
 from raylay.services.server.buffer_config import SlowClientBufferConfig
 from raylay.services.server.config import InstanceConfig
+from raylay.services.server.held_connection import UNWEIGHED_BYTES, HeldConnection
 from raylay.services.server.slow_clients import ClientPool
+from raylay.services.transports.framed import Outbox
 
 MIB = 1024 * 1024
 BODY_BYTES = 10_000
@@ -32,8 +36,11 @@ class Buffers:
     def __init__(self) -> None:
         self.started: list[RunningBuffer] = []
         self.fails = False
+        self.may_start = threading.Event()
+        self.may_start.set()
 
     def __call__(self, config: SlowClientBufferConfig) -> RunningBuffer:
+        self.may_start.wait()
         if self.fails:
             raise OSError("there is no python here")
         self.started.append(RunningBuffer(config))
@@ -166,6 +173,14 @@ def test_an_offlined_client_gets_all_in_order_and_is_online_again(tmp_path: Path
             await until(lambda: is_stored(slow))
         status = pool_of(house).status()
         assert status["offline"] == 1 == status["went_offline"] and buffers.started
+        (shown,) = status["offline_clients"]
+        assert shown["client"] == "slow" and 5 * MIB < shown["disk_bytes"] <= shown["unsent_bytes"]
+        (told, more) = slow_client_lines([house.server.status()])
+        assert told.startswith("solo, pool clients: ")
+        assert " of 4.0 MiB in memory, " in told and " for 1 slow client, 1 offline" in told
+        assert (
+            more.startswith("  slow is offline: ") and " MiB wait for it, the oldest for " in more
+        )
         (event,) = events(house, "client_offline")
         assert event["client"] == "slow" and event["memory_bytes"] > 4 * MIB
         await until(lambda: pool_of(house).status()["memory_bytes"] < 3 * MIB)
@@ -184,6 +199,7 @@ def test_an_offlined_client_gets_all_in_order_and_is_online_again(tmp_path: Path
         await stream.publish(50)
         assert messages(await seen(slow, "direct")) == list(range(1_000, 1_050))
         assert house.server.status()["capacity"][0]["disconnected"] == 0
+        assert slow_client_lines([house.server.status()]) == []
 
     in_slow_house(tmp_path, visit)
 
@@ -284,6 +300,45 @@ def test_a_buffer_that_dies_costs_its_clients_their_connections_and_nobody_else(
     in_slow_house(tmp_path, visit)
 
 
+@pytest.mark.parametrize("is_soon", [False, True])
+def test_who_reads_on_waits_for_no_buffer_to_be_started(tmp_path: Path, is_soon: bool) -> None:
+    async def visit(house: House, buffers: Buffers) -> None:
+        buffers.may_start.clear()
+        stream, slow = Stream(house, await house.client("p")), await house.client("slow")
+        await subscribe(slow)
+        transport: Any = slow.transport
+        transport.takes = False
+        await stream.publish(600)
+        assert slow.connection.is_offline
+        if is_soon:
+            # It is there when something has been taken, and gives the rest.
+            given_back, pool = slow.connection.came, pool_of(house)
+
+            def came(data: bytes, empty_upto: int | None) -> None:
+                slow.connection.came = given_back
+                given_back(data, empty_upto)
+                buffers.may_start.set()
+
+            slow.connection.came = came
+            transport.drain()
+            transport.takes = False
+            slow.connection.pause_writing()
+            await until(lambda: pool.buffer.pid)
+            assert slow.connection.is_offline
+            transport.is_paused = True
+        await drained(slow)
+        assert is_soon or not buffers.started
+        assert messages(await seen(slow)) == list(range(600))
+        assert [each["client"] for each in events(house, "client_online")] == ["slow"]
+        assert pool_of(house).status()["disk_bytes"] == 0 == settled(house)
+        await stream.publish(50)
+        assert messages(await seen(slow, "direct")) == list(range(600, 650))
+        buffers.may_start.set()
+        await until(lambda: pool_of(house).buffer.pid)
+
+    in_slow_house(tmp_path, visit)
+
+
 def test_a_buffer_that_cannot_be_started_costs_only_the_slow(tmp_path: Path) -> None:
     async def visit(house: House, buffers: Buffers) -> None:
         buffers.fails = True
@@ -324,6 +379,32 @@ def test_over_the_disk_limit_the_largest_goes_and_its_data_with_it(tmp_path: Pat
         await until(lambda: not store.held_bytes)
 
     in_slow_house(tmp_path, visit, disk_bytes_max=8 * MIB)
+
+
+def test_a_drill_narrows_the_limits_and_gives_them_back(tmp_path: Path) -> None:
+    async def visit(house: House, buffers: Buffers) -> None:
+        stream, slow = Stream(house, await house.client("p")), await house.client("slow")
+        await subscribe(slow)
+        slow.transport.takes = False  # type: ignore[attr-defined]
+        await stream.publish(150)
+        assert pool_of(house).status()["memory_bytes"] > MIB and not buffers.started
+        house.server.clients.pools.narrow(MIB, 3 * MIB)
+        assert [each["client"] for each in events(house, "client_offline")] == ["slow"]
+        while slow.connection.is_open:
+            await stream.publish(50)
+            await until(lambda: is_stored(slow))
+        (event,) = events(house, "slow_client")
+        assert event["limit"] == "disk" and f"at most {3 * MIB} may" in event["text"]
+        house.server.clients.pools.narrow(0, 0)
+        again = await house.client("again")
+        await subscribe(again)
+        again.transport.takes = False  # type: ignore[attr-defined]
+        await stream.publish(250)
+        status = pool_of(house).status()
+        assert status["memory_bytes_max"] == 4 * MIB and status["offline"] == 0
+        assert status["client_share"] == 1.0 and status["disk_bytes_max"] > 100 * MIB
+
+    in_slow_house(tmp_path, visit)
 
 
 def test_a_full_disk_costs_its_clients_their_connections(tmp_path: Path) -> None:
@@ -460,3 +541,60 @@ def test_who_leaves_while_it_is_offline_leaves_nothing(tmp_path: Path) -> None:
         assert sum(header.get("n", 0) for header, _ in frames if header["c"] == "p") == 200
 
     in_slow_house(tmp_path, visit)
+
+
+def test_what_was_kept_goes_to_the_socket_of_who_is_offline_again_at_once() -> None:
+    """It comes back online, and with what was kept meanwhile it is over a limit."""
+    put: list[bytes] = []
+
+    class Buffer:
+        def put(self, client: int, number: int, parts: Any, size_bytes: int) -> None:
+            put.append(b"".join(parts))
+
+        def take(self, client: int, bytes_max: int) -> None:
+            pass
+
+        def drop(self, client: int) -> None:
+            pass
+
+    class AgainOver:
+        def weigh(self, connection: HeldConnection) -> None:
+            pass
+
+        times = 0
+
+        def came_back(self, connection: HeldConnection) -> None:
+            self.times += 1
+            if self.times == 1:
+                connection.go_offline(Buffer())
+
+        left = weigh
+
+    async def run() -> bytes:
+        loop = asyncio.get_running_loop()
+        pool = AgainOver()
+        connection = HeldConnection(Outbox(loop), loop, FrameReader(), pool, Policy(1.0, None))
+        connection.number = 1
+        transport = SlowTransport(connection)
+        connection.connection_made(transport)
+        connection.go_offline(Buffer())
+        connection.came(b"", 7)
+        connection.send(b"kept ")
+        connection.write_collected()
+        # Not while its socket has not taken what it was given: it could go round in circles.
+        transport.takes = False
+        connection.came(bytes(UNWEIGHED_BYTES + 1), 0)
+        assert not transport.written.endswith(b"kept ")
+        transport.written.clear()
+        transport.taken = 0
+        transport.takes = True
+        connection.look()
+        connection.came(b"", 0)
+        assert connection.is_offline
+        connection.send(b"behind")
+        connection.write_collected()
+        assert bytes(transport.written) == b"kept ", "it waits"
+        connection.came(b"", 0)
+        return bytes(transport.written)
+
+    assert asyncio.run(run()) == b"kept behind" and not put
