@@ -107,14 +107,17 @@ class QueueMachine(FoldedQueue):
                     self._picking.leased(each.consumer, message)
 
     def left(self, consumer: Consumer) -> None:
-        """The consumer is no more: what it had is available."""
+        """The consumer is no more: what it had is available, but not what it has acknowledged: that is
+        on its way to the disk, and nobody else's until its lease would have ended (an append may
+        fail, and then nobody sends the acknowledgment again)."""
         self._consumers.discard(consumer)
         self._picking.left(consumer)
         self._drafts.left(consumer)
         for key in [key for key, told in self._told_leases.items() if told.consumer == consumer]:
             del self._told_leases[key]
         for message in self._holdings.of(consumer):
-            self._end_lease(message, in_vain=True)
+            if message.state != DONE or not message.held.until_us:  # type: ignore[union-attr]
+                self._end_lease(message, in_vain=True)
         for key in [key for key, (_, of) in self._sent.items() if of == consumer]:
             del self._sent[key]
 

@@ -77,7 +77,7 @@ class Removed:
 
     def touches(self, messages: Sequence[Leased]) -> bool:
         """Whether one of these messages, or one between them, is found here."""
-        if not self:
+        if not self or not messages:
             return False
         keys = [each.key for each in messages]
         (publisher, first), (other, last) = min(keys), max(keys)

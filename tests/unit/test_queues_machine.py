@@ -693,7 +693,35 @@ def test_what_is_done_with_and_not_acknowledged_after_all_comes_back_with_its_le
         else:
             here.machine.left(ONE)
             here.join(TWO, backlog=2)
-            assert delivered(here.take()) == {TWO: [1, 2]}
+            # The acknowledgment is on its way to the disk: until then it is nobody else's.
+            assert delivered(here.take()) == {TWO: [2]}
+            assert delivered(here.tick(LEASE_US)) == {TWO: [1, 2]}
+
+
+def test_who_leaves_behind_his_acknowledgment_has_it_given_to_nobody_else() -> None:
+    here = Instance()
+    here.join(backlog=2)
+    here.publish(1, 2)
+    assert delivered(here.take()) == {ONE: [1, 2]}
+    here.machine.done({P: [(1, 1)]})
+    here.machine.left(ONE)
+    here.join(TWO, backlog=2)
+    assert delivered(here.take()) == {TWO: [2]}
+    here.ack(1)
+    assert here.take() == []
+    here.ack(2)
+    assert here.machine.depth == 0 and here.tick(LEASE_US) == []
+
+
+def test_without_a_lease_period_who_leaves_gives_all_back() -> None:
+    here = Instance(queue(lease_us=0))
+    here.join(backlog=1)
+    here.publish(1, 1)
+    assert delivered(here.take()) == {ONE: [1]}
+    here.machine.done({P: [(1, 1)]})
+    here.machine.left(ONE)
+    here.join(TWO, backlog=1)
+    assert delivered(here.take()) == {TWO: [1]}
 
 
 def test_at_most_once_who_is_done_has_room_before_it_is_on_disk() -> None:
