@@ -1419,7 +1419,7 @@ RARE: dict[str, int] = {
     "found: forgets topics": 1900,
     "notes freed untold": 830_011_433,
     "retirement forgotten": 1170,
-    "front's generation kept": 20_000,
+    "front's generation kept": 20_700,
     "front used again early": 20_040,
     "old answers kept": 1410,
     "a whole list is safe": 8100,
