@@ -107,9 +107,9 @@ class QueueMachine(FoldedQueue):
                     self._picking.leased(each.consumer, message)
 
     def left(self, consumer: Consumer) -> None:
-        """The consumer is no more: what it had is available, but not what it has acknowledged: that is
-        on its way to the disk, and nobody else's until its lease would have ended (an append may
-        fail, and then nobody sends the acknowledgment again)."""
+        """The consumer is no more: what it had is available, but for what it has acknowledged. That
+        is on its way to the disk, and nobody else's until its lease would have ended: an append may
+        fail, and then nobody sends the acknowledgment again."""
         self._consumers.discard(consumer)
         self._picking.left(consumer)
         self._drafts.left(consumer)
