@@ -10,10 +10,8 @@ EXTRAS := bson,demo,otlp,prometheus,protobuf,spark,security,reports,docs,dev
 TYPES := build/types/raylay
 PEERS := build/peers
 
-# The first Python from 3.11 on that can make virtual environments; `make PYTHON=…` overrides it.
-PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
-	$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' \
-	>/dev/null 2>&1 && { echo $$python; break; }; done)
+# What .venv is built with; `make PYTHON=…` overrides it.
+PYTHON ?= $(eval PYTHON := $(shell deploy/find_python))$(PYTHON)
 
 # Of `make sim`: SEEDS is how many to run, SEED the first one. A SEED alone replays that one.
 SIM_ARGUMENTS = --seeds $(or $(SEEDS),$(if $(SEED),1,1000)) $(if $(SEED),--seed $(SEED))

@@ -104,3 +104,40 @@ def test_setup_compiles_what_each_process_of_the_first_start_would() -> None:
     (line,) = [line for line in made("--always-make") if "compileall" in line]
     packages = {path.parent.name for path in MAKEFILE.parent.glob("*/py.typed")}
     assert packages and packages <= set(line.split())
+
+
+FIND_PYTHON = MAKEFILE.parent / "deploy" / "find_python"
+
+
+def found_python(tmp_path: Path, took_us: dict[str, str]) -> tuple[str, int]:
+    """What it takes of Pythons that say of themselves that they take so long, or fail."""
+    for name, said in took_us.items():
+        python = tmp_path / name
+        python.write_text(f"#!/bin/sh\n{said}\n")
+        python.chmod(0o755)
+    # Those of the machine are left out.
+    script = FIND_PYTHON.read_text().replace("/usr/local/bin/ /usr/bin/", "")
+    run = subprocess.run(
+        ["/bin/sh", "-c", script], env={"PATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    return run.stdout.strip(), run.returncode
+
+
+def test_setup_takes_the_first_python_unless_another_is_clearly_faster(tmp_path: Path) -> None:
+    plain, near = "echo 1000 /a", "echo 910 /b"
+    assert found_python(tmp_path, {"python3.11": plain, "python3": near}) == ("python3.11", 0)
+    found = found_python(tmp_path, {"python3.12": "echo 890 /c"})
+    assert found == ("python3.12", 0)
+    # By another name the same one takes as long, whatever a busy machine makes of it.
+    assert found_python(tmp_path, {"python3.13": "echo 700 /c"}) == ("python3.12", 0)
+
+
+def test_setup_takes_no_python_that_is_too_old_or_makes_no_environments(tmp_path: Path) -> None:
+    assert found_python(tmp_path, {"python3": "exit 1"}) == ("", 1)
+    assert found_python(tmp_path, {"python3.13": "echo 900 /d"}) == ("python3.13", 0)
+
+
+def test_setup_finds_the_python_of_this_machine() -> None:
+    run = subprocess.run([FIND_PYTHON], capture_output=True, text=True, check=True)
+    version = subprocess.run([run.stdout.strip(), "-V"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("Python 3.1")
