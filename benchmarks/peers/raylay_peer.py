@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from context import Bench
 from peer import Bodies, Peer, Publisher
 
-from raylay.services.client import EPOCH, Client
+from raylay.services.client import Client, Server
 from raylay.services.fabric import Fabric
 
 DOWNGRADE_AGE = "500ms"
@@ -51,6 +52,9 @@ class Raylay(Peer):
     def __init__(self) -> None:
         self._bench: Bench | None = None
         self._pids: list[int] = []
+        self._began: dict[str, str] = {}
+        """Of each topic, a bookmark from before its first message: what earlier loads left in the
+        journal is not read for it, as peers that drop their topics do not."""
 
     @staticmethod
     def missing() -> str:
@@ -81,7 +85,8 @@ class Raylay(Peer):
         return self._pids
 
     async def make_topic(self, topic: str, *, readable_again: bool = False) -> None:
-        pass
+        began = datetime.now(UTC) - timedelta(seconds=1)
+        self._began[topic] = began.strftime("%Y%m%dT%H%M%S.%fZ")
 
     async def drop_topic(self, topic: str) -> None:
         pass
@@ -91,22 +96,26 @@ class Raylay(Peer):
         return self._bench.client(self._fabric, **options)
 
     async def held(self, topic: str) -> list[int]:
-        counts = []
-        for server in self._fabric.servers():
-            assert self._bench is not None
-            self._bench._clients += 1
-            async with Client(f"held-{self._bench._clients}", servers=[server]) as client:
-                subscription = await client.subscribe(f"bench/{topic}", bookmark=EPOCH)
-                count = 0
-                try:
-                    async with asyncio.timeout(None) as limit:
-                        batches = subscription.batches()
-                        while True:
-                            limit.reschedule(asyncio.get_running_loop().time() + 1)
-                            count += (await anext(batches)).count
-                except TimeoutError:
-                    counts.append(count)
-        return counts
+        return [await self._held_by(server, topic) for server in self._fabric.servers()]
+
+    async def _held_by(self, server: Server, topic: str) -> int:
+        assert self._bench is not None
+        self._bench._clients += 1
+        count = 0
+        async with Client(f"held-{self._bench._clients}", servers=[server]) as client:
+            subscription = await client.subscribe(f"bench/{topic}", bookmark=self._began[topic])
+
+            async def read() -> None:
+                nonlocal count
+                async for batch in subscription.batches():
+                    count += batch.count
+
+            reading = asyncio.create_task(read())
+            await subscription.caught_up.wait()
+            while subscription.queued_messages:
+                await asyncio.sleep(0)
+            reading.cancel()
+        return count
 
     async def publisher(self, topic: str) -> Publisher:
         client = self._client()
@@ -133,7 +142,7 @@ class Raylay(Peer):
     async def replay(self, topic: str, count: int) -> int:
         received = length_bytes = 0
         async with self._client() as client:
-            subscription = await client.subscribe(f"bench/{topic}", bookmark=EPOCH)
+            subscription = await client.subscribe(f"bench/{topic}", bookmark=self._began[topic])
             async for batch in subscription.batches():
                 for each in batch.bodies():
                     length_bytes += len(each)
