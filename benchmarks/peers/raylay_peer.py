@@ -114,7 +114,8 @@ class Raylay(Peer):
             await subscription.caught_up.wait()
             while subscription.queued_messages:
                 await asyncio.sleep(0)
-            reading.cancel()
+            if not reading.cancel():
+                await reading  # It ended before its time: says why.
         return count
 
     async def publisher(self, topic: str) -> Publisher:
