@@ -30,6 +30,8 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(STAMP) java  ## make .venv with everything that the README's commands need
+	@found=$$(deploy/find_python $(PY)); [ "$$found" = $(PY) ] || echo "note: $$found is clearly faster" \
+		"than the Python of $(VENV). To have it: rm -r $(VENV) && make setup"
 	@echo "Raylay is set up. Next: make demo, or $(VENV)/bin/raylay up examples/three_regions.yaml --detach"
 
 $(STAMP): pyproject.toml

@@ -328,10 +328,16 @@ def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
     """Which files of passwords or permissions are not in use as they stand, and why, a line
     each."""
     return [
-        f"{instance['name']}: transport {each['name']}: {each['problem']}"
+        f"{instance['name']}: {where}: {problem}"
         for instance in instances
-        for each in instance.get("transports", ())
-        if each.get("problem")
+        for where, problem in (
+            *(
+                (f"transport {each['name']}", each.get("problem"))
+                for each in instance.get("transports", ())
+            ),
+            ("admin", instance.get("control_problem")),
+        )
+        if problem
     ]
 
 

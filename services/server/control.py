@@ -92,6 +92,11 @@ class Control:
                 self._drilling.clear()
             self._drilling[drills] = here.loop.time() + DRILL_KEPT_S
 
+    @property
+    def problem(self) -> str:
+        """What is wrong with the files of its modules, for people; empty: nothing."""
+        return "" if self._gate is None else self._gate.problem
+
     def keep_looking(self) -> None:
         """Has the files of its modules looked at, so that a broken one is told of before somebody
         is refused by it."""

@@ -129,8 +129,7 @@ class InstanceServer:
         queue_factory: QueueFactory = no_queues,
         buffer_factory: BufferFactory = no_buffers,
     ) -> None:
-        self._link_factory = link_factory
-        self._queue_factory = queue_factory
+        self._link_factory, self._queue_factory = link_factory, queue_factory
         self._buffer_factory = buffer_factory
         self._node_address = node_address
         self._ending: asyncio.Task[None] | None = None
@@ -201,6 +200,7 @@ class InstanceServer:
             admission=admission,
             clients=self.clients,
             commits=commits,
+            control=self.control,
             links=self.links,
             listening=self._listening,
             queues=queues,

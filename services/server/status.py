@@ -14,6 +14,7 @@ from raylay.services.server.admission import Admission
 from raylay.services.server.bootstrap import Bootstrap
 from raylay.services.server.clients import Clients
 from raylay.services.server.commits import Commits
+from raylay.services.server.control import Control
 from raylay.services.server.link_control import Links
 from raylay.services.server.listening import Listening
 from raylay.services.server.queue_keeper import QueueKeeper
@@ -40,6 +41,7 @@ class Status:
         admission: Admission,
         clients: Clients,
         commits: Commits,
+        control: Control,
         links: Links,
         listening: Listening,
         queues: QueueKeeper,
@@ -51,6 +53,7 @@ class Status:
         self._admission = admission
         self._clients = clients
         self._commits = commits
+        self._control = control
         self._links = links
         self._listening = listening
         self._reading = reading
@@ -98,6 +101,7 @@ class Status:
             "client_address": self._here.client_address,
             "client_transports": self._listening.more_client_addresses,
             "transports": self._listening.status(),
+            "control_problem": self._control.problem,
             "replication_address": self._here.replication_address,
             "last_event": self._here.events_log.last_number,
         }

@@ -125,8 +125,15 @@ def test_where_the_front_log_is_not_used_is_said_below_the_status() -> None:
 
 def test_files_of_users_that_are_not_in_use_as_they_stand_are_named() -> None:
     transports = [{"name": "client", "problem": ""}, {"name": "desks", "problem": "who: line 1 …"}]
-    instances = [{"name": "A"}, {"name": "B", "transports": transports}]
-    assert security_file_lines(instances) == ["B: transport desks: who: line 1 …"]
+    instances = [
+        {"name": "A"},
+        {"name": "B", "transports": transports, "control_problem": ""},
+        {"name": "C", "transports": [], "control_problem": "may: line 2 …"},
+    ]
+    assert security_file_lines(instances) == [
+        "B: transport desks: who: line 1 …",
+        "C: admin: may: line 2 …",
+    ]
 
 
 def test_what_waits_for_slow_clients_is_said_below_the_status() -> None:

@@ -109,7 +109,7 @@ def test_setup_compiles_what_each_process_of_the_first_start_would() -> None:
 FIND_PYTHON = MAKEFILE.parent / "deploy" / "find_python"
 
 
-def found_python(tmp_path: Path, took_us: dict[str, str]) -> tuple[str, int]:
+def found_python(tmp_path: Path, took_us: dict[str, str], *first: str) -> tuple[str, int]:
     """What it takes of Pythons that say of themselves that they take so long, or fail."""
     for name, said in took_us.items():
         python = tmp_path / name
@@ -118,7 +118,10 @@ def found_python(tmp_path: Path, took_us: dict[str, str]) -> tuple[str, int]:
     # Those of the machine are left out.
     script = FIND_PYTHON.read_text().replace("/usr/local/bin/ /usr/bin/", "")
     run = subprocess.run(
-        ["/bin/sh", "-c", script], env={"PATH": str(tmp_path)}, capture_output=True, text=True
+        ["/bin/sh", "-c", script, "sh", *first],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
     )
     return run.stdout.strip(), run.returncode
 
@@ -130,6 +133,18 @@ def test_setup_takes_the_first_python_unless_another_is_clearly_faster(tmp_path:
     assert found == ("python3.12", 0)
     # By another name the same one takes as long, whatever a busy machine makes of it.
     assert found_python(tmp_path, {"python3.13": "echo 700 /c"}) == ("python3.12", 0)
+
+
+def test_setup_says_where_another_python_than_that_of_the_environment_is_clearly_faster(
+    tmp_path: Path,
+) -> None:
+    others = {"python3.11": "echo 910 /b", "python3.12": "echo 1500 /c"}
+    assert found_python(tmp_path, {**others, "mine": "echo 1000 /a"}, "mine") == ("mine", 0)
+    assert found_python(tmp_path, {"mine": "echo 1020 /a"}, "mine") == ("python3.11", 0)
+    # Made with that one.
+    assert found_python(tmp_path, {"mine": "echo 1100 /b"}, "mine") == ("mine", 0)
+    typed = "\n".join(made())
+    assert "deploy/find_python .venv/bin/python" in typed and "rm -r .venv && make setup" in typed
 
 
 def test_setup_takes_no_python_that_is_too_old_or_makes_no_environments(tmp_path: Path) -> None:

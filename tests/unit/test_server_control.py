@@ -264,15 +264,22 @@ def test_an_event_says_who_it_was_whatever_the_details_say(place: Place) -> None
 
 def test_a_file_that_is_broken_is_told_of_before_somebody_is_refused(place: Place) -> None:
     permissions = place.path / "permissions"
+    assert not place.thread.status()["control_problem"]
     count = len(place.events("security_file_failed"))
     permissions.write_text("{")
     until_s = time.monotonic() + DEADLINE_S
     while len(place.events("security_file_failed")) == count:
         assert time.monotonic() < until_s
         time.sleep(0.01)
-    assert place.events("security_file_failed")[-1]["transport"] == "amps-admin"
+    told = place.events("security_file_failed")[-1]
+    assert told["transport"] == "amps-admin"
+    assert (
+        str(permissions) in told["text"]
+        and place.thread.status()["control_problem"] == told["text"]
+    )
     permissions.write_text(json.dumps(PERMISSIONS))
     assert place.thread.reset_entitlement("", AMY) == 0
+    assert not place.thread.status()["control_problem"]
 
 
 def test_the_process_that_the_fabric_ends_with_needs_no_user(tmp_path: Path) -> None:
