@@ -46,10 +46,7 @@ class Empty(Server):
 
     def serves(self) -> dict[str, Any]:
         """Waits until it serves; its status then."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.log
-        self.status = json.loads(line)
+        self.status = json.loads(self.first_line())
         self.address = self.status["client_address"]
         return self.status
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -48,6 +49,8 @@ from raylay.storage.journal_reader import LmdbJournalReader
 WATCHED = Path(__file__).with_name("watched_instance.py")
 DEADLINE_S = 60.0
 """For what is awaited: only a failure comes near it."""
+START_S_MAX = 120.0
+"""Until an instance serves: on a machine that does much else, with a log to copy."""
 
 
 class Client:
@@ -172,11 +175,17 @@ class Server:
         threading.Thread(target=self._read_log, args=(self.process.stderr,), daemon=True).start()
 
     def await_start(self) -> None:
+        self.status: dict[str, Any] = json.loads(self.first_line())
+        self.address = self.status["client_address"]
+
+    def first_line(self) -> str:
+        """What it prints once it serves; waits for it, and shows its log if it does not come."""
         assert self.process.stdout is not None
+        ready, _, _ = select.select((self.process.stdout,), (), (), START_S_MAX)
+        assert ready, f"it does not serve after {START_S_MAX:g} s: {self.log}"
         line = self.process.stdout.readline()
         assert line, self.log
-        self.status: dict[str, Any] = json.loads(line)
-        self.address = self.status["client_address"]
+        return line
 
     def _read_log(self, stream: IO[str]) -> None:
         for line in stream:
