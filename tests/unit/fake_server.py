@@ -10,8 +10,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+from raylay.services.fabric.plan import free_port
 from raylay.services.messages.records import RecordBuilder, iterate_records, sequences_of
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
+
+PORTS: set[int] = set()
+"""That servers of this process had."""
 
 
 class Session(asyncio.Protocol):
@@ -131,10 +135,15 @@ class FakeServer:
         self._changed = asyncio.Event()
 
     async def start(self, port: int = 0) -> FakeServer:
-        """Listens on a loopback port."""
+        """Listens on a loopback port.
+
+        Not on one that the kernel chooses: that would go to the next that asks for one, in
+        another process of the tests, as soon as this server stops.
+        """
         loop = asyncio.get_running_loop()
+        port = port or free_port(PORTS)
         self._server = await loop.create_server(lambda: Session(self), "127.0.0.1", port)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.address = f"127.0.0.1:{port}"
         return self
 
     @property
