@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,12 +163,27 @@ def test_more_than_one_delete_may_name_is_refused_and_deleted_in_parts(
     run(lives())
 
 
+class Turns:
+    """Of who looks for records: the first one it leaves to others ends when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self.go_on = asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(
+            reading, "asyncio", SimpleNamespace(Lock=asyncio.Lock, sleep=self.leave)
+        )
+
+    async def leave(self, _: float) -> None:
+        self.left.set()
+        await self.go_on.wait()
+
+
 def test_a_filter_over_many_records_holds_up_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A turn of its own for each look at so few records.
     monkeypatch.setattr(reading, "LOOKED_AT_ONCE", 50)
     monkeypatch.setattr(reading, "TURN_S", 0)
+    turns = Turns(monkeypatch)
     count = 5_000
 
     async def lives() -> None:
@@ -177,13 +193,14 @@ def test_a_filter_over_many_records_holds_up_nobody_else(
             async with Client("q", servers=[life.server.here.client_address]) as other:
                 await life.client.sow_delete("orders", filter="/text = 'x'")
                 deleting = asyncio.ensure_future(life.client.flush())
-                while not topic.staging._findings:
-                    await asyncio.sleep(0)
+                await turns.left.wait()
+                assert topic.staging._findings
                 # These come while it looks: one is as it was, the other one is no more.
                 await other.publish("orders", b'{"id":1,"text":"y"}')
                 await other.publish("orders", b'{"id":9999,"text":"x"}')
                 await other.flush()
                 assert not deleting.done() and topic.state.count == count + 1
+                turns.go_on.set()
                 await deleting
             assert list(values(life)) == [1] and not topic.staging._findings
 
@@ -195,6 +212,7 @@ def test_who_leaves_while_a_filter_is_asked_deletes_nothing(
 ) -> None:
     monkeypatch.setattr(reading, "LOOKED_AT_ONCE", 50)
     monkeypatch.setattr(reading, "TURN_S", 0)
+    turns = Turns(monkeypatch)
 
     async def lives() -> None:
         async with Life(tmp_path) as life:
@@ -203,9 +221,10 @@ def test_who_leaves_while_a_filter_is_asked_deletes_nothing(
             other = Client("q", servers=[life.server.here.client_address])
             await other.connect()
             await other.sow_delete("orders", filter="/text = 'x'")
-            while not topic.staging._findings:
-                await asyncio.sleep(0)
+            await turns.left.wait()
+            assert topic.staging._findings
             await other.close(flush=False)
+            turns.go_on.set()
             while topic.staging._findings:
                 await asyncio.sleep(0)
             assert topic.state.count == 5_000 and not topic.state._queries
