@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.replay_members import Replay
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.querying import LOOKED_AT_ONCE, Querying
 from raylay.services.sow.state import SowRules
@@ -284,37 +286,68 @@ def test_a_query_and_its_subscription_are_of_one_moment(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
-def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replayed", ["not yet", "read", "caught up"])
+def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path, replayed: str) -> None:
+    """What a replay has read comes as what is live does; what it has not read, behind them all."""
+
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
         await house.publish(door, "p", *({"id": n} for n in range(2_000)))
-        reader.send(
-            encode_frame({"c": "subscribe", "sub": "live", "t": "other", "cid": "1"}),
-            encode_frame({"c": "subscribe", "sub": "replay", "t": "other", "bm": "0", "cid": "2"}),
-        )
+        replays, loop = house.server.clients.replays, asyncio.get_running_loop()
+        reads, may_read = asyncio.Event(), threading.Event()
+        if replayed == "read":
+            read_on = replays._read_on
+
+            def later(replay: Replay) -> Callable[[], bool]:
+                loop.call_soon_threadsafe(reads.set)
+                assert may_read.wait(DEADLINE_S)
+                return read_on(replay)
+
+            replays._read_on = later  # type: ignore[method-assign]
+        subscribe = {"c": "subscribe", "sub": "replay", "t": "other", "bm": "0", "cid": "2"}
+        reader.send(encode_frame({"c": "subscribe", "sub": "live", "t": "other", "cid": "1"}))
         await reader.answer_to("1")
-        await reader.answer_to("2")
+        if replayed != "not yet":
+            reader.send(encode_frame(subscribe))
+            await reader.answer_to("2")
+            (replay,) = replays._replays
+            if replayed == "read":
+                await reads.wait()
+            while replayed == "caught up" and (
+                replay.is_aside or replay.plan.cursor < house.server.here.machine.committed_txid
+            ):
+                await asyncio.sleep(0.001)
         # It does not read for a while: so its queries stand.
         reader.connection.pause_writing()
+        if replayed == "not yet":
+            reader.send(encode_frame(subscribe))
         reader.send(ask("q"), ask("q2", filter="/id = 5"))
         queries = house.server.clients.queries
         assert len(queries) == 2
         await house.publish(door, "p", {"n": 1}, topic="other")
+        may_read.set()
+        while replayed == "read" and replay.is_aside:
+            await asyncio.sleep(0.001)
         assert len(queries) == 2 and reader.connection.unsent_bytes > 0
         reader.connection.resume_writing()
-        found = await frames_until(
-            reader, lambda each: each.get("sub") == "replay" and each["c"] == "p"
-        )
-        words = [(header["c"], header.get("sub")) for header, _ in found if header["c"] != "ack"]
-        first_end, second_begin = (
-            words.index(("group_end", "q")),
-            words.index(("group_begin", "q2")),
-        )
-        assert words.index(("p", "live")) == first_end + 1 == second_begin - 1
-        assert words[-1] == ("p", "replay") and words[-2] == ("group_end", "q2")
+        found: list[Said] = []
+        while {("p", "replay"), ("group_end", "q2")} - {_words(said) for said in found}:
+            found += await frames_until(reader, lambda each: each["c"] in ("p", "group_end"))
+        words = [_words(said) for said in found if said[0]["c"] not in ("ack", "sow")]
+        first, second = (("group_begin", name) for name in ("q", "q2"))
+        live, replayed_one = ("p", "live"), ("p", "replay")
+        held = [live, replayed_one] if replayed == "read" else [live]
+        last = [] if replayed == "read" else [replayed_one]
+        ends = [("group_end", name) for name in ("q", "q2")]
+        assert words == [first, ends[0], *held, second, ends[1], *last]
         assert not len(queries)
 
-    in_house(tmp_path, visit)
+    # One read has it all: behind what has been moved out of a front log another one begins.
+    in_house(tmp_path, visit, replace(CONFIG, front_log=False))
+
+
+def _words(said: Said) -> tuple[str, str | None]:
+    return said[0]["c"], said[0].get("sub")
 
 
 @pytest.mark.parametrize("ends", ["", "live", "all"])
