@@ -21,7 +21,6 @@ from raylay.services.errors import ConfigurationError, RaylayError, StorageError
 from raylay.services.queues.definition import QueueDefinition as DeclaredQueue
 from raylay.services.replication.effects import Retired, WentBack
 from raylay.services.replication.instance import Identity
-from raylay.services.replication.instance.looking import Looking
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.server.admission import Admission
 from raylay.services.server.aiming import aimed_at
@@ -310,7 +309,6 @@ class InstanceServer:
         await self.reading.open()
         here.phase = "recovering"
         here.machine = await here.in_thread(self._recovery.recover)
-        self._looking = Looking(here.machine)
         self._sow.serve()
         self._queues.serve()
         self.commits.start()
@@ -398,10 +396,8 @@ class InstanceServer:
         # Ages are asked for: what is on disk and not taken yet is not owed yet.
         self.commits.catch_up()
         here.machine.wall_offset_us = here.now_us() - here.steady_us()
-        now_us = here.steady_us()
-        if self._looking.is_due(now_us):
-            here.perform(here.machine.tick(now_us))
-            self._maintenance.check()
+        here.perform(here.machine.tick(here.steady_us()))
+        self._maintenance.check()
         self._sow.check()
         self._queues.check()
         self.clients.queries.check()
