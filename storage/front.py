@@ -361,10 +361,12 @@ class FrontReader:
         for _ in range(LOOKS_MAX):
             head = self._head(txid - 1)
             if head is None:
-                return self._of_resting(txid, bytes_max, stored())
+                there = stored()
+                return None if there >= txid else self._of_resting(txid, bytes_max, there)
             first, last, begin, end = head
             if txid > last:
-                return []
+                # It may have been moved since the store was looked at, and the front begun anew.
+                return None if stored() >= txid else []
             if first > txid:
                 return None
             found = self._walk(txid, bytes_max, begin, end)

@@ -505,7 +505,13 @@ class LmdbJournalReader:
     def last_txid(self) -> int:
         """The newest committed transaction id; 0 when there is none."""
         stored = self._stored_txid()
-        return self._front.last_txid(stored) if self._files else stored
+        while self._files:
+            last = self._front.last_txid(stored)
+            before, stored = stored, self._stored_txid()
+            # What was in front may have been moved between the two looks.
+            if last > before or stored == before:
+                return max(last, stored)
+        return stored
 
     def _stored_txid(self) -> int:
         """The last transaction id of the newest segment."""

@@ -122,9 +122,10 @@ class Environment(LastingEnvironment):
         self._create = create
         super().__init__(self._open)
         self._create = False
-        status = os.stat(path)
-        # Reading a page behind the end of a mapped file kills the process: refuse a torn file.
+        # Reading a page behind the end of a mapped file kills the process: refuse a torn file. What
+        # it needs first: another process may let it grow meanwhile.
         needed_bytes = self.ask(_file_bytes)
+        status = os.stat(path)
         if status.st_size < needed_bytes and not create:
             super().close()
             raise CorruptRecord(
