@@ -384,6 +384,40 @@ def test_a_commit_to_the_store_while_the_front_opens_hides_none_behind_it(
     log.close()
 
 
+def test_what_left_the_front_between_two_looks_is_looked_for_in_the_store(tmp_path: Path) -> None:
+    some, none = tmp_path / "some", tmp_path / "none"
+    some.mkdir()
+    none.mkdir()
+    log = FrontLog(some, wanted=True)
+    log.open()
+    run = a_run(1, range(1, 6))
+    block = run.encode()
+    assert log.take([run], [len(block)], block)
+    for reader in (FrontReader(some), FrontReader(none)):
+        assert reader.blocks(6, 1 << 20, lambda: 5) == [], "it is nowhere yet"
+        assert reader.blocks(6, 1 << 20, lambda: 6) is None, "the store has it by now"
+        reader.close()
+    log.close()
+
+
+def test_the_end_is_not_missed_where_it_moves_between_two_looks(
+    journal: StepJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(journal, 5)
+    with LmdbJournalReader(journal.directory) as reader:
+        looks: list[int] = []
+
+        def moved(stored_txid: int) -> int:
+            if not looks:
+                with journal._store_lock:
+                    journal._move()
+            looks.append(stored_txid)
+            return stored_txid  # The front has begun anew.
+
+        monkeypatch.setattr(reader._front, "last_txid", moved)
+        assert reader.last_txid == 5 and looks[0] < 5
+
+
 @pytest.mark.parametrize(("much", "value"), [("MUCH_BYTES", 20_000), ("MUCH_COMMITS", 4)])
 def test_much_in_front_is_moved_without_waiting(
     much: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
