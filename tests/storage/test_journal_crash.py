@@ -132,6 +132,9 @@ def test_killed_while_it_moves_what_the_kill_before_left_in_front(tmp_path: Path
     copy = tmp_path / "copy"
     for fault in ("front.recovered:1", "move.begin:1", "move.synced:1"):
         shutil.copytree(tmp_path / "journal", copy / fault / "journal")
+        if (tmp_path / "archive").exists():  # It may have come so far; the copy has its own.
+            shutil.copytree(tmp_path / "archive", copy / fault / "archive")
+            (copy / fault / "journal" / "archive.json").unlink(missing_ok=True)
         again = start(copy / fault, 1, fault, "front")
         again.communicate(timeout=CHILD_TIMEOUT_S)
         assert again.returncode == -signal.SIGKILL, f"{fault} was never reached"
