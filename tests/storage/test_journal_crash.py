@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from journal_cases import numbered_run
 
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
+from raylay.storage.archive import POINTER_FILE
 from raylay.storage.files import FAULT_VARIABLE
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 
@@ -132,9 +134,14 @@ def test_killed_while_it_moves_what_the_kill_before_left_in_front(tmp_path: Path
     copy = tmp_path / "copy"
     for fault in ("front.recovered:1", "move.begin:1", "move.synced:1"):
         shutil.copytree(tmp_path / "journal", copy / fault / "journal")
-        if (tmp_path / "archive").exists():  # It may have come so far; the copy has its own.
-            shutil.copytree(tmp_path / "archive", copy / fault / "archive")
-            (copy / fault / "journal" / "archive.json").unlink(missing_ok=True)
+        pointer = copy / fault / "journal" / POINTER_FILE
+        if pointer.exists():  # It may have come so far. The copy has its own archive.
+            archive = copy / fault / "archive"
+            if (tmp_path / "archive").exists():
+                shutil.copytree(tmp_path / "archive", archive)
+            pointer.write_text(
+                json.dumps(json.loads(pointer.read_text()) | {"directory": str(archive)})
+            )
         again = start(copy / fault, 1, fault, "front")
         again.communicate(timeout=CHILD_TIMEOUT_S)
         assert again.returncode == -signal.SIGKILL, f"{fault} was never reached"
