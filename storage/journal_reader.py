@@ -505,13 +505,11 @@ class LmdbJournalReader:
     def last_txid(self) -> int:
         """The newest committed transaction id; 0 when there is none."""
         stored = self._stored_txid()
-        while self._files:
-            last = self._front.last_txid(stored)
-            before, stored = stored, self._stored_txid()
-            # What was in front may have been moved between the two looks.
-            if last > before or stored == before:
-                return max(last, stored)
-        return stored
+        if not self._files:
+            return stored
+        last = self._front.last_txid(stored)
+        # What was in front may have been moved before or while it was looked at: the store has it.
+        return max(last, self._stored_txid())
 
     def _stored_txid(self) -> int:
         """The last transaction id of the newest segment."""

@@ -400,8 +400,9 @@ def test_what_left_the_front_between_two_looks_is_looked_for_in_the_store(tmp_pa
     log.close()
 
 
+@pytest.mark.parametrize("still_there", [0, 1])
 def test_the_end_is_not_missed_where_it_moves_between_two_looks(
-    journal: StepJournal, monkeypatch: pytest.MonkeyPatch
+    journal: StepJournal, monkeypatch: pytest.MonkeyPatch, still_there: int
 ) -> None:
     put(journal, 5)
     with LmdbJournalReader(journal.directory) as reader:
@@ -412,7 +413,7 @@ def test_the_end_is_not_missed_where_it_moves_between_two_looks(
                 with journal._store_lock:
                     journal._move()
             looks.append(stored_txid)
-            return stored_txid  # The front has begun anew.
+            return stored_txid + still_there  # The rest is overwritten: the front began anew.
 
         monkeypatch.setattr(reader._front, "last_txid", moved)
         assert reader.last_txid == 5 and looks[0] < 5

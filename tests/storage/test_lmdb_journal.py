@@ -25,7 +25,7 @@ from raylay.storage.active_segment import ActiveSegment
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance, read_floor
 from raylay.storage.segment_index import with_checksum
-from raylay.storage.segments import META_PREFIX, SegmentFile
+from raylay.storage.segments import META_PREFIX, Environment, SegmentFile
 from raylay.storage.state import StoreFile
 from raylay.storage.verify import Verified, verify_journal
 
@@ -338,6 +338,32 @@ def hurt(path: Path, content: bytes) -> None:
         data[at + len(content) // 2] ^= 0x41
         at = data.find(content)
     path.write_bytes(data)
+
+
+def test_a_segment_that_grows_while_it_is_opened_is_not_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(tmp_path, segment_bytes=1 << 30)
+    fill(journal, 20)
+    early, path = newest(journal.directory, ".live").read_bytes(), tmp_path / "segment.live"
+    fill(journal)
+    late = newest(journal.directory, ".live").read_bytes()
+    journal.close()
+    path.write_bytes(early)
+    stat = os.stat
+
+    def before_it_grows(asked: Any, **more: Any) -> os.stat_result:
+        found = stat(asked, **more)
+        if asked == path:
+            with path.open("r+b") as file:
+                file.write(late)
+        return found
+
+    monkeypatch.setattr(os, "stat", before_it_grows)
+    environment = Environment(path, writable=False, map_bytes=0, create=False)
+    monkeypatch.undo()
+    assert len(early) < stat(path).st_size == len(late)
+    super(Environment, environment).close()  # Nobody shares it.
 
 
 def test_a_torn_segment_is_named(closed: Path) -> None:
