@@ -122,18 +122,26 @@ class Environment(LastingEnvironment):
         self._create = create
         super().__init__(self._open)
         self._create = False
-        # Reading a page behind the end of a mapped file kills the process: refuse a torn file. What
-        # it needs first: another process may let it grow meanwhile.
-        needed_bytes = self.ask(_file_bytes)
-        status = os.stat(path)
-        if status.st_size < needed_bytes and not create:
+        try:
+            status = self._checked_status(may_be_short=create)
+        except BaseException:
+            # Not left to the garbage collector: LMDB opens no file twice, by whatever name.
             super().close()
+            raise
+        self._identity = (status.st_dev, status.st_ino)
+
+    def _checked_status(self, may_be_short: bool) -> os.stat_result:
+        """Reading a page behind the end of a mapped file kills the process: refuses a torn file."""
+        # What it needs first: another process may let it grow meanwhile.
+        needed_bytes = self.ask(_file_bytes)
+        status = os.stat(self.path)
+        if status.st_size < needed_bytes and not may_be_short:
             raise CorruptRecord(
-                f"{path} is torn: {status.st_size} bytes of {needed_bytes}",
-                str(path),
+                f"{self.path} is torn: {status.st_size} bytes of {needed_bytes}",
+                str(self.path),
                 status.st_size,
             )
-        self._identity = (status.st_dev, status.st_ino)
+        return status
 
     def _open(self) -> Any:
         return lmdb.open(

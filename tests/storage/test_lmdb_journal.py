@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -25,7 +26,7 @@ from raylay.storage.active_segment import ActiveSegment
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance, read_floor
 from raylay.storage.segment_index import with_checksum
-from raylay.storage.segments import META_PREFIX, Environment, SegmentFile
+from raylay.storage.segments import META_PREFIX, Environment, SegmentFile, open_environment
 from raylay.storage.state import StoreFile
 from raylay.storage.verify import Verified, verify_journal
 
@@ -364,6 +365,30 @@ def test_a_segment_that_grows_while_it_is_opened_is_not_torn(
     monkeypatch.undo()
     assert len(early) < stat(path).st_size == len(late)
     super(Environment, environment).close()  # Nobody shares it.
+
+
+def test_a_segment_that_is_sealed_while_it_is_opened_can_be_opened(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB opens no file twice: what was opened by the name that went is closed at once."""
+    live = newest(closed, ".live")
+    sealed = live.with_suffix(".sealed")
+    stat = os.stat
+
+    def behind_its_renaming(asked: Any, **more: Any) -> os.stat_result:
+        if asked == live:
+            live.rename(sealed)
+        return stat(asked, **more)
+
+    gc.disable()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "stat", behind_its_renaming)
+            with pytest.raises(FileNotFoundError):
+                Environment(live, writable=False, map_bytes=0, create=False)
+        open_environment(sealed).close()
+    finally:
+        gc.enable()
 
 
 def test_a_torn_segment_is_named(closed: Path) -> None:
