@@ -3,11 +3,14 @@ Ray or a Spark stays together, and the rest goes where there is time."""
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from raylay.services.fabric import plan
 
 TESTS = Path(__file__).parent
 TOGETHER = ("cluster", "pipeline")
@@ -17,6 +20,12 @@ settings.load_profile("raylay")
 # Who starts the tests in the background lets them ignore Ctrl-C, and what they start inherits it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A port found free is free until another takes it, and a server of a test is away at times: each of
+# several processes has ports of its own.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+PORTS = plan.ports_to_give()[WORKER :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+plan.ports_to_give = lambda: PORTS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

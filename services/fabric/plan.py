@@ -281,12 +281,11 @@ def free_port(chosen: set[int], host: str = "127.0.0.1") -> int:
     Raises:
         FabricError: none was found.
     """
-    top = max(FREE_PORT_MIN + 1_000, _ephemeral_port_min())
-    span = top - FREE_PORT_MIN
+    ports = ports_to_give()
     # Fabrics that start at the same time begin at different places.
-    start = int.from_bytes(os.urandom(4), "little") % span
-    for step in range(min(span, PORTS_TRIED_MAX)):
-        port = FREE_PORT_MIN + (start + step) % span
+    start = int.from_bytes(os.urandom(4), "little") % len(ports)
+    for step in range(min(len(ports), PORTS_TRIED_MAX)):
+        port = ports[(start + step) % len(ports)]
         if port in chosen:
             continue
         try:
@@ -301,7 +300,12 @@ def free_port(chosen: set[int], host: str = "127.0.0.1") -> int:
                 continue
         chosen.add(port)
         return port
-    raise FabricError(f"no free port on {host} between {FREE_PORT_MIN} and {top}")
+    raise FabricError(f"no free port on {host} between {ports.start} and {ports.stop}")
+
+
+def ports_to_give() -> range:
+    """Where `free_port` looks for one."""
+    return range(FREE_PORT_MIN, max(FREE_PORT_MIN + 1_000, _ephemeral_port_min()))
 
 
 def _ephemeral_port_min() -> int:

@@ -254,10 +254,12 @@ def servers() -> Iterator[Servers]:
         assert READ_ON_THE_LOOP not in server.log, server.log
 
 
+PORTS_GIVEN: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that no connection takes meanwhile, nor while their server is away."""
-    taken: set[int] = set()
-    return [free_port(taken) for _ in range(count)]
+    """Ports that no connection takes meanwhile, nor while their server is away; each once."""
+    return [free_port(PORTS_GIVEN) for _ in range(count)]
 
 
 def single(servers: Servers, path: Path, *, kind: type[Server] = Server, **values: Any) -> Server:
