@@ -284,14 +284,13 @@ def free_port(chosen: set[int], host: str = "127.0.0.1") -> int:
     ports = ports_to_give()
     # Fabrics that start at the same time begin at different places.
     start = int.from_bytes(os.urandom(4), "little") % len(ports)
-    for step in range(min(len(ports), PORTS_TRIED_MAX)):
-        port = ports[(start + step) % len(ports)]
+    for at in range(start, start + min(len(ports), PORTS_TRIED_MAX)):
+        port = ports[at % len(ports)]
         if port in chosen:
             continue
         try:
-            with socket.socket(
-                socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM
-            ) as probe:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.bind((host, port))
         except OSError as error:
             if isinstance(error, socket.gaierror):
@@ -310,8 +309,7 @@ def ports_to_give() -> range:
 
 def _ephemeral_port_min() -> int:
     try:
-        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
-        return int(text.split()[0])
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return EPHEMERAL_PORT_MIN_DEFAULT
 
