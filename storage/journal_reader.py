@@ -230,6 +230,11 @@ class LmdbJournalReader:
             self._open.pop(first_txid).close()
         self._used.clear()
 
+    @property
+    def is_untidy(self) -> bool:
+        """Whether `tidy` has something to do; may be asked on any thread."""
+        return bool(self._used) or len(self._open) > 1
+
     def release(self) -> None:
         """Lets go of every segment and its lock, until the next call that needs one."""
         self._close_all_but(None)

@@ -132,6 +132,12 @@ class OwnReading:
             if self._reader is not None:
                 self._reader.tidy()
 
+    @property
+    def is_untidy(self) -> bool:
+        """Whether `tidy` has something to do; may be asked on any thread."""
+        reader = self._reader
+        return reader is not None and reader.is_untidy
+
     def _let_go(self) -> None:
         """Closes what this journal's own reader has open, so that it stands in nobody's way."""
         with self._reader_lock:

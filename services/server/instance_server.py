@@ -413,7 +413,7 @@ class InstanceServer:
         self.commits.look_at_front_log()
         self._listening.keep_looking()
         self.control.keep_looking()
-        self.here.spawn(self.reading.tidy())
+        self.reading.keep_tidy()
         self._status.measure()
 
     # -- the end -----------------------------------------------------------------------------

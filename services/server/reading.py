@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from raylay.services.errors import RemoteProtocolError, StorageError
@@ -53,6 +54,8 @@ class JournalReading:
         self.lookup: RunLookup
         self.first_txid = 1
         """The oldest in the journal, at the last look."""
+        self._is_stale = True
+        """Whether the last look found nothing."""
         self._looking = asyncio.Lock()
         self.copy_readers: set[LmdbJournalReader] = set()
         """Of the bootstraps that are served: closed when nobody reads any more."""
@@ -74,8 +77,15 @@ class JournalReading:
         """Runs something that reads old parts of the log, with `reader`, in the thread."""
         return await self._here.loop.run_in_executor(self._thread, work, *arguments)
 
+    def keep_tidy(self) -> None:
+        """Lets go of segments that nobody asks for any more. Called each second: an instance that
+        reads nothing wakes no thread for it."""
+        if self._is_stale or self.reader.is_untidy or self._here.journal.is_untidy:
+            self._here.spawn(self.tidy())
+
     async def tidy(self) -> None:
-        """Lets go of segments that are gone. Called now and then."""
+        """Lets go of segments that are gone, and looks which the oldest is. Called when some of
+        them went."""
         await self.run(self._tidy)
 
     def _tidy(self) -> None:
@@ -83,10 +93,10 @@ class JournalReading:
         journal = self._here.journal
         self.reader.tidy()
         journal.tidy()
-        try:
+        self._is_stale = True
+        with suppress(StorageError):  # It is closed, or changes all the time: a second later, then.
             self.first_txid = journal.first_txid
-        except StorageError:
-            pass  # It is closed, or changes all the time: a second later, then.
+            self._is_stale = False
 
     def read_for(self, connection: Asking, fetch: Fetch) -> None:
         """Reads in the journal what a connection's next arrival asks, then goes on with that

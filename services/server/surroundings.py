@@ -72,6 +72,7 @@ class Surroundings:
     def begin(self) -> None:
         """Takes the loop that runs."""
         self.loop = asyncio.get_running_loop()
+        self._began_s = self.loop.time()
         self.loop.set_exception_handler(self._loop_exception)
         self._ended = self.loop.create_future()
         self.outbox = Outbox(self.loop)
@@ -91,16 +92,22 @@ class Surroundings:
         return self._steady_base_us + time.monotonic_ns() // 1000
 
     def every(self, interval_s: float, work: Callable[[], None]) -> None:
-        """Does something again and again, until the instance stops."""
+        """Does something again and again, until the instance stops. What is due each second falls
+        together with what is due ten times: a process that has nothing else to do wakes up once."""
         at = len(self._timers)
+        times = 1
 
         def again() -> None:
+            nonlocal times
             if self.is_stopping:
                 return
-            self._timers[at] = self.loop.call_later(interval_s, again)
+            passed = int((self.loop.time() - self._began_s) / interval_s)
+            times = max(times, passed) + 1
+            self._timers[at] = self.loop.call_at(self._began_s + times * interval_s, again)
             work()
 
-        self._timers.append(self.loop.call_later(interval_s, again))
+        times += int((self.loop.time() - self._began_s) / interval_s)
+        self._timers.append(self.loop.call_at(self._began_s + times * interval_s, again))
 
     def cancel_timers(self) -> None:
         """Nothing is done again and again any more."""

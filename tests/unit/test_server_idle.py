@@ -1,0 +1,146 @@
+"""What an instance that has nothing to do does: it wakes up as seldom as it can."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylay.services.errors import StorageError
+from raylay.services.server.config import InstanceConfig
+from raylay.services.server.opening import open_journal
+from raylay.services.server.process import new_loop
+from raylay.services.server.reading import JournalReading
+from raylay.services.server.surroundings import Surroundings
+from raylay.storage.lmdb_journal import LmdbJournal
+
+DEADLINE_S = 30.0
+
+
+def on_its_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test on the loop that instances have."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(test(**fixtures))
+
+    return run
+
+
+@on_its_loop
+async def test_what_is_due_at_once_is_done_in_one_turn(tmp_path: Path) -> None:
+    here = Surroundings(InstanceConfig("A", "G"), tmp_path)
+    here.begin()
+    turn = 0
+    often: list[int] = []
+    seldom: list[int] = []
+    enough = asyncio.Event()
+
+    def at_seldom() -> None:
+        seldom.append(turn)
+        if len(seldom) == 3:
+            enough.set()
+
+    def next_turn() -> None:
+        # Behind all that is due in this turn.
+        nonlocal turn
+        turn += 1
+
+    def at_often() -> None:
+        often.append(turn)
+        here.loop.call_soon(next_turn)
+
+    here.every(0.01, at_often)
+    await asyncio.sleep(0.003)  # Each begins at a time of its own.
+    here.every(0.05, at_seldom)
+    async with asyncio.timeout(DEADLINE_S):
+        await enough.wait()
+    here.cancel_timers()
+    assert set(seldom) <= set(often), "each found the other in its turn"
+    assert len(often) > len(seldom)
+
+
+@on_its_loop
+async def test_what_is_late_is_done_once(tmp_path: Path) -> None:
+    here = Surroundings(InstanceConfig("A", "G"), tmp_path)
+    here.begin()
+    done_s: list[float] = []
+    enough = asyncio.Event()
+
+    def work() -> None:
+        done_s.append(here.loop.time())
+        if len(done_s) == 2:
+            time.sleep(0.055)  # Somebody holds up the loop for five intervals and a half.
+        if len(done_s) == 4:
+            enough.set()
+
+    began_s = here.loop.time()
+    here.every(0.01, work)
+    async with asyncio.timeout(DEADLINE_S):
+        await enough.wait()
+    here.cancel_timers()
+    passed = [int((at_s - began_s) / 0.01 + 0.05) for at_s in done_s]
+    assert passed[2] - passed[1] >= 5 and passed[3] > passed[2], (
+        "what was missed is not made up for"
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Surroundings:
+    return Surroundings(InstanceConfig("A", "G"), tmp_path)
+
+
+async def tidied(reading: JournalReading, here: Surroundings) -> bool:
+    """Whether a second's call had a thread do something; waits for it."""
+    reading.keep_tidy()
+    worked = here.tasks_running > 0
+    async with asyncio.timeout(DEADLINE_S):
+        while here.tasks_running:
+            await asyncio.sleep(0)
+    return worked
+
+
+def unsettled(_: LmdbJournal) -> int:
+    raise StorageError("it changes all the time")
+
+
+@on_its_loop
+async def test_who_reads_nothing_wakes_no_thread(here: Surroundings) -> None:
+    here.begin()
+    here.journal = open_journal(here.config, here.directory)
+    reading = JournalReading(here)
+    try:
+        await reading.open()
+        for reader in (reading.reader, here.journal):
+            assert not await tidied(reading, here)
+            assert not reader.removed()
+            assert await tidied(reading, here)
+        assert not await tidied(reading, here)
+    finally:
+        await reading.close()
+        here.journal.close()
+
+
+@on_its_loop
+async def test_where_the_oldest_is_not_found_it_is_looked_for_again(
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.begin()
+    here.journal = open_journal(here.config, here.directory)
+    reading = JournalReading(here)
+    try:
+        await reading.open()
+        with monkeypatch.context() as patched:
+            patched.setattr(LmdbJournal, "first_txid", property(unsettled))
+            await reading.tidy()
+        assert await tidied(reading, here)
+        assert not await tidied(reading, here)
+    finally:
+        await reading.close()
+        here.journal.close()
