@@ -422,7 +422,11 @@ class InstanceServer:
         await self.here.finished()
 
     async def stop(self) -> None:
-        """Stops: clients are told, what is staged is committed, links end, files are closed."""
+        """Stops: clients are told, what is staged is committed, links end, files are closed.
+
+        Raises:
+            StorageError: not all could be closed, as where the directory was removed. It has ended.
+        """
         here = self.here
         if here.is_stopping:
             return await here.finished()
@@ -433,7 +437,12 @@ class InstanceServer:
             reason, text = "retired", here.retirement
         self.clients.end(reason, text)
         here.outbox.flush()
-        await self._close_everything()
+        try:
+            await self._close_everything()
+        except BaseException as error:
+            here.phase = "stopped"
+            here.end(error)
+            raise
         here.phase = "retired" if here.retirement else "stopped"
         here.end()
 

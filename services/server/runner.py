@@ -18,6 +18,7 @@ from raylay.services.errors import (
     FabricError,
     InstanceRetired,
     RaylayError,
+    StorageError,
 )
 from raylay.services.replication.placement import from_wire
 from raylay.services.security.control import NAME_SHOWN_MAX, Said
@@ -134,7 +135,12 @@ class InstanceThread:
                 pause_s = min(2 * pause_s, RETRY_S_MAX)
                 continue
             self._why = ""
-            await server.finished()
+            try:
+                await server.finished()
+            except StorageError:
+                if not self._stopping.is_set():
+                    raise
+                return  # Whoever stops it is told what could not be closed.
             if not server.begins_anew:
                 return
             pause_s = RETRY_S_MIN
@@ -307,6 +313,7 @@ class InstanceThread:
             ControlRefused: it may not be stopped for whoever said so.
             ConfigurationError: nothing is stopped for that: who may have something else done could
                 stop it by that.
+            StorageError: it has stopped, and not all files could be closed.
         """
         is_own = call != "place" or details.get("moved") == self._name
         if call not in STOPS or not is_own:

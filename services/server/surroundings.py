@@ -157,10 +157,16 @@ class Surroundings:
         """Returns when the instance was stopped; raises what ended it otherwise."""
         await asyncio.shield(self._ended)
 
-    def end(self) -> None:
-        """The instance was stopped."""
-        if not self._ended.done():
+    def end(self, error: BaseException | None = None) -> None:
+        """The instance was stopped, or a fault ended it."""
+        if self._ended.done():
+            return
+        if error is None:
             self._ended.set_result(None)
+            return
+        self._ended.set_exception(error)
+        # Whoever waits for it hears of it; nobody may be waiting yet.
+        self._ended.exception()
 
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the loop raised. A socket's error ends its connection and no more; anything
@@ -173,7 +179,4 @@ class Surroundings:
             return
         self.report("fatal", text=text)
         loop.default_exception_handler(context)
-        if not self._ended.done():
-            self._ended.set_exception(error)
-            # Whoever waits for it hears of it; nobody may be waiting yet.
-            self._ended.exception()
+        self.end(error)

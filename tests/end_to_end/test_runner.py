@@ -11,7 +11,7 @@ import pytest
 from end_to_end.test_instance import DEADLINE_S, free_ports
 
 from raylay.services.client import EPOCH, SyncClient
-from raylay.services.errors import AdmissionRefused
+from raylay.services.errors import AdmissionRefused, StorageError
 from raylay.services.server import runner
 from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
@@ -20,6 +20,7 @@ from raylay.services.server.config import (
     LinkConfig,
 )
 from raylay.services.server.runner import InstanceThread
+from raylay.storage.lmdb_journal import LmdbJournal
 
 POLL_S = 0.02
 
@@ -88,6 +89,23 @@ def test_an_instance_that_waits_for_a_source_says_so_and_stops(make: Make) -> No
     events = [event["event"] for event in thread.events()]
     assert events[:2] == ["bootstrap_started", "bootstrap_failed"]
     assert thread.stop(), "without a source"
+
+
+def test_an_instance_that_cannot_close_its_journal_stops_and_says_so(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = make(InstanceConfig("A", "g"))
+    until(thread, lambda status: bool(status["ready"]))
+    close = LmdbJournal.close
+
+    def broken(journal: LmdbJournal) -> None:
+        close(journal)
+        raise StorageError("removable cannot be written")
+
+    monkeypatch.setattr(LmdbJournal, "close", broken)
+    with pytest.raises(StorageError, match="removable cannot be written"):
+        thread.stop()
+    assert thread.stop(), "it has"
 
 
 def test_the_status_tells_the_topics_and_who_subscribes(make: Make) -> None:
