@@ -758,7 +758,12 @@ class LmdbJournal(OwnReading):
         `keep(file, last txid)` may stop it at a segment.
         """
         self._let_go()
-        return self._maintenance.remove(before_txid, lambda: self._floor, force=force, keep=keep)
+        try:
+            return self._maintenance.remove(
+                before_txid, lambda: self._floor, force=force, keep=keep
+            )
+        finally:
+            self._has_removed = True
 
     # -- end ---------------------------------------------------------------------------------
     def close(self) -> None:

@@ -50,6 +50,8 @@ class OwnReading:
     _last_txid: int
     _reader: LmdbJournalReader | None
     _reader_lock: threading.RLock
+    _has_removed = False
+    """Since the last call of `tidy`: the oldest may be another one."""
 
     def _reading(self) -> LmdbJournalReader:
         if self._reader is None:
@@ -128,15 +130,17 @@ class OwnReading:
     def tidy(self) -> None:
         """Lets go of sealed segments that nobody asked for since the last call; see
         `LmdbJournalReader.tidy`."""
+        self._has_removed = False
         with self._reader_lock:
             if self._reader is not None:
                 self._reader.tidy()
 
     @property
     def is_untidy(self) -> bool:
-        """Whether `tidy` has something to do; may be asked on any thread."""
+        """Whether `tidy` has something to do, or segments were removed since, as by age or size;
+        may be asked on any thread."""
         reader = self._reader
-        return reader is not None and reader.is_untidy
+        return self._has_removed or (reader is not None and reader.is_untidy)
 
     def _let_go(self) -> None:
         """Closes what this journal's own reader has open, so that it stands in nobody's way."""

@@ -78,14 +78,13 @@ class JournalReading:
         return await self._here.loop.run_in_executor(self._thread, work, *arguments)
 
     def keep_tidy(self) -> None:
-        """Lets go of segments that nobody asks for any more. Called each second: an instance that
-        reads nothing wakes no thread for it."""
+        """Lets go of segments that nobody asks for any more, and looks which the oldest is where
+        some went. Called each second: an instance that reads nothing wakes no thread for it."""
         if self._is_stale or self.reader.is_untidy or self._here.journal.is_untidy:
             self._here.spawn(self.tidy())
 
     async def tidy(self) -> None:
-        """Lets go of segments that are gone, and looks which the oldest is. Called when some of
-        them went."""
+        """Lets go of segments that are gone, and looks which the oldest is."""
         await self.run(self._tidy)
 
     def _tidy(self) -> None:

@@ -122,6 +122,9 @@ async def test_who_reads_nothing_wakes_no_thread(here: Surroundings) -> None:
             assert not reader.removed()
             assert await tidied(reading, here)
         assert not await tidied(reading, here)
+        here.journal.remove(1)  # As the journal does by itself, by age or size.
+        assert await tidied(reading, here), "the oldest may be another one"
+        assert not await tidied(reading, here)
     finally:
         await reading.close()
         here.journal.close()
