@@ -753,10 +753,8 @@ class LmdbJournal(OwnReading):
         force: bool = False,
         keep: Callable[[SegmentFile, int], bool] | None = None,
     ) -> list[Outcome]:
-        """Removes sealed segments wholly below `before_txid`, oldest first, as `removable` allows.
-
-        `keep(file, last txid)` may stop it at a segment.
-        """
+        """Removes sealed segments wholly below `before_txid`, oldest first, as `removable` allows;
+        `keep(file, last txid)` may stop it at a segment."""
         self._let_go()
         try:
             return self._maintenance.remove(
