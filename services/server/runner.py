@@ -7,9 +7,12 @@ with ends the process, so that Ray starts it again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,6 +83,7 @@ class InstanceThread:
         self._attempts = 0
         self._stopping = threading.Event()
         self._stopped = threading.Event()
+        self._asked: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="raylay-instance", daemon=True)
 
     def start(self) -> None:
@@ -95,6 +99,8 @@ class InstanceThread:
         except BaseException as error:
             logs.get("instance").error("fatal", name=self._name, text=repr(error))
             os._exit(FATAL_EXIT_CODE)
+        for asked in list(self._asked):
+            self._leave(asked)
         self._stopped.set()
 
     async def _serve(self) -> None:
@@ -146,10 +152,40 @@ class InstanceThread:
             pause_s = RETRY_S_MIN
 
     def _call(self, work: Callable[[InstanceServer], Coroutine[Any, Any, Result]]) -> Result:
-        server, loop = self._server, self._loop
-        if server is None or loop is None or not server.here.is_serving:
+        server = self._server
+        if server is None or not server.here.is_serving:
             raise FabricError(f"{self._name} does not serve: {self._why or 'it is starting'}")
-        return asyncio.run_coroutine_threadsafe(work(server), loop).result(CALL_TIMEOUT_S)
+        return self._ask(work(server))
+
+    def _ask(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What the loop makes of it.
+
+        Raises:
+            FabricError: the instance ended meanwhile.
+        """
+        loop = self._loop
+        assert loop is not None, "a server is made by a loop"
+        try:
+            asked = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError as error:
+            work.close()
+            raise FabricError(f"{self._name} has ended") from error
+        self._asked.add(asked)
+        if loop.is_closed():
+            self._leave(asked)  # perhaps none that the thread saw when it ended
+        try:
+            return asked.result(CALL_TIMEOUT_S)
+        except CancelledError:
+            raise FabricError(f"{self._name} has ended meanwhile") from None
+        finally:
+            self._asked.discard(asked)
+            if loop.is_closed() and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
+
+    def _leave(self, asked: Future[Any]) -> None:
+        """Has nobody wait for what a loop that is closed was asked."""
+        with contextlib.suppress(InvalidStateError):
+            asked.set_exception(FabricError(f"{self._name} has ended meanwhile"))
 
     def status(self) -> dict[str, Any]:
         """What it is and how it goes; before it serves, why not."""
@@ -183,13 +219,13 @@ class InstanceThread:
         try:
             return self._call(ask)
         except FabricError:
-            server, loop = self._server, self._loop
-            if server is None or loop is None:
+            server = self._server
+            if server is None:
                 raise
             if server.here.retirement:
                 return server.events(after, limit)
             # A start may take long, and tells how it goes.
-            return asyncio.run_coroutine_threadsafe(ask(server), loop).result(CALL_TIMEOUT_S)
+            return self._ask(ask(server))
 
     def authorize(self, call: str, said: Said | None, details: dict[str, Any]) -> None:
         """Whether somebody may have something done to the instance that is done from outside: a
@@ -198,16 +234,11 @@ class InstanceThread:
         Raises:
             ControlRefused: he may not.
         """
-        server, loop = self._server, self._loop
-        if server is None or loop is None or loop.is_closed():
+        server = self._server
+        if server is None:
             return
-        work = server.control.allow(call, said, **details)
-        try:
-            asked = asyncio.run_coroutine_threadsafe(work, loop)
-        except RuntimeError:
-            work.close()  # the loop ended meanwhile, and the instance with it
-            return
-        asked.result(CALL_TIMEOUT_S)
+        with contextlib.suppress(FabricError):  # it ended, or does while it judges
+            self._ask(server.control.allow(call, said, **details))
 
     def _controlled(
         self,

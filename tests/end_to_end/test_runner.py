@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from end_to_end.test_instance import DEADLINE_S, free_ports
 
 from raylay.services.client import EPOCH, SyncClient
-from raylay.services.errors import AdmissionRefused, StorageError
+from raylay.services.errors import AdmissionRefused, FabricError, StorageError
 from raylay.services.server import runner
 from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
@@ -19,6 +21,7 @@ from raylay.services.server.config import (
     InstanceConfig,
     LinkConfig,
 )
+from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.runner import InstanceThread
 from raylay.storage.lmdb_journal import LmdbJournal
 
@@ -106,6 +109,51 @@ def test_an_instance_that_cannot_close_its_journal_stops_and_says_so(
     with pytest.raises(StorageError, match="removable cannot be written"):
         thread.stop()
     assert thread.stop(), "it has"
+
+
+async def for_ever(server: InstanceServer) -> None:
+    await asyncio.Event().wait()
+
+
+def test_who_asked_something_of_an_instance_that_ends_is_told(make: Make) -> None:
+    thread = make(InstanceConfig("A", "g"))
+    until(thread, lambda status: bool(status["ready"]))
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(thread._call, for_ever)
+        while not thread._asked:
+            time.sleep(POLL_S)
+        assert thread.stop()
+        with pytest.raises(FabricError, match="A has ended meanwhile"):
+            asked.result(DEADLINE_S)
+    thread.authorize("kill", None, {})
+    with pytest.raises(FabricError, match="A has ended"):
+        thread.events()
+    assert not thread._asked
+
+
+def test_a_loop_that_closes_leaves_nobody_who_asked_waiting(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked between the loop's last turn and its end is never begun."""
+    late: list[Future[None]] = []
+
+    class Loop(asyncio.SelectorEventLoop):
+        def close(self) -> None:
+            if not late and thread._stopping.is_set():
+                server = thread._server
+                assert server is not None
+                late.append(pool.submit(thread._ask, for_ever(server)))
+                while not thread._asked:
+                    time.sleep(POLL_S)
+            super().close()
+
+    monkeypatch.setattr(runner, "new_loop", Loop)
+    with ThreadPoolExecutor() as pool:
+        thread = make(InstanceConfig("A", "g"))
+        until(thread, lambda status: bool(status["ready"]))
+        assert thread.stop()
+        with pytest.raises(FabricError, match="A has ended meanwhile"):
+            late[0].result(DEADLINE_S)
 
 
 def test_the_status_tells_the_topics_and_who_subscribes(make: Make) -> None:
