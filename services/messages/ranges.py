@@ -7,7 +7,7 @@ so a set is exact (sequence_set.py).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from xxhash import xxh3_64_intdigest as checksum64
 
@@ -58,6 +58,25 @@ class PublisherRanges(SharedMap[SequenceSet]):
             found.remove(first, last)
         if not found:
             del self.sets[publisher]
+
+    def take(self, publisher: int, ranges: Sequence[Range]) -> list[Range]:
+        """`remove_ranges`; returns those of the ranges that were in it."""
+        found = self.sets.get(publisher)
+        if found is None:
+            return []
+        own = self._own
+        if own is not None and publisher not in own:
+            taken = [piece for a, b in ranges for piece in found.within(a, b)]
+            if taken:
+                self.remove_ranges(publisher, taken)
+            return taken
+        if len(ranges) == 1:
+            taken = found.take(*ranges[0])
+        else:
+            taken = [piece for a, b in ranges for piece in found.take(a, b)]
+        if not found:
+            del self.sets[publisher]
+        return taken
 
     def update(self, other: PublisherRanges) -> None:
         """Adds everything of `other`."""

@@ -165,6 +165,29 @@ class SequenceSet:
                     for chunk in range(low, high + 1):
                         part.pop(chunk, None)
 
+    def take(self, first: int, last: int) -> list[Range]:
+        """Takes first..last out; returns those of them that were in it, as `within` would."""
+        chunk = first >> _BITS
+        if chunk == last >> _BITS:
+            present = self._part.get(chunk)
+            if present is not None:
+                bits = 1 << (first & _MASK)
+                if first != last:
+                    bits = (bits << (last - first + 1)) - bits
+                found = present & bits
+                if not found:
+                    return []
+                if found == bits:
+                    if found == present:
+                        del self._part[chunk]
+                    else:
+                        self._part[chunk] = present ^ bits
+                    return [(first, last)]
+        taken = self.within(first, last)
+        for a, b in taken:
+            self.remove(a, b)
+        return taken
+
     def _and_not(self, chunk: int, bits: int) -> None:
         present = self._part.get(chunk)
         if present is None:

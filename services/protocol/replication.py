@@ -129,7 +129,7 @@ def _paired(value: Any) -> Ranges:
         ):
             raise RemoteProtocolError("ranges of a publisher are no pairs", "bad_ranges")
         pairs: list[Range] = []
-        for first, last in zip(flat[::2], flat[1::2], strict=True):
+        for first, last in zip(flat[::2], flat[1::2], strict=True) if len(flat) != 2 else (flat,):
             if (
                 type(first) is not int
                 or type(last) is not int

@@ -23,9 +23,7 @@ for another root.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
@@ -33,6 +31,7 @@ from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Run
 from raylay.services.messages.shared import SharedMap
 from raylay.services.messages.topic_sets import includes
+from raylay.services.replication.ages import AGAIN_TXID, AgeLog
 from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.routing import Destination, Router
@@ -42,12 +41,6 @@ CLIENT = 0
 
 UNAWAITED = 0
 """The root of what nobody is awaited for."""
-
-AGAIN_TXID = 0
-"""Stands for the transaction id of what is asked for again: below every real one."""
-
-AGE_BUCKET_US = 50_000
-"""Ages are kept per bucket of 50 ms, so that a day of outage is a list and not a log."""
 
 
 class RootedRanges:
@@ -75,6 +68,11 @@ class RootedRanges:
         found = self.roots.get(root)
         if found is not None:
             found.remove_ranges(publisher, ranges)
+
+    def take(self, root: int, publisher: int, ranges: Sequence[Range]) -> list[Range]:
+        """Takes ranges out; returns those of them that were in it."""
+        found = self.roots.get(root)
+        return found.take(publisher, ranges) if found is not None else []
 
     def copy(self) -> RootedRanges:
         """Sets of its own with the same content."""
@@ -104,127 +102,6 @@ class RootedRanges:
         if not isinstance(data, dict):
             raise RemoteProtocolError("ranges are no mapping of roots", "bad_ranges")
         return cls({int(root): PublisherRanges.from_wire(value) for root, value in data.items()})
-
-
-_Buckets = deque[tuple[int, int, dict[int, list[int]]]]
-"""(time_us, lowest txid, {publisher: [first, last]})."""
-
-
-class _TxidFloor:
-    """The lowest transaction id of what is outstanding, where ids do not rise with time."""
-
-    __slots__ = ("_heap",)
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, int]] = []
-        """(lowest txid, publisher, first, last)."""
-
-    def add(self, txid: int, publisher: int, a: int, b: int) -> None:
-        """Something of a..b is outstanding; none of it has a transaction id below `txid`."""
-        heappush(self._heap, (txid, publisher, a, b))
-
-    def settle(self, outstanding: RootedRanges) -> None:
-        """Drops what is not outstanding any more, from the lowest on; see `AgeLog.settle`."""
-        heap = self._heap
-        while heap and not _touched(outstanding, heap[0][1], heap[0][2:]):
-            heappop(heap)
-
-    def lowest(self, default: int) -> int:
-        """The lowest transaction id of what was outstanding at the last `settle`."""
-        return self._heap[0][0] if self._heap else default
-
-
-class AgeLog:
-    """How old the oldest outstanding message is, in time and in transaction ids.
-
-    Buckets hold, for each publisher, the span of sequences that became outstanding in it. A span
-    goes by `settle`, when nothing in it is outstanding any more, and a bucket with its last one.
-    Transaction ids rise from bucket to bucket; what becomes outstanding again, with an id of long
-    before, is kept apart.
-    """
-
-    __slots__ = ("_again", "_again_floor", "_buckets")
-
-    def __init__(self) -> None:
-        self._buckets: _Buckets = deque()
-        self._again: _Buckets = deque()
-        self._again_floor = _TxidFloor()
-
-    def add(self, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
-        """a..b of the publisher became outstanding; none has a transaction id below `txid`, which
-        is none below that of any call before. `AGAIN_TXID`: again, with any id."""
-        if txid == AGAIN_TXID:
-            self.add_again(time_us, txid, publisher, a, b)
-        else:
-            _add(self._buckets, time_us, txid, publisher, a, b)
-
-    def add_again(self, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
-        """The same, with any `txid`."""
-        _add(self._again, time_us, txid, publisher, a, b)
-        self._again_floor.add(txid, publisher, a, b)
-
-    def settle(self, outstanding: RootedRanges) -> None:
-        """Drops what is not outstanding any more, from the oldest on: whoever takes something out
-        of `outstanding` calls it, so that `oldest` has little to look at."""
-        if not any([ranges.sets for ranges in outstanding.roots.values()]):
-            # Publishers go with their last sequence: nothing is, as behind every single message.
-            self._buckets.clear()
-        elif self._buckets:
-            _settle(self._buckets, outstanding)
-        if self._again:
-            _settle(self._again, outstanding)
-            self._again_floor.settle(outstanding)
-
-    def oldest(self, outstanding: RootedRanges) -> tuple[int, int] | None:
-        """(time in microseconds, lowest transaction id) of what is outstanding; None when nothing
-        is. Only reads."""
-        first = _oldest_bucket(self._buckets, outstanding)
-        again = _oldest_bucket(self._again, outstanding)
-        if again is None:
-            return first
-        again = again[0], self._again_floor.lowest(again[1])
-        return again if first is None else (min(first[0], again[0]), min(first[1], again[1]))
-
-
-def _add(buckets: _Buckets, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
-    if not buckets or time_us - buckets[-1][0] >= AGE_BUCKET_US:
-        buckets.append((time_us, txid, {publisher: [a, b]}))
-        return
-    spans = buckets[-1][2]
-    span = spans.get(publisher)
-    if span is None:
-        spans[publisher] = [a, b]
-    else:
-        span[0] = min(span[0], a)
-        span[1] = max(span[1], b)
-
-
-def _touched(outstanding: RootedRanges, publisher: int, span: Sequence[int]) -> bool:
-    for ranges in outstanding.roots.values():
-        found = ranges.get(publisher)
-        if found is not None and found.touches(span[0], span[1]):
-            return True
-    return False
-
-
-def _settle(buckets: _Buckets, outstanding: RootedRanges) -> None:
-    while buckets:
-        spans = buckets[0][2]
-        while spans:
-            publisher, span = spans.popitem()
-            if _touched(outstanding, publisher, span):
-                spans[publisher] = span
-                return
-        buckets.popleft()
-
-
-def _oldest_bucket(buckets: _Buckets, outstanding: RootedRanges) -> tuple[int, int] | None:
-    for time_us, txid, spans in buckets:
-        # From behind, where `settle` stopped.
-        for publisher, span in reversed(spans.items()):
-            if _touched(outstanding, publisher, span):
-                return time_us, txid
-    return None
 
 
 class DestinationLedger:
@@ -415,13 +292,10 @@ class DestinationLedger:
         for root, ranges_of in answers.items():
             for publisher, ranges in ranges_of.items():
                 for layer in (root, UNAWAITED) if root else (UNAWAITED,):
-                    owed = self.owed.get(layer, publisher)
-                    if owed is None:
-                        continue
-                    found = [piece for a, b in ranges for piece in owed.within(a, b)]
+                    found = self.owed.take(layer, publisher, ranges)
                     if found:
-                        self.owed.remove_ranges(layer, publisher, found)
-                        self.persisted += sum(b - a + 1 for a, b in found)
+                        for a, b in found:
+                            self.persisted += b - a + 1
                         settled.setdefault(layer, {}).setdefault(publisher, []).extend(found)
         return settled
 
@@ -450,11 +324,11 @@ class DestinationLedger:
 
     def oldest_owed(self) -> tuple[int, int] | None:
         """(time in microseconds, first transaction id) of the oldest message owed. Only reads."""
-        return self._ages.oldest(self.owed)
+        return self._ages.oldest(self.owed.roots)
 
     def settle_ages(self) -> None:
         """After something was taken out of what it owes."""
-        self._ages.settle(self.owed)
+        self._ages.settle(self.owed.roots)
 
     def must_prove(self, last_txid: int) -> None:
         """After an upgrade, reconnect or restart: safe again when everything up to `last_txid` is
@@ -561,10 +435,8 @@ class WaiterTable:
         routes = publishers.of(publisher)
         for route in list(routes):
             waits = routes[route]
-            theirs = [piece for a, b in ranges for piece in waits.within(a, b)]
+            theirs = [piece for a, b in ranges for piece in waits.take(a, b)]
             if theirs:
-                for first, last in theirs:
-                    waits.remove(first, last)
                 if not waits:
                     del routes[route]
                 answers.setdefault(route.sender, []).extend(theirs)

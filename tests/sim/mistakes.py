@@ -113,18 +113,25 @@ class PrefixAcks(InstanceMachine):
         self._upstreams.take()
         for upstream in self._upstreams.values():
             back = kept_back[upstream.connection] = RootedRanges()
-            for root, answers in upstream.persisted.roots.items():
-                for publisher, (a, b) in answers.items():
-                    for run in self._looked_up(publisher, a, b):
-                        if run.last_txid > floor_txid:
-                            of_run = SequenceSet(run.ranges())
-                            back.of(root).add_ranges(publisher, of_run.within(a, b))
-                answers.difference_update(back.of(root))
+            for root, answers in upstream.answered().items():
+                for publisher, ranges in answers.items():
+                    answered = SequenceSet(ranges)
+                    for a, b in ranges:
+                        for run in self._looked_up(publisher, a, b):
+                            if run.last_txid > floor_txid:
+                                of_run = SequenceSet(run.ranges())
+                                back.of(root).add_ranges(publisher, of_run.within(a, b))
+                    kept = back.get(root, publisher)
+                    if kept is not None:
+                        answered.difference_update(kept)
+                    if answered:
+                        upstream.answer(root, publisher, answered.ranges())
             self._upstreams._dirty.add(upstream.connection)
         super()._flush()
         for upstream in self._upstreams.values():
             for root, answers in kept_back[upstream.connection].roots.items():
-                upstream.persisted.of(root).update(answers)
+                for publisher, kept in answers.sets.items():
+                    upstream.answer(root, publisher, kept.ranges())
 
     def _looked_up(self, publisher: int, first: int, last: int) -> list[Run]:
         found, wanted = [], SequenceSet([(first, last)])
@@ -175,7 +182,8 @@ class DuplicatesAnsweredAtOnce(Upstreams):
         again = self._again().get(publisher)
         if again is not None:
             answered = [piece for a, b in ranges for piece in again.within(a, b)]
-            upstream.persisted.of(root).add_ranges(publisher, answered)
+            if answered:
+                upstream.answer(root, publisher, answered)
 
 
 class OldAnswersKept(Destinations):

@@ -113,6 +113,22 @@ def test_who_waits_is_answered_when_it_is_durable_and_others_when_it_is_stored()
     assert bench.store() == [AckUpstream(1, 2, persisted=persisted(ONE, 1, 2))]
 
 
+def test_answers_of_one_step_are_told_as_few_ranges() -> None:
+    bench = Bench()
+    one = bench.upstreams.get(1)
+    assert one is not None
+    theirs = [(4, 6)]
+    for root, ranges in ((ONE, theirs), (ONE, [(9, 9)]), (TWO, [(1, 1)]), (ONE, [(1, 5), (7, 8)])):
+        bench.book.persisted.append((ONE, root, P, ranges))
+    bench.upstreams.flush()
+    (ack,) = bench.out.take()
+    assert isinstance(ack, AckUpstream)
+    assert ack.persisted == {ONE: {P: [(1, 9)]}, TWO: {P: [(1, 1)]}}
+    assert theirs == [(4, 6)], "whoever wrote it down keeps it"
+    bench.upstreams.flush()
+    assert bench.out.take() == [], "it was told"
+
+
 def test_one_that_sends_what_is_here_is_told_what_came_by_others() -> None:
     bench = Bench()
     bench.bring(1, 1, records(1, awaited=False))

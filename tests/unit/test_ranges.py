@@ -27,8 +27,14 @@ def test_behaves_as_a_plain_set(seed: int) -> None:
     for _ in range(80):
         first = rng.randrange(span)
         last = min(span, first + rng.choice([0, 1, 5, CHUNK - 1, CHUNK, 4 * CHUNK]))
-        action = rng.randrange(7)
-        if action <= 2:
+        action = rng.randrange(8)
+        if action == 7:
+            span_asked = set(range(first, last + 1))
+            taken = mine.take(first, last)
+            assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(taken))
+            assert {n for a, b in taken for n in range(a, b + 1)} == span_asked & plain
+            plain -= span_asked
+        elif action <= 2:
             mine.add(first, last)
             plain |= set(range(first, last + 1))
         elif action == 3:
@@ -61,6 +67,33 @@ def test_behaves_as_a_plain_set(seed: int) -> None:
     assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(ranges))
     again = SequenceSet.from_bytes(mine.to_bytes())
     assert again == mine and as_set(again) == plain
+
+
+@given(
+    held=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), max_size=6),
+    asked=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), min_size=1, max_size=4),
+    is_shared=st.booleans(),
+)
+def test_what_is_taken_is_out_of_it_and_in_its_copy_yet(
+    held: list[tuple[int, int]], asked: list[tuple[int, int]], is_shared: bool
+) -> None:
+    mine = PublisherRanges()
+    mine.add(2, 1, 1)
+    for first, more in held:
+        mine.add(1, first, first + more)
+    wanted = SequenceSet((a, a + more) for a, more in asked)
+    before = SequenceSet(mine.get(1) or ())
+    copied = mine.copy() if is_shared else None
+    taken = mine.take(1, list(wanted))
+    assert SequenceSet(taken) == before.intersection(wanted)
+    left = SequenceSet(before)
+    left.difference_update(wanted)
+    assert SequenceSet(mine.get(1) or ()) == left
+    assert (1 in mine.sets) == bool(left), "a publisher goes with its last sequence"
+    if copied is not None:
+        assert SequenceSet(copied.get(1) or ()) == before
+        assert (1 in mine.changed_since(copied)) == bool(taken), "nothing taken is nothing changed"
+    assert mine.take(3, [(1, 1)]) == [] and list(mine.sets[2]) == [(1, 1)]
 
 
 def test_equal_content_is_equal_however_it_was_built() -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.acknowledgment import (
-    AGAIN_TXID,
-    AGE_BUCKET_US,
     CLIENT,
     UNAWAITED,
-    AgeLog,
     DestinationLedger,
     RootedRanges,
     Route,
     WaiterTable,
 )
+from raylay.services.replication.ages import AGE_BUCKET_US
 from raylay.services.replication.routing import Destination
 
 P, Q = 0x11, 0x22
@@ -94,24 +92,6 @@ def test_it_is_proved_when_all_up_to_the_point_is_answered_and_it_has_caught_up(
     assert not found.update_proof(), "it became so once"
 
 
-def test_the_oldest_is_the_oldest_that_is_still_outstanding() -> None:
-    ages, outstanding = AgeLog(), RootedRanges()
-    for time_us, publisher, first, last in (
-        (0, P, 1, 5),
-        (AGE_BUCKET_US - 1, Q, 1, 1),
-        (AGE_BUCKET_US, P, 6, 9),
-    ):
-        ages.add(time_us, first, publisher, first, last)
-        outstanding.of(ROOT).add(publisher, first, last)
-    assert ages.oldest(outstanding) == (0, 1)
-    outstanding.remove_ranges(ROOT, P, [(1, 5)])
-    assert ages.oldest(outstanding) == (0, 1), "the other publisher's is of the same bucket"
-    outstanding.remove_ranges(ROOT, Q, [(1, 1)])
-    assert ages.oldest(outstanding) == (AGE_BUCKET_US, 6)
-    outstanding.remove_ranges(ROOT, P, [(6, 9)])
-    assert ages.oldest(outstanding) is None
-
-
 def test_only_the_waiter_of_the_root_is_not_answered_at_once() -> None:
     table = WaiterTable()
     table.assign(ROOT, route(CLIENT), P, [(1, 4)])
@@ -145,22 +125,6 @@ def test_rooted_ranges_travel_whole() -> None:
     ranges.of(UNAWAITED).add(Q, 9, 9)
     again = RootedRanges.from_wire(ranges.to_wire())
     assert again.to_wire() == ranges.to_wire() and len(again) == 6
-
-
-def test_what_is_asked_again_counts_as_older_than_all_in_the_log() -> None:
-    ages, outstanding = AgeLog(), RootedRanges()
-    outstanding.of(1).add(7, 10, 20)
-    ages.add(1_000_000, 500, 7, 10, 15)
-    # In a later bucket, behind one that is still outstanding.
-    ages.add(5_000_000, AGAIN_TXID, 7, 16, 20)
-    assert ages.oldest(outstanding) == (1_000_000, AGAIN_TXID)
-    outstanding.of(1).remove_ranges(7, [(16, 20)])
-    assert ages.oldest(outstanding) == (1_000_000, 500)
-    ages.settle(outstanding)
-    outstanding.of(1).add(7, 16, 20)
-    outstanding.of(1).remove_ranges(7, [(10, 15)])
-    # What was settled goes; looking alone changed nothing.
-    assert ages.oldest(outstanding) is None
 
 
 def test_why_a_destination_is_unsafe() -> None:

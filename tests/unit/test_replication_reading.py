@@ -21,7 +21,8 @@ from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
 )
-from raylay.services.replication.acknowledgment import AGE_BUCKET_US, RootedRanges
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.ages import AGE_BUCKET_US
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Append
 from raylay.services.replication.instance import Identity, InstanceMachine

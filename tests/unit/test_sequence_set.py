@@ -36,6 +36,9 @@ def test_each_edge_of_a_chunk(full: bool) -> None:
             asked = set(range(low, high + 1))
             assert mine.within(low, high) == pieces(left & asked)
             assert mine.touches(low, high) == bool(left & asked)
+            taking = SequenceSet(mine.ranges())
+            assert taking.take(low, high) == pieces(left & asked)
+            assert taking.ranges() == pieces(left - asked)
         (mine.add if full else mine.remove)(first, last)
         assert mine == SequenceSet(pieces(plain))
 

@@ -13,12 +13,12 @@ from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.acknowledgment import (
     CLIENT,
     UNAWAITED,
-    AgeLog,
     DestinationLedger,
     RootedRanges,
     Route,
     WaiterTable,
 )
+from raylay.services.replication.ages import AgeLog
 from raylay.services.replication.instance.answers import AnswerBook
 
 
@@ -150,8 +150,11 @@ class Durability:
     def durable(self, root: int, publisher: int, ranges: list[Range]) -> None:
         """These are on disk here and at every sync destination they are routed to, for this root:
         the tree that grew from here is complete."""
-        self.settlements += 1
         self.pending.remove_ranges(root, publisher, ranges)
+        self._is_durable(root, publisher, ranges)
+
+    def _is_durable(self, root: int, publisher: int, ranges: list[Range]) -> None:
+        self.settlements += 1
         for sender, answered in self.waiters.settle(root, publisher, ranges):
             if sender != CLIENT:
                 self._book.persisted.append((sender, root, publisher, answered))
@@ -160,9 +163,16 @@ class Durability:
 
     def answered(self, root: int, publisher: int, candidates: list[Range]) -> None:
         """A sync destination answered these: those are durable that nothing keeps from it."""
-        durable = self._unhindered(root, publisher, candidates)
+        for ledger in self._destinations.values():
+            if ledger.sync and ledger.owed.get(root, publisher) is not None:
+                durable = self._unhindered(root, publisher, candidates)
+                if durable:
+                    self.durable(root, publisher, durable)
+                return
+        # It is owed by nobody, as with one sync destination.
+        durable = self.pending.take(root, publisher, candidates)
         if durable:
-            self.durable(root, publisher, durable)
+            self._is_durable(root, publisher, durable)
 
     def release(self) -> None:
         """There is a sync destination less: what waited only for it is durable."""
@@ -218,9 +228,9 @@ class Durability:
 
     def floor_txid(self) -> int:
         """Every record up to this transaction id is durable."""
-        oldest = self._ages.oldest(self.pending)
+        oldest = self._ages.oldest(self.pending.roots)
         return self.committed_txid if oldest is None else min(oldest[1] - 1, self.committed_txid)
 
     def settle_ages(self) -> None:
         """After something was answered, released or refused. What asks for ages only reads."""
-        self._ages.settle(self.pending)
+        self._ages.settle(self.pending.roots)

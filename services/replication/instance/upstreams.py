@@ -13,14 +13,13 @@ from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, commands_flag, path_through
 from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topic_book import TopicBook
-from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
+from raylay.services.replication.acknowledgment import UNAWAITED
 from raylay.services.replication.effects import (
     AckUpstream,
     CloseUpstream,
     Ranges,
     Rooted,
     ranges_of,
-    rooted_of,
 )
 from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.answers import AnswerBook
@@ -56,10 +55,30 @@ class Upstream:
     hears_what_comes: bool = False
     caught_up: bool = False
     held: PublisherRanges = field(default_factory=PublisherRanges)
-    persisted: RootedRanges = field(default_factory=RootedRanges)
+    persisted: Rooted = field(default_factory=dict)
+    """What it is to be answered: ranges in any order, some perhaps twice."""
     conflicts: PublisherRanges = field(default_factory=PublisherRanges)
     contested: PublisherRanges = field(default_factory=PublisherRanges)
     """What the batch at hand brings with another content than there is here."""
+
+    def answer(self, root: int, publisher: int, ranges: list[Range]) -> None:
+        """These are persisted, or stored where it does not wait for that."""
+        found = self.persisted.get(root)
+        if found is None:
+            found = self.persisted[root] = {}
+        if publisher in found:
+            found[publisher] += ranges
+        else:
+            found[publisher] = ranges.copy()
+
+    def answered(self) -> Rooted:
+        """Takes what it is to be answered: ascending ranges, as few as possible."""
+        persisted, self.persisted = self.persisted, {}
+        for ranges_of_root in persisted.values():
+            for publisher, ranges in ranges_of_root.items():
+                if len(ranges) > 1:
+                    ranges_of_root[publisher] = SequenceSet(ranges).ranges()
+        return persisted
 
 
 class Upstreams:
@@ -408,7 +427,7 @@ class Upstreams:
             root, upstream.incarnation, publisher, ranges
         )
         if answered:
-            upstream.persisted.of(root).add_ranges(publisher, answered)
+            upstream.answer(root, publisher, answered)
 
     def _tell_what_comes(self, upstream: Upstream) -> None:
         """It sends what is here already, or asks for what is not: from now on it hears what others
@@ -436,7 +455,7 @@ class Upstreams:
             for sender, root, publisher, ranges in book.persisted:
                 upstream = self._of.get(sender)
                 if upstream is not None:
-                    upstream.persisted.of(root).add_ranges(publisher, ranges)
+                    upstream.answer(root, publisher, ranges)
                     self._dirty.add(upstream.connection)
             book.persisted.clear()
         if book.conflicts:
@@ -466,14 +485,13 @@ class Upstreams:
             if upstream is None:
                 continue
             ack = AckUpstream(connection, upstream.stored)
-            if upstream.persisted.roots:
-                ack.persisted.update(rooted_of(upstream.persisted.roots))
-                upstream.persisted.roots.clear()
-            for mine, theirs in (
-                (upstream.held, ack.held),
-                (upstream.conflicts, ack.conflicts),
-            ):
-                if mine.sets:
+            if upstream.persisted:
+                ack.persisted.update(upstream.answered())
+            if upstream.held.sets or upstream.conflicts.sets:
+                for mine, theirs in (
+                    (upstream.held, ack.held),
+                    (upstream.conflicts, ack.conflicts),
+                ):
                     theirs.update({key: list(value) for key, value in mine.sets.items()})
                     mine.sets.clear()
             if upstream.stored > upstream.told or ack.held or ack.persisted or ack.conflicts:
