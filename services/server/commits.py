@@ -147,6 +147,8 @@ class Commits:
         if not self._is_due:
             self._is_due = True
             here.loop.call_soon(self._end_turn)
+            if here.is_resting:
+                here.hurry()
 
     def _end_turn(self) -> None:
         self._is_due = False

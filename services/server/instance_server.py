@@ -27,6 +27,7 @@ from raylay.services.server.aiming import aimed_at
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
 from raylay.services.server.buffer_config import SlowClientBufferConfig
+from raylay.services.server.checking import Checks
 from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
 from raylay.services.server.children.supervisor import ChildHandle
 from raylay.services.server.clients import Clients
@@ -229,6 +230,19 @@ class InstanceServer:
             endings={Retired: self._retired, WentBack: self._went_back},
         )
 
+    def _checks(self) -> Checks:
+        return Checks(
+            self.here,
+            clients=self.clients,
+            commits=self.commits,
+            links=self.links,
+            maintenance=self._maintenance,
+            queues=self._queues,
+            replays=self._replays,
+            sow=self._sow,
+            upstreams=self.upstreams,
+        )
+
     # -- start -------------------------------------------------------------------------------
     async def start(self) -> None:
         """Opens the transports, recovers, serves.
@@ -258,7 +272,7 @@ class InstanceServer:
         here.report("started", incarnation=f"{here.identity.incarnation:016x}")
         self.links.run()
         self._queues.run()
-        here.every(config.check_interval_ms / 1000, self._check)
+        self._checks().begin()
         here.every(1.0, self._each_second)
         here.every(POINT_INTERVAL_S, self._recovery.write_point)
         if config.announce_to and config.name in self.placements.known():
@@ -391,24 +405,6 @@ class InstanceServer:
         )
 
     # -- what is due -------------------------------------------------------------------------
-    def _check(self) -> None:
-        here = self.here
-        # Ages are asked for: what is on disk and not taken yet is not owed yet.
-        self.commits.catch_up()
-        here.machine.wall_offset_us = here.now_us() - here.steady_us()
-        here.perform(here.machine.tick(here.steady_us()))
-        self._maintenance.check()
-        self._sow.check()
-        self._queues.check()
-        self.clients.queries.check()
-        self.clients.pools.check()
-        now_s = here.loop.time()
-        for upstream in list(self.upstreams.connected.values()):
-            upstream.beat(now_s)
-        for name, link in self.links.controls.items():
-            link.borrowing.tick(caught_up=here.machine.destinations[name].caught_up)
-        self._replays.keep_ticking()
-
     def _each_second(self) -> None:
         self.commits.look_at_front_log()
         self._listening.keep_looking()

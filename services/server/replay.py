@@ -151,6 +151,7 @@ class ReplayPump:
         subscription = member.subscription
         member.connection.subscriptions[subscription.id] = subscription
         self._members[subscription] = member
+        self._here.hurry()
         self._kick(self._add([member], member.terms))
 
     def begin_behind(

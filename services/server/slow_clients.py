@@ -255,6 +255,8 @@ class ClientPool:
         if connection.is_leaving or not connection.is_open:
             return
         self._members[connection.number] = connection
+        if self._here.is_resting:
+            self._here.hurry()
         if self.pool.holds(connection.number, connection.holding(), connection.policy):
             self._decide()
 
@@ -268,6 +270,11 @@ class ClientPool:
         """It ended."""
         self._members.pop(connection.number, None)
         self.pool.left(connection.number)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether `check` does nothing: nobody holds anything."""
+        return not self._members
 
     def check(self, now_ms: int) -> None:
         """Called now and then: who has read meanwhile holds less, and who has not grows older."""
@@ -447,6 +454,11 @@ class ClientPools:
         """For a drill: other limits of every pool (`ClientPool.narrow`)."""
         for pool in self.all:
             pool.narrow(memory_bytes, disk_bytes)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether `check` does nothing."""
+        return all(pool.is_idle for pool in self.all)
 
     def check(self) -> None:
         """Called now and then."""

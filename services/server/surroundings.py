@@ -27,6 +27,66 @@ from raylay.storage.lmdb_journal import LmdbJournal
 Result = TypeVar("Result")
 
 
+class Recurring:
+    """Something that is done again and again, at multiples of an interval since the instance began.
+
+    Owner: its Surroundings. Lifecycle: made on the loop; until `cancel`.
+
+    Attributes:
+        is_pausing: whether its next time is more than an interval away.
+    """
+
+    def __init__(
+        self,
+        here: Surroundings,
+        began_s: float,
+        interval_s: float,
+        work: Callable[[], None],
+        pause: Callable[[], int],
+    ) -> None:
+        self._here = here
+        self._began_s = began_s
+        self._interval_s = interval_s
+        self._work = work
+        self._pause = pause
+        self.is_pausing = False
+        self._set(self._passed() + 1)
+
+    def _passed(self) -> int:
+        return int((self._here.loop.time() - self._began_s) / self._interval_s)
+
+    def _set(self, times: int) -> None:
+        self._times = times
+        self._timer = self._here.loop.call_at(self._began_s + times * self._interval_s, self._again)
+
+    def _again(self) -> None:
+        here = self._here
+        if here.is_stopping:
+            return
+        # A timer may be early; what was missed is not made up for.
+        passed = max(self._times, self._passed())
+        try:
+            self._work()
+        finally:
+            # Asked behind it: it has found whether anything goes on.
+            intervals = self._pause()
+            if (intervals > 1) != self.is_pausing:
+                self.is_pausing = intervals > 1
+                here.pauses_changed()
+            self._set((passed // intervals + 1) * intervals)
+
+    def hurry(self) -> None:
+        """Its pause is over."""
+        if self.is_pausing:
+            self.is_pausing = False
+            self._timer.cancel()
+            self._set(self._passed() + 1)
+
+    def cancel(self) -> None:
+        """It is done no more."""
+        self._timer.cancel()
+
+
 class Surroundings:
     """See the file's docstring. Plain values: what a message's way reads here costs no call.
 
@@ -65,7 +125,9 @@ class Surroundings:
         self.clock_offset_us = 0
         """By how much a drill has set the clock."""
         self._ended: asyncio.Future[None]
-        self._timers: list[asyncio.TimerHandle] = []
+        self.is_resting = False
+        """Whether something is done less often, because nothing goes on (`every`, `hurry`)."""
+        self._recurring: list[Recurring] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steady_base_us = self.now_us() - time.monotonic_ns() // 1000
 
@@ -80,6 +142,8 @@ class Surroundings:
     def report(self, event: str, **details: Any) -> None:
         """Something that people may want to know."""
         self.events_log.add(event, details)
+        if self.is_resting:
+            self.hurry()
 
     # -- time --------------------------------------------------------------------------------
     def now_us(self) -> int:
@@ -91,28 +155,31 @@ class Surroundings:
         that nobody is downgraded because somebody set the clock."""
         return self._steady_base_us + time.monotonic_ns() // 1000
 
-    def every(self, interval_s: float, work: Callable[[], None]) -> None:
+    def every(
+        self, interval_s: float, work: Callable[[], None], pause: Callable[[], int] = lambda: 1
+    ) -> None:
         """Does something again and again, until the instance stops. What is due each second falls
-        together with what is due ten times: a process that has nothing else to do wakes up once."""
-        at = len(self._timers)
-        times = 1
+        together with what is due ten times: a process that has nothing else to do wakes up once.
 
-        def again() -> None:
-            nonlocal times
-            if self.is_stopping:
-                return
-            passed = int((self.loop.time() - self._began_s) / interval_s)
-            times = max(times, passed) + 1
-            self._timers[at] = self.loop.call_at(self._began_s + times * interval_s, again)
-            work()
+        Args:
+            pause: after how many intervals the next time is; asked behind each one.
+        """
+        self._recurring.append(Recurring(self, self._began_s, interval_s, work, pause))
 
-        times += int((self.loop.time() - self._began_s) / interval_s)
-        self._timers.append(self.loop.call_at(self._began_s + times * interval_s, again))
+    def pauses_changed(self) -> None:
+        """Something pauses, or does no more."""
+        self.is_resting = any(each.is_pausing for each in self._recurring)
+
+    def hurry(self) -> None:
+        """Something goes on again: what pauses is done at its next interval."""
+        self.is_resting = False
+        for each in self._recurring:
+            each.hurry()
 
     def cancel_timers(self) -> None:
         """Nothing is done again and again any more."""
-        for timer in self._timers:
-            timer.cancel()
+        for each in self._recurring:
+            each.cancel()
 
     # -- threads and tasks -------------------------------------------------------------------
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, free_ports
+from end_to_end.test_instance import DEADLINE_S, Client, free_ports
 
+from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import EPOCH, SyncClient
 from raylay.services.errors import AdmissionRefused, FabricError, StorageError
-from raylay.services.server import runner
+from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.instance import looking
+from raylay.services.server import checking, runner
 from raylay.services.server.bootstrap_config import BootstrapConfig
 from raylay.services.server.config import (
     DestinationConfig,
@@ -109,6 +114,74 @@ def test_an_instance_that_cannot_close_its_journal_stops_and_says_so(
     with pytest.raises(StorageError, match="removable cannot be written"):
         thread.stop()
     assert thread.stop(), "it has"
+
+
+@pytest.fixture
+def at_rest_for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance where nothing goes on looks at nothing, unless something ends its rest."""
+    monkeypatch.setattr(checking, "REST_S", 36_000.0)
+    monkeypatch.setattr(looking, "QUIET_LOOK_US", 36_000_000_000)
+
+
+def rests(thread: InstanceThread) -> bool:
+    server = thread._server
+    return server is not None and server.here.is_resting
+
+
+def events_of(thread: InstanceThread, name: str) -> list[dict[str, Any]]:
+    return [event for event in thread.events() if event["event"] == name]
+
+
+@pytest.mark.usefixtures("at_rest_for_hours")
+def test_a_publish_ends_the_rest_of_an_instance(make: Make) -> None:
+    peer = DestinationConfig(
+        "b", "g", addresses=(f"127.0.0.1:{free_ports(1)[0]}",), heartbeat_ms=100_000_000
+    )
+    policy = DowngradePolicy(downgrade_age_ms=50)
+    thread = make(InstanceConfig("A", "g", first=True, destinations=(peer,), policy=policy))
+    servers = [until(thread, lambda status: bool(status["ready"]))["client_address"]]
+    with SyncClient("feed", servers=servers) as feed:
+        until(thread, lambda _: rests(thread))
+        feed.publish("orders", b"1")
+        feed.flush(DEADLINE_S / 3)
+        assert len(events_of(thread, "downgraded")) == 1
+        assert not rests(thread), "it may be upgraded any time"
+
+
+@pytest.mark.usefixtures("at_rest_for_hours")
+def test_who_stops_reading_what_is_not_journaled_ends_the_rest_of_an_instance(make: Make) -> None:
+    """He is ended by his age, at a check."""
+    config = InstanceConfig(
+        "A",
+        "g",
+        first=True,
+        topics=(TopicRule("kept"),),
+        capacity=CapacityConfig(message_age_ms_max=50, client_share=1.0),
+    )
+    thread = make(config)
+    address = until(thread, lambda status: bool(status["ready"]))["client_address"]
+    slow = Client(address, "slow")
+    slow.send({"c": "subscribe", "sub": "s", "t": "orders", "cid": "s", "a": "processed"})
+    slow.ack(cid="s")
+    with SyncClient("feed", servers=[address]) as feed:
+        until(thread, lambda _: rests(thread))
+        for _ in range(60):
+            feed.publish("orders", bytes(500_000))
+        feed.flush()
+        until(thread, lambda _: bool(events_of(thread, "slow_client")))
+
+
+@pytest.mark.usefixtures("at_rest_for_hours")
+def test_a_replay_ends_the_rest_of_an_instance(make: Make) -> None:
+    thread = make(InstanceConfig("A", "g", first=True))
+    servers = [until(thread, lambda status: bool(status["ready"]))["client_address"]]
+    with SyncClient("desk", servers=servers) as desk:
+        until(thread, lambda _: rests(thread))
+        server, checked = thread._server, threading.Event()
+        assert server is not None
+        server._replays.keep_ticking = checked.set  # type: ignore[method-assign]
+        desk.subscribe("orders", bookmark=EPOCH)
+        assert checked.wait(DEADLINE_S)
 
 
 async def for_ever(server: InstanceServer) -> None:

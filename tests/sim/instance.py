@@ -93,6 +93,7 @@ from raylay.services.replication.instance import (
     decode_note,
 )
 from raylay.services.replication.instance.authored import Draft
+from raylay.services.replication.instance.looking import Looking
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.recovery import RecoveryPoint
@@ -534,7 +535,7 @@ class Instance:
             kinds=world.machines.kinds(),
             headers_max=HEADERS,
         )
-        self.machine = machine
+        self.machine, self.looking = machine, Looking(machine)
         self.durability = world.machines.durability(machine.pending)
         self.author = world.machines.author("sim", disk.identity())
         self.peers = world.machines.peers()
@@ -823,7 +824,8 @@ class Instance:
         if self.alive:
             world = self.world
             self._take_committed()
-            self.perform(self.machine.tick(world.now_us))
+            if self.looking.is_due(world.now_us):
+                self.perform(self.machine.tick(world.now_us))
             self.sow.tick(world.now_us)
             for link in self.links.values():
                 link.borrowing.tick()

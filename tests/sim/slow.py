@@ -429,7 +429,7 @@ class SlowWorld:
         share = rng.choice([1.0, 1.0, 0.3])
         age_ms = rng.choice([None, None, 300])
         self.limits = Limits(memory, disk, share, age_ms)
-        here: Any = SimpleNamespace(loop=self.loop, report=self._told)
+        here: Any = SimpleNamespace(loop=self.loop, report=self._told, is_resting=False)
         start: Any = None
         self.pool = ClientPool(here, "clients", self.limits, self.path, start)
         self.control: BufferControl = self.pool.buffer

@@ -1690,7 +1690,7 @@ def test_who_has_removed_what_it_is_asked_for_asks_no_server_that_cannot_get_it(
     published(play, client, 40)
     world.keep("a1")
     world.crash("a1", 20_000)
-    play.until(world.now_us // 1000 + 300)
+    play.until(world.now_us // 1000 + 700)
     assert world.probes["contents fetched for a comparison"] > 0
     x = world.instances["x"]
     x.remove_segments()

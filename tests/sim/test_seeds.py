@@ -13,7 +13,7 @@ from sim import mistakes, plans, run
 
 TESTS = Path(__file__).resolve().parents[1]
 FEW = 24
-BASE = 2_000_000
+BASE = 3_000_000
 """Everybody's run takes the same ones, so that a failure is the change's own and not chance. Fresh
 ones are what `make sim` is for."""
 

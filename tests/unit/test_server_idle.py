@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -89,6 +89,87 @@ async def test_what_is_late_is_done_once(tmp_path: Path) -> None:
     assert passed[2] - passed[1] >= 5 and passed[3] > passed[2], (
         "what was missed is not made up for"
     )
+
+
+class Clock:
+    """A loop whose time passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_at(self, when_s: float, work: Callable[[], None]) -> Any:
+        timer = Timer(self._timers)
+        self._timers[timer] = when_s, work
+        return timer
+
+    def until(self, now_s: float) -> None:
+        """All that is due by then is done when it is due."""
+        while self._timers:
+            timer, (when_s, work) = min(self._timers.items(), key=lambda each: each[1][0])
+            if when_s > now_s:
+                break
+            del self._timers[timer]
+            self.now_s = max(self.now_s, when_s)
+            work()
+        self.now_s = now_s
+
+
+class Timer:
+    def __init__(self, timers: dict[object, Any]) -> None:
+        self._timers = timers
+
+    def cancel(self) -> None:
+        del self._timers[self]
+
+
+class Pausing:
+    """Something that is done each second, or each fifth one where nothing goes on."""
+
+    def __init__(self, here: Surroundings) -> None:
+        self.clock = Clock()
+        here.loop = cast(asyncio.AbstractEventLoop, self.clock)
+        here._began_s = 0.0
+        self.seconds = 5
+        self._done_s: list[float] = []
+        here.every(1.0, lambda: self._done_s.append(self.clock.now_s), lambda: self.seconds)
+
+    def until(self, now_s: float) -> list[float]:
+        """When it was done until then."""
+        self.clock.until(now_s)
+        done, self._done_s = self._done_s, []
+        return done
+
+
+def test_what_pauses_is_done_at_multiples_of_its_pause(here: Surroundings) -> None:
+    pausing = Pausing(here)
+    assert pausing.until(0.5) == [] and not here.is_resting
+    assert pausing.until(21.5) == [1.0, 5.0, 10.0, 15.0, 20.0] and here.is_resting
+    # Somebody holds up the loop.
+    pausing.clock.now_s = 37.5
+    assert pausing.until(46.0) == [37.5, 40.0, 45.0]
+    pausing.seconds = 1
+    assert pausing.until(53.5) == [50.0, 51.0, 52.0, 53.0] and not here.is_resting
+    pausing.seconds = 5
+    assert pausing.until(61.0) == [54.0, 55.0, 60.0] and here.is_resting
+
+
+def test_what_begins_ends_a_pause(here: Surroundings) -> None:
+    pausing = Pausing(here)
+    assert pausing.until(7.5) == [1.0, 5.0]
+    here.hurry()
+    here.hurry()
+    assert not here.is_resting
+    assert pausing.until(12.5) == [8.0, 10.0], "nothing goes on after all"
+    here.report("link_connected", destination="b")
+    pausing.seconds = 1
+    assert pausing.until(15.5) == [13.0, 14.0, 15.0]
+    here.hurry()
+    here.cancel_timers()
+    assert pausing.until(99.0) == []
 
 
 @pytest.fixture

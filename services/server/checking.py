@@ -1,0 +1,92 @@
+"""What an instance does now and then: it looks at ages, schedules, beats and who is slow.
+
+Once a check interval while anything goes on. Where nothing does, twice a second is enough: on a
+laptop most instances have nothing to do most of the time, and each time that a process wakes up it
+finds cold caches. Whatever begins meanwhile ends that at once (`Surroundings.hurry`).
+"""
+
+from __future__ import annotations
+
+from raylay.services.replication.instance.looking import Looking
+from raylay.services.server.clients import Clients
+from raylay.services.server.commits import Commits
+from raylay.services.server.link_control import Links
+from raylay.services.server.maintenance import Maintenance
+from raylay.services.server.queue_keeper import QueueKeeper
+from raylay.services.server.replay import ReplayPump
+from raylay.services.server.sow_keeper import SowKeeper
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.server.upstream_connection import Upstreams
+
+REST_S = 0.5
+"""Between two checks of an instance where nothing goes on. A publish that begins meanwhile is
+looked at one check interval later, a clock that is set is seen half a second later."""
+
+
+class Checks:
+    """See the top of this file. Owner: the instance. Lifecycle: `begin` once, when it serves."""
+
+    def __init__(
+        self,
+        here: Surroundings,
+        clients: Clients,
+        commits: Commits,
+        links: Links,
+        maintenance: Maintenance,
+        queues: QueueKeeper,
+        replays: ReplayPump,
+        sow: SowKeeper,
+        upstreams: Upstreams,
+    ) -> None:
+        self._here = here
+        self._clients = clients
+        self._commits = commits
+        self._links = links
+        self._maintenance = maintenance
+        self._queues = queues
+        self._replays = replays
+        self._sow = sow
+        self._upstreams = upstreams
+        self._looking: Looking
+        self._resting_intervals = 1
+
+    def begin(self) -> None:
+        """From now on, until the instance stops."""
+        config = self._here.config
+        self._looking = Looking(self._here.machine)
+        # No beat is to be late by more than half of the time between two.
+        rest_ms = min([1000 * REST_S, *(each.heartbeat_ms / 2 for each in config.destinations)])
+        self._resting_intervals = max(1, int(rest_ms / config.check_interval_ms))
+        self._here.every(config.check_interval_ms / 1000, self.check, self.pause_intervals)
+
+    def check(self) -> None:
+        """Once."""
+        here = self._here
+        # Ages are asked for: what is on disk and not taken yet is not owed yet.
+        self._commits.catch_up()
+        now_us = here.steady_us()
+        here.machine.wall_offset_us = here.now_us() - now_us
+        if self._looking.is_due(now_us):
+            here.perform(here.machine.tick(now_us))
+            self._maintenance.check()
+        self._sow.check()
+        self._queues.check()
+        self._clients.queries.check()
+        self._clients.pools.check()
+        now_s = here.loop.time()
+        for upstream in list(self._upstreams.connected.values()):
+            upstream.beat(now_s)
+        for name, link in self._links.controls.items():
+            link.borrowing.tick(caught_up=here.machine.destinations[name].caught_up)
+        self._replays.keep_ticking()
+
+    def pause_intervals(self) -> int:
+        """Behind a check: after how many check intervals the next one is to come."""
+        rests = (
+            self._looking.is_quiet
+            and self._sow.feature is None
+            and self._queues.queues is None
+            and self._clients.queries.is_idle
+            and self._clients.pools.is_idle
+        )
+        return self._resting_intervals if rests else 1
