@@ -66,12 +66,8 @@ class AgeLog:
         is none below that of any call before. `AGAIN_TXID`: again, with any id."""
         if txid == AGAIN_TXID:
             self.add_again(time_us, txid, publisher, a, b)
-            return
-        buckets = self._buckets
-        if buckets:
-            _add(buckets, time_us, txid, publisher, a, b)
         else:
-            buckets.append((time_us, txid, {publisher: [a, b]}))
+            _add(self._buckets, time_us, txid, publisher, a, b)
 
     def add_again(self, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
         """The same, with any `txid`."""

@@ -81,12 +81,12 @@ class Checks:
         self._replays.keep_ticking()
 
     def pause_intervals(self) -> int:
-        """Behind a check: after how many check intervals the next one is to come."""
+        """Behind a check: after how many check intervals the next one is to come. Where there is no
+        SOW, no query runs either."""
         rests = (
             self._looking.is_quiet
             and self._sow.feature is None
             and self._queues.queues is None
-            and self._clients.queries.is_idle
             and self._clients.pools.is_idle
         )
         return self._resting_intervals if rests else 1

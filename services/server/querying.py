@@ -315,11 +315,6 @@ class QueryPump:
         if session is not None:
             self._kick(session)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether `check` does nothing: no query runs."""
-        return all(session.running is None for session in self._sessions.values())
-
     def check(self) -> None:
         """Called now and then: who does not read has what changes kept for him, and is ended where
         that is too much."""
