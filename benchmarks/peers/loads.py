@@ -12,6 +12,7 @@ from typing import Any
 
 from context import body, percentile
 from memory import anonymous_mb
+from pacing import kernel_timer
 from peer import WINDOW, Peer, Publisher, processor_s
 
 TICK_S = 0.001
@@ -129,9 +130,10 @@ class Loads:
             Figure(f"{name}_processor", cost_us, "us/message", {}),
         ]
 
-    async def paced(self, name: str, rate: int) -> list[Figure]:
+    async def paced(self, name: str, rate: int, *, spins: bool = False) -> list[Figure]:
         """At a steady rate, from the instant that a message is scheduled for: to the ack, and to a
-        subscriber. The first half second warms up."""
+        subscriber. The first half second warms up. Between messages the publisher sleeps; or it
+        `spins`, so that the servers have a core less."""
         acked_ms: list[float] = []
         delivered_ms: list[float] = []
         scheduled_s: deque[float] = deque()
@@ -152,14 +154,15 @@ class Loads:
             total, rest = int(rate * self._size.paced_s), b"x" * (128 - STAMP_BYTES)
             used_s = processor_s(self._peer.pids())
             start_s, sent = time.perf_counter() + TICK_S, 0
-            while sent < total:
-                due = min(total, int((time.perf_counter() - start_s) * rate) + 1)
-                while sent < due:
-                    at_s = start_s + sent / rate
-                    scheduled_s.append(at_s)
-                    await publisher.publish(f"{at_s:0{STAMP_BYTES}.9f}".encode() + rest)
-                    sent += 1
-                await asyncio.sleep(max(0.0, start_s + sent / rate - time.perf_counter()))
+            with kernel_timer() as timer:
+                while sent < total:
+                    due = min(total, int((time.perf_counter() - start_s) * rate) + 1)
+                    while sent < due:
+                        at_s = start_s + sent / rate
+                        scheduled_s.append(at_s)
+                        await publisher.publish(f"{at_s:0{STAMP_BYTES}.9f}".encode() + rest)
+                        sent += 1
+                    await (asyncio.sleep(0) if spins else timer.until(start_s + sent / rate))
             took_s = time.perf_counter() - start_s
             await publisher.until_waiting(0)
             await _until_true(lambda: len(delivered_ms) >= total)

@@ -54,6 +54,7 @@ LOADS: dict[str, Callable[[Loads, str], Awaitable[list[Figure]]]] = {
     "w1": lambda loads, name: loads.one_at_a_time(name),
     "paced_1000": lambda loads, name: loads.paced(name, 1_000),
     "paced_10000": lambda loads, name: loads.paced(name, 10_000),
+    "paced_10000_spinning": lambda loads, name: loads.paced(name, 10_000, spins=True),
     "publish_128B_1pub": lambda loads, name: loads.publish(name, 1, 128),
     "publish_128B_4pub": lambda loads, name: loads.publish(name, 4, 128),
     "publish_1KiB_1pub": lambda loads, name: loads.publish(name, 1, 1024),
