@@ -307,6 +307,16 @@ class Outbox:
             return self._unanswered_messages > 0
         return self._unanswered_messages >= UNANSWERED_MESSAGES_MAX
 
+    @property
+    def gathers_on(self) -> bool:
+        """Whether what was published last waits for an answer with what is gathered already: until
+        that, or `hurry`, `next_batch` has nothing."""
+        return (
+            self.gathering
+            and len(self._tail) <= SMALL_FRAME_MESSAGES
+            and self._tail_bytes <= SMALL_FRAME_BYTES
+        )
+
     def hurry(self) -> None:
         """What was published so far waits for no answer: `next_batch` has it."""
         self._hurried_upto = self.next_sequence - 1

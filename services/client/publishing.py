@@ -84,7 +84,7 @@ class Publishing(Performing):
             if trace and self._tracer is not None:
                 self._tracer.publish_failed(self._machine.next_sequence, str(error))
             raise self._error or error from None
-        if not self._pump_scheduled:
+        if not self._pump_scheduled and not self._machine.gathers_on:
             self._pump_scheduled = True
             assert self._loop is not None
             self._loop.call_soon(self._pump)
