@@ -51,6 +51,8 @@ from raylay.storage.front_entries import (
     recover,
     scan,
 )
+from raylay.storage.journal import Ahead
+from raylay.storage.overlapped import OverlappedWrite
 from raylay.storage.segments import OpenSegment
 
 FRONT_NAMES = tuple(f"front-{number}" for number in range(FILES))
@@ -198,16 +200,26 @@ class Front:
         self.space = FrontSpace(generation, FILE_BYTES)
         self._buffer = mmap.mmap(-1, pages_of(BLOCK_BYTES_MAX) * PAGE_BYTES)
         self._view = memoryview(self._buffer)
-        self._fds: list[int] = []
+        self._files: list[tuple[int, bool]] = []
+        """Of each its descriptor, and whether what is written there is still to be synced."""
+        self._overlapped: OverlappedWrite | None = None
         try:
             for name in FRONT_NAMES:
-                self._fds.append(_opened(directory / name))
+                self._files.append(_opened(directory / name))
+            if all(is_direct for _, is_direct in self._files):
+                with contextlib.suppress(OSError):
+                    self._overlapped = OverlappedWrite(self._view)
         except BaseException:
             self.close()
             raise
 
-    def append(self, first_txid: int, last_txid: int, block: bytes) -> int:
+    def append(
+        self, first_txid: int, last_txid: int, block: bytes, ahead: Ahead | None = None
+    ) -> int:
         """Writes an entry. Returns its number for `space.moved`; 0: there is no place for it.
+
+        Args:
+            ahead: told while the disk writes, where that can be; see `Journal.commit_here`.
 
         Raises:
             OSError: it could not be written; the file is not written again.
@@ -220,9 +232,25 @@ class Front:
         length = encode_into(self._view, generation, number, first_txid, last_txid, block)
         fault_point("front.begin")
         try:
-            written = os.pwrite(self._fds[file], self._view[:length], offset)
+            descriptor, is_direct = self._files[file]
+            overlapped = self._overlapped
+            if (
+                ahead is not None
+                and overlapped is not None
+                and overlapped.begin(descriptor, length, offset)
+            ):
+                try:
+                    ahead.prepare(last_txid)
+                    fault_point("front.prepared")
+                finally:
+                    # The buffer is the kernel's until then.
+                    written = overlapped.end()
+            else:
+                written = os.pwrite(descriptor, self._view[:length], offset)
             if written != length:
                 raise OSError(f"{written} of {length} bytes were written")
+            if is_direct:
+                os.fdatasync(descriptor)
         except BaseException:
             space.failed()
             raise
@@ -231,25 +259,31 @@ class Front:
 
     def close(self) -> None:
         """Gives the files back."""
-        while self._fds:
-            os.close(self._fds.pop())
+        if self._overlapped is not None:
+            self._overlapped.close()
+            self._overlapped = None
+        while self._files:
+            os.close(self._files.pop()[0])
 
 
-def _opened(path: Path) -> int:
-    flags = os.O_RDWR | os.O_DSYNC | os.O_CLOEXEC
+def _opened(path: Path) -> tuple[int, bool]:
+    """Past the page cache, where that can be; else so that each write is synced."""
+    flags, synced = os.O_RDWR | os.O_CLOEXEC, os.O_DSYNC
     direct = getattr(os, "O_DIRECT", 0)
     try:
-        descriptor = os.open(path, flags | direct)
+        descriptor = os.open(path, flags | (direct or synced))
     except OSError:
-        return os.open(path, flags)
+        return os.open(path, flags | synced), False
+    if not direct:
+        return descriptor, False
     try:
         with mmap.mmap(-1, PAGE_BYTES) as page:
             os.preadv(descriptor, [page], 0)
     except OSError:
         # Its blocks are larger than our pages, or it only says that it can.
         os.close(descriptor)
-        return os.open(path, flags)
-    return descriptor
+        return os.open(path, flags | synced), False
+    return descriptor, True
 
 
 class FrontEnd:

@@ -25,6 +25,7 @@ from raylay.storage.front import (
     remove_front,
 )
 from raylay.storage.front_entries import PAGE_BYTES
+from raylay.storage.journal import Ahead
 
 _KEY = struct.Struct(">Q")
 
@@ -192,8 +193,15 @@ class FrontLog:
             "slower, and the front log is tried again now and then: look at the disk"
         )
 
-    def take(self, runs: Sequence[Run], lengths: Sequence[int], block: bytes) -> bool:
+    def take(
+        self,
+        runs: Sequence[Run],
+        lengths: Sequence[int],
+        block: bytes,
+        ahead: Ahead | None = None,
+    ) -> bool:
         """Makes a commit durable. False: it is not, the store must take it, behind what is pending.
+        `ahead` is told as `Journal.commit_here` says.
 
         After a failed write nothing more is taken before all that is pending was moved.
         """
@@ -204,7 +212,7 @@ class FrontLog:
             return False
         first_txid, last_txid = runs[0].first_txid, runs[-1].last_txid
         try:
-            number = front.append(first_txid, last_txid, block)
+            number = front.append(first_txid, last_txid, block, ahead)
         except OSError as error:
             self.error = error
             return False
@@ -220,6 +228,9 @@ class FrontLog:
                 self._front = None
                 return False
             self._add(Fronted(number, runs, lengths, block), last_txid)
+        if ahead is not None:
+            # Not before readers in other processes see it: a link that is woken reads at once.
+            ahead.durable()
         return True
 
     def _add(self, commit: Fronted, last_txid: int) -> None:

@@ -60,6 +60,18 @@ class Recovered:
     truncated_bytes: int = 0
 
 
+class Ahead(Protocol):
+    """Who uses the time in which the disk writes a commit; see `Journal.commit_here`."""
+
+    def prepare(self, last_txid: int) -> None:
+        """The disk is writing everything up to here. Nothing of what this does may leave the
+        process, or be on a disk, before `durable`. Must not raise."""
+
+    def durable(self) -> None:
+        """The disk has what was prepared for, if anything was, and every reader sees it. Must not
+        raise."""
+
+
 class JournalReader(Protocol):
     """Reads committed runs, in any process."""
 
@@ -133,9 +145,13 @@ class Journal(JournalReader, Protocol):
         """Whether `commit_here` may be called: the writer thread has nothing, neither to commit nor
         to drop, and the next commit is a short one, on which nobody is to wait for others."""
 
-    def commit_here(self) -> None:
+    def commit_here(self, ahead: Ahead | None = None) -> None:
         """Commits what is kept back, on the caller's thread, and calls `committed` or `failed`
         (see `start`) before it returns. Blocks for a synced write.
+
+        Where the disk can be left to write meanwhile, `ahead.prepare` is called first, and
+        `ahead.durable` as soon as every reader sees the commit; `committed` follows. Or `failed`,
+        in place of both.
 
         Raises:
             RuntimeError: the writer thread has something: it would be overtaken.

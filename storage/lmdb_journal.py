@@ -34,6 +34,7 @@ from raylay.storage.front_log import Fronted, FrontLog, merged
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
+    Ahead,
     Outcome,
     Recovered,
 )
@@ -363,7 +364,7 @@ class LmdbJournal(OwnReading):
             and not self._must_rotate()
         )
 
-    def commit_here(self) -> None:
+    def commit_here(self, ahead: Ahead | None = None) -> None:
         """Commits what is kept back on this thread; see `Journal.commit_here`.
 
         Raises:
@@ -382,7 +383,7 @@ class LmdbJournal(OwnReading):
                 self._expected_txid += run.count
             # else: staged behind a failed commit by a caller who did not know of it yet
         if runs:
-            self._commit(runs)
+            self._commit(runs, ahead)
 
     def start(
         self,
@@ -456,13 +457,14 @@ class LmdbJournal(OwnReading):
         self._done += taken
         return not stopped
 
-    def _commit(self, runs: list[Run]) -> None:
+    def _commit(self, runs: list[Run], ahead: Ahead | None = None) -> None:
         blocks, lengths, bytes_in_all = pack_blocks(runs)
         started_ns = time.perf_counter_ns()
         first_txid = runs[0].first_txid
         try:
             self._check_room(bytes_in_all + self._front.room_bytes)
-            if not self._take_in_front(runs, lengths, blocks):
+            in_front = self._may_be_in_front(blocks)
+            if not (in_front and self._front.take(runs, lengths, blocks[0][1], ahead)):
                 fault_point("commit.begin")
                 with self._store_lock:
                     self._store(first_txid, blocks)
@@ -489,20 +491,16 @@ class LmdbJournal(OwnReading):
         active = self._active
         return active is not None and active.is_full(self._segment_bytes, self._rotate_file_bytes)
 
-    def _take_in_front(
-        self, runs: list[Run], lengths: list[int], blocks: list[tuple[bytes, bytes]]
-    ) -> bool:
-        """Makes a small commit durable in front of the store."""
+    def _may_be_in_front(self, blocks: list[tuple[bytes, bytes]]) -> bool:
+        """Whether the commit is a small one, and may become durable in front of the store."""
         active = self._active
-        if (
-            len(blocks) > 1
-            or active is None
-            or not active.opened
-            or self._move_error is not None
-            or self._must_rotate()
-        ):
-            return False
-        return self._front.take(runs, lengths, blocks[0][1])
+        return (
+            len(blocks) == 1
+            and active is not None
+            and active.opened
+            and self._move_error is None
+            and not self._must_rotate()
+        )
 
     def _store(self, first_txid: int, blocks: list[tuple[bytes, bytes]]) -> None:
         """Writes what is in front, and blocks behind it, in one synced transaction; opens the next

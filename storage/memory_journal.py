@@ -11,12 +11,13 @@ from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 
-from raylay.services.errors import StorageError
+from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Kind, Run, decode_run, sequences_of
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
+    Ahead,
     Outcome,
     Recovered,
     SegmentInfo,
@@ -197,17 +198,28 @@ class MemoryJournal:
         runs, self._staged = self._staged, []
         return self._commit(runs)
 
-    def commit_here(self) -> None:
-        """Commits what is kept back; see `Journal.commit_here`."""
+    def commit_here(self, ahead: Ahead | None = None) -> None:
+        """Commits what is kept back; see `Journal.commit_here`. `ahead` is told of what is taken in
+        front; of a full disk before it is, of any other failure behind that."""
         self._check_alive()
         if self._staged:
             raise RuntimeError("a commit here would overtake what was handed over")
         runs, self._kept = self._kept, []
-        self._commit(runs)
+        self._commit(runs, ahead)
 
-    def _commit(self, runs: list[Run]) -> int:
+    def _commit(self, runs: list[Run], ahead: Ahead | None = None) -> int:
         if not runs:
             return self._last_txid
+        newest = self._segments[-1]
+        if (
+            self._front is None
+            or not newest.runs
+            or newest.bytes_used >= self._segment_bytes
+            or isinstance(self._fail_next, StorageFull)
+        ):
+            ahead = None
+        if ahead is not None:
+            ahead.prepare(runs[-1].last_txid)
         if self._fail_next is not None:
             error, self._fail_next = self._fail_next, None
             self._next_txid = self._refused_from = runs[0].first_txid
@@ -229,6 +241,8 @@ class MemoryJournal:
         elif not self._move_due:
             self._move_due = True
             self.move_later(self._move)
+        if ahead is not None:
+            ahead.durable()
         if self._committed is not None:
             self._committed(self._last_txid, 0)
         return self._last_txid

@@ -28,6 +28,11 @@ class Feature(Protocol):
     name: str
     """Its place in the order of the folds."""
 
+    @property
+    def may_be_ahead(self) -> bool:
+        """Whether it may fold the next commit while the disk is still writing it: all that comes of
+        it are a few frames, which are held until then."""
+
     def fold(self, batch: Batch) -> None:
         """These were committed, and the acks for that are out. Called while it is enlisted."""
 
@@ -90,6 +95,11 @@ class Folds:
         self.served: tuple[Feature, ...] = ()
         self.following: tuple[Following, ...] = ()
         self.unfolded: Unfolded | None = None
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """Whether all of them may fold what the disk is still writing."""
+        return not self.unfolded and all(feature.may_be_ahead for feature in self.served)
 
     def enlist(self, feature: Feature, served: bool) -> None:
         """Folds a feature from the next commit on, or no more. Told twice is told once.

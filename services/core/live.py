@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from raylay.services.subscriptions.changes import FollowingSubscriptions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
+AHEAD_SUBSCRIPTIONS_MAX = 8
+"""Deliveries to as many take about as long as the disk takes for a commit."""
+
 Deliver = Callable[[tuple[Subscription, ...], Delivery], None]
 Tell = Callable[[Subscription, str, Delivery], None]
 Filtered = Callable[[], "FilteredSubscriptions"]
@@ -68,6 +71,11 @@ class LiveSubscriptions:
     def __len__(self) -> int:
         others = (self._filtered, self._following)
         return len(self._table) + sum(len(each) for each in others if each is not None)
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """A few deliveries are made while the disk writes; many would hold up the acks."""
+        return len(self._table) <= AHEAD_SUBSCRIPTIONS_MAX and len(self) == len(self._table)
 
     def add(self, subscription: Subscription) -> None:
         """From the next commit on it gets what it wants.

@@ -46,6 +46,7 @@ class Queues:
     """
 
     name = "queues"
+    may_be_ahead = False
 
     def __init__(self, definitions: Iterable[QueueDefinition], identity: Identity) -> None:
         self.doors: dict[str, QueueDoor] = {}

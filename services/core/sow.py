@@ -77,6 +77,7 @@ class SowFeature:
     """
 
     name = "sow"
+    may_be_ahead = False
 
     def __init__(self, book: SowBook) -> None:
         self.book = book

@@ -79,6 +79,22 @@ class Steps:
         for feature in self._folds.following:
             feature.stepped()
 
+    def perform_ahead(self, effects: list[Effect]) -> None:
+        """Performs the effects of a commit that the disk is still writing. What leaves the process
+        is held; what is folded only behind the disk is folded by `catch_up`, which follows."""
+        performers = self._performers
+        for effect in effects:
+            performers[type(effect)](effect)
+        if self._batches and self._folds.may_be_ahead:
+            self._fold()
+
+    def catch_up(self) -> None:
+        """The disk has it, and what was held is written."""
+        if self._batches:
+            self._fold()
+        for feature in self._folds.following:
+            feature.stepped()
+
     def _committed(self, effect: Committed) -> None:
         self._tell(effect)
         if self._folds.served:

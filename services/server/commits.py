@@ -1,6 +1,11 @@
 """An instance's commits: at the end of a turn on its loop, or by the journal's writer thread; whom
 they wake, what their failure does, and publishers that outrun the disk.
 
+While the disk writes what is committed on the loop, the machine takes it already, and all that is
+to be said of it is made, but held. Once the disk has it, all is said at once. Where the disk could
+not write it, and the store could not either, the instance ends with nothing said, and begins again
+from its disk.
+
 What decides is in services/replication: where a commit is made (commit_place.py), and what the
 thread has told that the loop has not taken yet (commit_news.py).
 """
@@ -12,8 +17,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from raylay.services.core.feature import Folds
-from raylay.services.errors import StorageFull
-from raylay.services.messages.records import Run
+from raylay.services.errors import StorageError, StorageFull
+from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.commit_place import CommitPlace, Place
 from raylay.services.server.surroundings import Surroundings
@@ -57,7 +62,8 @@ class Slowed(Protocol):
 class Commits:
     """See the file's docstring.
 
-    Invariant: nothing is told of a run before the journal's `committed` has named it.
+    Invariant: nothing is told of a run before the journal's `committed` has named it, or `durable`
+    was called for it.
     Owner: the instance's loop. Threads: `on_disk` and `failed` are called on the one that made the
     commit, all else on the loop.
 
@@ -95,6 +101,13 @@ class Commits:
         """Whether the end of this turn commits, or hands over, what was staged in it."""
         self._is_here = False
         """Whether the commit that is being told of is made on the loop."""
+        self._is_traced = False
+        """Whether a sampled message is staged: its trace says when the disk had it, so nothing is
+        done ahead of that."""
+        self._is_prepared = False
+        """Whether the machine has taken the commit that the disk is writing."""
+        self._fault: BaseException | None = None
+        """Of work that was done ahead of the disk."""
 
     def start(self) -> None:
         """Starts the journal's threads."""
@@ -144,6 +157,8 @@ class Commits:
         self._news.staged(run, here.machine.destinations)
         here.journal.keep(run)
         self._place.staged(size_bytes)
+        if run.flags & Flag.TRACED:
+            self._is_traced = True
         if not self._is_due:
             self._is_due = True
             here.loop.call_soon(self._end_turn)
@@ -152,18 +167,50 @@ class Commits:
 
     def _end_turn(self) -> None:
         self._is_due = False
+        if self._fault is not None:
+            return
         journal = self._here.journal
         place = self._place.choose(
             thread_idle=journal.is_thread_idle, pending=bool(self._here.machine.waiters)
         )
         if place is Place.THREAD:
+            self._is_traced = False
             journal.hand_over()
             return
-        self._is_here = True
+        waits = self._is_traced or self.failure is not None
+        self._is_here, self._is_traced = True, False
         try:
-            journal.commit_here()
+            journal.commit_here(None if waits else self)
         finally:
             self._is_here = False
+        if self._fault is not None:
+            # The machine is ahead of the disk, or half way there, and nobody was told anything: the
+            # loop ends the instance, which begins again from its disk.
+            if isinstance(self._fault, StorageError):
+                raise self._fault
+            raise RuntimeError(f"what the disk writes was not taken: {self._fault!r}") from (
+                self._fault
+            )
+
+    # -- while the disk writes ----------------------------------------------------------------
+    def prepare(self, last_txid: int) -> None:
+        """See `Ahead.prepare`: what is said of the commit is made, and held."""
+        here = self._here
+        self._is_prepared = True
+        here.outbox.hold()
+        try:
+            here.steps.perform_ahead(here.machine.committed(last_txid, here.steady_us()))
+        except BaseException as error:
+            self._give_up(error)
+
+    def durable(self) -> None:
+        """See `Ahead.durable`: what was held is said."""
+        if self._is_prepared and self._fault is None and self._here.outbox.is_held:
+            self._here.outbox.release()
+
+    def _give_up(self, error: BaseException) -> None:
+        self._fault = error
+        self._here.outbox.drop()
 
     def check_staged(self, client: Publishing) -> None:
         """Reads no more from a publisher that outruns the disk, or the folds."""
@@ -206,7 +253,10 @@ class Commits:
 
     def failed(self, first_txid: int, error: Exception) -> None:
         """Nothing from here on is, or will be, committed under these transaction ids."""
-        if self._is_here:
+        if self._is_prepared:
+            if self._fault is None:
+                self._give_up(error)
+        elif self._is_here:
             self._take_failed(first_txid, error)
         else:
             self._call(self._take_failed, first_txid, error)
@@ -231,6 +281,17 @@ class Commits:
     def _take(self) -> None:
         here = self._here
         last_txid = self._news.take(here.machine.committed_txid)
+        if self._is_prepared:
+            if self._fault is None:
+                # Where the store took what the front could not, nothing was released before.
+                self.durable()
+                self._is_prepared = False
+                here.outbox.await_flush()
+                try:
+                    here.steps.catch_up()
+                finally:
+                    here.outbox.flush()
+            return
         if not last_txid:
             return
         if self._own is not None:

@@ -167,7 +167,7 @@ class HeldConnection(FramedConnection):
     def write_collected(self) -> None:
         """Hands what was collected to the socket, or to where it waits."""
         collected = self._collected
-        if not collected:
+        if not collected or self.outbox.is_held:
             return
         size_bytes = self._collected_bytes
         self._collected = []
@@ -350,6 +350,9 @@ class HeldConnection(FramedConnection):
         """Ends the connection after what waits here is written. One that is offline ends at once:
         what lies on disk is not waited for, and nothing may come before it."""
         if not self.is_open:
+            return
+        if self.outbox.is_held:
+            self._close_held(why)
             return
         self.write_collected()
         if self._frames is not None:

@@ -210,7 +210,7 @@ class InstanceServer:
             sow=sow,
         )
         self._replays = replays
-        here.perform = self._performing(folds).perform
+        here.perform_by(self._performing(folds).steps)
 
     def _performing(self, folds: Folds) -> Performing:
         self._queues.reachable = self._reachable
@@ -462,7 +462,8 @@ class InstanceServer:
             await asyncio.sleep(0)
         await self._sow.close()
         if hasattr(here, "state"):
-            if hasattr(here, "machine"):
+            # A fault may have left the machine half way, or ahead of the disk.
+            if hasattr(here, "machine") and here.fault is None:
                 try:
                     await self._recovery.write_last_point()
                 except RaylayError as error:

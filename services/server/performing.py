@@ -94,14 +94,14 @@ class Performing:
             Report: self._report,
             **endings,
         }
-        self.perform = Steps(
+        self.steps = Steps(
             performers,
             folds,
             self._flush,
             self._in_another_turn,
             self._folded,
             time.perf_counter,
-        ).perform
+        )
         """Performs what a machine asked for, in order."""
 
     def _flush(self) -> None:

@@ -272,6 +272,7 @@ class QueueKeeper:
     """
 
     name = "queues"
+    may_be_ahead = False
 
     def __init__(
         self,

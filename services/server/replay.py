@@ -52,6 +52,7 @@ class ReplayPump:
     """All bookmark subscriptions of an instance. Owner: its event loop."""
 
     name = "replays"
+    may_be_ahead = False
 
     def __init__(self, here: Surroundings, reading: JournalReading, folds: Folds) -> None:
         self._here = here

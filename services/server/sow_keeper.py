@@ -63,6 +63,7 @@ class SowKeeper:
     """
 
     name = "sow"
+    may_be_ahead = False
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from raylay.services.core.steps import Steps
 from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.effects import Effect
 from raylay.services.replication.instance import Identity, InstanceMachine
@@ -112,6 +113,8 @@ class Surroundings:
         self.tracing: Tracing
         self.perform: Callable[[list[Effect]], None]
         """Performs what the machine asked for, in order."""
+        self.steps: Steps
+        """What does that."""
         self.client_address = ""
         self.replication_address = ""
         self.is_serving = False
@@ -138,6 +141,10 @@ class Surroundings:
         self.loop.set_exception_handler(self._loop_exception)
         self._ended = self.loop.create_future()
         self.outbox = Outbox(self.loop)
+
+    def perform_by(self, steps: Steps) -> None:
+        """By these is performed what the machine asks for."""
+        self.steps, self.perform = steps, steps.perform
 
     def report(self, event: str, **details: Any) -> None:
         """Something that people may want to know."""

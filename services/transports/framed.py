@@ -24,7 +24,15 @@ CLOSE_TIMEOUT_S = 2.0
 class Outbox:
     """The connections that have something to write. One an event loop; `flush` writes it all."""
 
-    __slots__ = ("_connections", "_is_awaited", "_loop", "_scheduled")
+    __slots__ = (
+        "_closing",
+        "_connections",
+        "_is_awaited",
+        "_loop",
+        "_scheduled",
+        "is_dropped",
+        "is_held",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -32,6 +40,11 @@ class Outbox:
         self._scheduled = False
         self._is_awaited = False
         """Whether `flush` is about to be called."""
+        self._closing: list[tuple[FramedConnection, str]] = []
+        self.is_held = False
+        """Whether nothing is written, whoever asks for it."""
+        self.is_dropped = False
+        """Whether nothing will be any more."""
 
     def add(self, connection: FramedConnection) -> None:
         """This connection has something to write at the end of this turn."""
@@ -45,12 +58,38 @@ class Outbox:
         for what is added until then."""
         self._is_awaited = True
 
+    def hold(self) -> None:
+        """From now on all is collected, and nothing written, until the caller, who does not return
+        before, calls `release`, or `drop`."""
+        self.is_held = self._is_awaited = True
+
+    def close_later(self, connection: FramedConnection, why: str) -> None:
+        """It is closed when what it was sent may be written."""
+        self._closing.append((connection, why))
+
+    def release(self) -> None:
+        """Writes what was held, and closes what was to be closed."""
+        self.is_held = False
+        self.flush()
+        if self._closing:
+            closing, self._closing = self._closing, []
+            for connection, why in closing:
+                connection.close(why)
+
+    def drop(self) -> None:
+        """What was held is never written, nor anything else: it may be of what is not there."""
+        self.is_dropped = True
+        self._connections = []
+        self._closing = []
+
     def _flush_scheduled(self) -> None:
         self._scheduled = False
         self.flush()
 
     def flush(self) -> None:
         """Writes everything collected, now."""
+        if self.is_held:
+            return
         self._is_awaited = False
         connections = self._connections
         if not connections:
@@ -181,7 +220,7 @@ class FramedConnection(asyncio.Protocol):
     def write_collected(self) -> None:
         """Hands what was collected to the socket."""
         collected = self._collected
-        if not collected:
+        if not collected or self.outbox.is_held:
             return
         self._collected = []
         self._collected_bytes = 0
@@ -199,6 +238,9 @@ class FramedConnection(asyncio.Protocol):
         """Ends the connection after what was sent is written; gives it up where that takes long."""
         if not self.is_open:
             return
+        if self.outbox.is_held:
+            self._close_held(why)
+            return
         self.write_collected()
         transport = self.transport
         assert transport is not None
@@ -206,6 +248,12 @@ class FramedConnection(asyncio.Protocol):
         # A peer that reads no more must not keep its buffer for ever.
         self.loop.call_later(CLOSE_TIMEOUT_S, transport.abort)
         self._end(why)
+
+    def _close_held(self, why: str) -> None:
+        if self.outbox.is_dropped:
+            self.abort(why)
+        else:
+            self.outbox.close_later(self, why)
 
     def abort(self, why: str) -> None:
         """Ends the connection at once."""

@@ -797,6 +797,42 @@ def test_acks_wait_for_a_killed_peer_and_come_when_it_is_back(
     assert second.journal() == [(publisher, n) for n in range(1, 201)]
 
 
+def test_killed_while_its_disk_writes_it_has_told_nobody(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the publisher, nor a subscriber, nor the other instance: all are told of what is on
+    the disk."""
+    first, second = pair(servers, tmp_path, kind=Executed)
+    first.kill()
+    monkeypatch.setenv("RAYLAY_JOURNAL_FAULT", "front.prepared:20")
+    first.start()
+    monkeypatch.delenv("RAYLAY_JOURNAL_FAULT")
+    first.wait_for("link_lent")
+    client, subscriber = Client(first.address, "publisher"), Client(first.address, "subscriber")
+    subscriber.send({"c": "subscribe", "t": "orders", "sub": "s", "cid": "2"})
+    subscriber.ack(cid="2")
+    acked = 0
+    with pytest.raises((EOFError, ConnectionError)):
+        while acked < 1_000:
+            client.publish(range(acked + 1, acked + 2))
+            client.persisted(acked + 1)
+            acked += 1
+    assert first.process.wait(DEADLINE_S) == -signal.SIGKILL
+    assert 10 < acked < 30
+    assert len(subscriber.receive(acked)) == acked
+    with pytest.raises((EOFError, ConnectionError)):
+        subscriber.receive(1)
+    second.wait_for("upstream_disconnected", 2)
+    publisher = publisher_id("publisher")
+    assert second.journal() == [(publisher, number) for number in range(1, acked + 1)]
+    first.start()
+    client = Client(first.address, "publisher")
+    client.publish(range(acked + 1, acked + 3))
+    client.persisted(acked + 2)
+    for server in (first, second):
+        assert server.journal() == [(publisher, number) for number in range(1, acked + 3)]
+
+
 def test_a_publisher_fails_over_under_load(servers: Servers, tmp_path: Path) -> None:
     """Law 1, 2 and 3: what was acked is there, once, in order, on both, whatever was killed."""
     first, second = pair(servers, tmp_path)

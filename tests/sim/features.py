@@ -53,6 +53,7 @@ class State:
     """The state of all topics that have one."""
 
     name = "sow"
+    may_be_ahead = False
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -71,6 +72,7 @@ class Writes:
     """What the instance writes itself. Folded while something of it is under way."""
 
     name = "queues"
+    may_be_ahead = False
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -90,6 +92,7 @@ class Replays:
     """Bookmark subscriptions. Folded while there is any."""
 
     name = "replays"
+    may_be_ahead = False
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance

@@ -478,6 +478,8 @@ class Instance:
     _before_txid = 0
     """What is below, links need no more of the journal."""
     _commit_due = _turn_ends = _commits_here = False
+    _ahead: list[Any] | None = None
+    """What is to be said of the commit that the disk is writing."""
     _comparing: dict[str, LinkPlan]
     """Of links that are about to begin."""
 
@@ -992,7 +994,7 @@ class Instance:
         if self.commit_place.choose(thread_idle=idle, pending=waits) is Place.HERE:
             world.probes["commit at the end of the turn"] += 1
             self._commits_here = True
-            journal.commit_here()
+            journal.commit_here(self)
             self._commits_here = False
             return
         world.probes["commit handed to the writer thread"] += 1
@@ -1002,6 +1004,14 @@ class Instance:
             took_us = world.drawn(world.timing.commit_us)
             self.commit_place.took(1000 * took_us)
             world.after(took_us, self._commit)
+
+    def prepare(self, last_txid: int) -> None:
+        """While the disk writes, the machine takes it. What is said of it is said behind that."""
+        self.world.probes["taken while the disk wrote"] += 1
+        self._ahead = self.machine.committed(last_txid, self.world.now_us)
+
+    def durable(self) -> None:
+        """Others are told in `_take_committed`."""
 
     def _commit(self) -> None:
         self._commit_due = False
@@ -1041,6 +1051,10 @@ class Instance:
         if self._commits_here:
             self._take_committed()
 
+    def _ended_ahead(self) -> None:
+        self._ahead = None
+        self.world.crash(self.name, down_us=self.world.timing.dial_us)
+
     def _wake_link(self, name: str, last_txid: int) -> None:
         """The writer thread tells a link itself: not in order with what the loop tells it."""
         world, link = self.world, self.links[name]
@@ -1053,6 +1067,12 @@ class Instance:
 
     def _commit_failed(self, first_txid: int, error: Exception) -> None:
         self.world.probes["commit failure"] += 1
+        if self._ahead is not None:
+            # The machine is ahead of the disk: the instance ends, with nothing said, and is started
+            # again.
+            self.world.probes["commit failure ahead of the disk"] += 1
+            self._ended_ahead()
+            return
         if self.news.is_ahead(self.machine.committed_txid):
             self.world.probes["commit failure behind a commit that is not taken"] += 1
         self.staging.clear()
@@ -1081,7 +1101,10 @@ class Instance:
 
     def _take_committed(self) -> None:
         last_txid = self.news.take(self.machine.committed_txid)
-        if last_txid:
+        if self._ahead is not None:
+            effects, self._ahead = self._ahead, None
+            self.perform(effects)
+        elif last_txid:
             self.perform(self.machine.committed(last_txid, self.world.now_us))
 
     def _catch_up(self) -> None:

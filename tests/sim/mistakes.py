@@ -66,6 +66,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription, Content
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage import front_entries
+from raylay.storage.journal import Ahead
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 from sim import plans, queue_mistakes, sow_mistakes
@@ -661,10 +662,10 @@ class ToldBeforeItsCommit(MemoryJournal):
     _synced_txid = -1
     """Of this life; -1: nothing was committed on the loop since all was synced."""
 
-    def commit_here(self) -> None:
+    def commit_here(self, ahead: Ahead | None = None) -> None:
         if self._synced_txid < 0:
             self._synced_txid = self._last_txid
-        super().commit_here()
+        super().commit_here(ahead)
 
     def commit(self) -> int:
         self._synced_txid = -1
@@ -683,9 +684,9 @@ class ToldBeforeItsCommit(MemoryJournal):
 class CommitErrorSwallowed(MemoryJournal):
     """Tells nobody of a commit on the loop that fails."""
 
-    def commit_here(self) -> None:
+    def commit_here(self, ahead: Ahead | None = None) -> None:
         failed, self._failed = self._failed, None
-        super().commit_here()
+        super().commit_here(ahead)
         self._failed = failed
 
 
@@ -700,12 +701,12 @@ class Overtaken(MemoryJournal):
     """Does not look, either: what comes out of its order it takes for staged behind a commit that
     failed, and drops it, and all behind it."""
 
-    def commit_here(self) -> None:
+    def commit_here(self, ahead: Ahead | None = None) -> None:
         if self._staged and self._kept:
             self._next_txid = self._refused_from = self._kept[0].first_txid
             self._kept = []
         elif not self._staged:
-            super().commit_here()
+            super().commit_here(ahead)
 
 
 class PointWithoutWhatWaits(InstanceMachine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raylay.services.errors import StorageFull
+from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.topics import TopicRule
 from sim.world import World
 
@@ -129,7 +129,10 @@ def _fail_commit(world: World, name: str) -> None:
     instance = world.instances[name]
     if instance.alive:
         world.fault(f"the next commit of {name} fails")
-        instance.journal.fail_next(StorageFull("no space left", name))
+        # What fails as the disk writes ends an instance that went ahead of it.
+        broken = instance.journal.last_txid % 2
+        error = StorageError("it cannot be written", name) if broken else None
+        instance.journal.fail_next(error or StorageFull("no space left", name))
 
 
 def _remove(world: World) -> None:

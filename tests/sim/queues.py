@@ -270,6 +270,7 @@ class Keeper:
     """The queues of one life of an instance (services/server/queue_keeper.py)."""
 
     name = "queues"
+    may_be_ahead = False
 
     def __init__(self, instance: Instance, queues: SimQueues | None) -> None:
         self.instance = instance

@@ -96,6 +96,7 @@ PROBES = (
     "client waited for a safe instance",
     "commit at the end of the turn",
     "commit failure",
+    "commit failure ahead of the disk",
     "commit failure at the end of a turn",
     "commit failure behind a commit that is not taken",
     "commit handed to the writer thread",

@@ -29,7 +29,7 @@ from raylay.services.drills.history import (
     Topology,
     Used,
 )
-from raylay.services.errors import AdmissionRefused, CorruptRecord, StorageFull
+from raylay.services.errors import AdmissionRefused, CorruptRecord, StorageError, StorageFull
 from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import (
     SEQUENCE_HELD_MAX,
@@ -1274,6 +1274,46 @@ def failed_at_the_end_of_a_turn(machines: Machines | None = None) -> set[str]:
 def test_a_swallowed_error_of_a_commit_shows() -> None:
     assert not failed_at_the_end_of_a_turn()
     assert "liveness" in failed_at_the_end_of_a_turn(MISTAKES["commit error swallowed"])
+
+
+def failed_ahead_of_the_disk(*, goes_on: bool = False) -> tuple[Play, set[str]]:
+    """The disk cannot write what the machine has taken already.
+
+    Args:
+        goes_on: the mistake: what was to be said of it is said.
+    """
+    play, client = at_the_end_of_a_turn()
+    m1 = play.world.instances["m1"]
+    client.publish(["orders"])
+    play.until(80)
+    assert play.world.probes["taken while the disk wrote"] == 0, "the first goes to the store"
+
+    def said() -> None:
+        effects, m1._ahead = m1._ahead, None
+        assert effects is not None
+        m1.perform(effects)
+
+    if goes_on:
+        m1._ended_ahead = said  # type: ignore[method-assign]
+    m1.journal.fail_next(StorageError("it cannot be written", "m1"))
+    client.publish(["orders"])
+    play.until(120)
+    assert play.world.probes["commit failure ahead of the disk"] == 1
+    return play, {found.law for found in checkers.check_all(play.end(check=False))}
+
+
+def test_a_commit_that_fails_ahead_of_the_disk_ends_the_instance_and_loses_nothing() -> None:
+    play, broken = failed_ahead_of_the_disk()
+    assert not broken
+    assert play.world.probes["taken while the disk wrote"] > 1
+    client = play.world.clients["p"]
+    assert client.store.messages == 0
+    assert all(play.had(name, client, 2) for name in ("m1", "m2")), "sent again, and acked"
+
+
+def test_what_was_said_of_a_commit_that_failed_shows() -> None:
+    _, broken = failed_ahead_of_the_disk(goes_on=True)
+    assert broken
 
 
 def test_a_crash_before_the_commit_loses_nothing_that_was_acked() -> None:

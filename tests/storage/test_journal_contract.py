@@ -389,6 +389,49 @@ def test_what_is_kept_back_is_committed_here(make: Callable[..., AnyJournal]) ->
         again.close()
 
 
+class Noting:
+    """What is prepared and durable, with what is told of commits in between."""
+
+    def __init__(self, journal: AnyJournal, commits: list[int]) -> None:
+        self.journal, self.commits = journal, commits
+        self.said: list[tuple[str, int, int]] = []
+
+    def prepare(self, last_txid: int) -> None:
+        self.said.append(("prepare", last_txid, self.journal.last_txid))
+
+    def durable(self) -> None:
+        self.said.append(("durable", self.commits[-1], len(read_all(self.journal))))
+
+
+def test_work_is_done_ahead_of_the_disk_only_where_it_may_be(
+    make: Callable[..., AnyJournal], tmp_path: Path
+) -> None:
+    journal: AnyJournal
+    if isinstance(make(), MemoryJournal):
+        journal = MemoryJournal(front=MemoryFront(lambda: True))
+    else:
+        journal = StepJournal(tmp_path / "ahead", front_log=True)
+        journal.settle()
+    commits, _ = told_of(journal)
+    noting = Noting(journal, commits)
+    for txid in (1, 2, 3):
+        when_idle(journal).keep(a_run(txid, [txid]))
+        journal.commit_here(noting if txid > 1 else None)
+    assert commits == [1, 2, 3]
+    # The journal says nothing of it while the disk writes; those who read see it at `durable`.
+    assert [said for said in noting.said if said[0] == "prepare"] == [
+        ("prepare", 2, 1),
+        ("prepare", 3, 2),
+    ]
+    assert [said[:2] for said in noting.said if said[0] == "durable"] == [
+        ("durable", 1),
+        ("durable", 2),
+    ], "before `committed`"
+    assert [run.first_txid for run in read_all(journal)] == [1, 2, 3]
+    if isinstance(journal, StepJournal):
+        journal.close()
+
+
 def test_a_commit_here_never_overtakes_the_writer_thread(
     make: Callable[..., AnyJournal], monkeypatch: pytest.MonkeyPatch
 ) -> None:

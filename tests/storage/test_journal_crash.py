@@ -45,6 +45,8 @@ FRONT_FAULT_POINTS = [
     "front.made:3",
     "front.begin:1",
     "front.begin:150",
+    "front.prepared:1",
+    "front.prepared:100",
     "front.written:1",
     "front.written:2",
     "front.written:150",

@@ -46,6 +46,20 @@ class Journal(StepJournal):
         super()._on_committed(last_txid, commit_ns)
 
 
+class TellsAtOnce:
+    """Tells of a commit as early as it may."""
+
+    _last_txid = 0
+
+    def prepare(self, last_txid: int) -> None:
+        self._last_txid = last_txid
+
+    def durable(self) -> None:
+        if self._last_txid:
+            say(f"committed {self._last_txid}")
+            self._last_txid = 0
+
+
 def journal(directory: Path, *, front_log: bool = False) -> None:
     """Commits, rotations, and all that maintenance does to sealed segments."""
     made = Journal(
@@ -54,12 +68,13 @@ def journal(directory: Path, *, front_log: bool = False) -> None:
         archive_directory=directory / "archive",
         front_log=front_log,
     )
+    ahead = TellsAtOnce()
     txid = 1
     for commit in range(COMMITS):
         run = numbered_run(txid)
         made.keep(run)
         if run.first_txid % 2 and made.is_thread_idle:
-            made.commit_here()
+            made.commit_here(ahead)
         else:
             made.hand_over()
         made.commit()
@@ -173,16 +188,9 @@ def _without(module: Any, name: str) -> Callable[[], None]:
     return lambda: setattr(module, name, lambda path: None)
 
 
-def _fsync_left_out(module: Any) -> Callable[[], None]:
+def _fsync_left_out(module: Any, name: str = "fsync") -> Callable[[], None]:
     def plant() -> None:
-        module.os = type("os", (), {**vars(os), "fsync": staticmethod(lambda fd: None)})
-
-    return plant
-
-
-def _flag_left_out(module: Any, name: str) -> Callable[[], None]:
-    def plant() -> None:
-        module.os = type("os", (), {**vars(os), name: 0})
+        module.os = type("os", (), {**vars(os), name: staticmethod(lambda fd: None)})
 
     return plant
 
@@ -228,7 +236,7 @@ def mistakes() -> dict[str, Callable[[], None]]:
         "archived file": _without(files, "sync_file"),
         "names of new directories and of small files": _without(files, "sync_directory"),
         "small file": _fsync_left_out(files),
-        "front not synced": _flag_left_out(front, "O_DSYNC"),
+        "front not synced": _fsync_left_out(front, "fdatasync"),
         "front's directory": _without(front, "sync_directory"),
         "front's file used again too early": _used_again_early,
         "store not synced": _opened_with(state, sync=False),

@@ -18,6 +18,7 @@ class Live:
     """Notes in whose order it is called."""
 
     name = "live"
+    may_be_ahead = True
 
     def __init__(self, told: list[Any]) -> None:
         self._told = told
@@ -68,6 +69,23 @@ def test_nothing_is_done_for_features_that_nobody_is_served_by() -> None:
     assert bench.perform(Committed([], 3), AckClient(1, 7)) == [("links", 3), ("ack", 7)]
     bench.folds.enlist(bench.live, True)
     assert bench.perform(Committed([], 4))[-1] == ("fold", 4), "what was before is not its affair"
+
+
+def test_ahead_of_the_disk_is_told_and_folded_what_may_be_and_the_rest_behind_it() -> None:
+    bench = Bench()
+    bench.folds.enlist(bench.live, True)
+    bench.folds.follow(bench.live, True)
+    effects: list[Effect] = [Committed([], 3), AckClient(1, 7)]
+    bench.steps.perform_ahead(effects)
+    assert bench.told == [("links", 3), ("ack", 7), "flush", ("fold", 3)]
+    bench.steps.catch_up()
+    assert bench.told[4:] == ["stepped"], "it is folded once"
+    bench.told.clear()
+    bench.live.may_be_ahead = False
+    bench.steps.perform_ahead(effects)
+    assert bench.told == [("links", 3), ("ack", 7)], "what it keeps would be ahead of the journal"
+    bench.steps.catch_up()
+    assert bench.told[2:] == ["flush", ("fold", 3), "stepped"]
 
 
 def test_who_follows_hears_of_every_step_behind_its_folds() -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import pytest
+
+from raylay.services.errors import StorageFull
+from raylay.services.messages.records import Flag
 from raylay.services.server.commits import Commits
+from raylay.services.transports.framed import Outbox
 
 
 def test_the_front_log_is_reported_where_its_state_changes() -> None:
@@ -26,6 +31,142 @@ def test_the_front_log_is_reported_where_its_state_changes() -> None:
     journal.front_log_failure = ""
     commits.look_at_front_log()
     assert said[1:] == [("front_log_recovered", {})]
+
+
+class Disk:
+    """A journal whose commits are prepared for, and then succeed, fail, or are the store's."""
+
+    front_log_failure = ""
+    is_thread_idle = True
+
+    def __init__(self) -> None:
+        self.commits: Any = None
+        self.next_txid = 0
+        self.error: Exception | None = None
+        self.in_front = True
+        self.ahead: list[bool] = []
+
+    def start(self, committed: Any, failed: Any) -> None:
+        self.committed, self.failed = committed, failed
+
+    def keep(self, run: Any) -> None:
+        self.next_txid += 1
+
+    def commit_here(self, ahead: Any) -> None:
+        self.ahead.append(ahead is not None)
+        if ahead is not None:
+            ahead.prepare(self.next_txid)
+        if self.error is not None:
+            self.failed(self.next_txid, self.error)
+            return
+        if ahead is not None and self.in_front:
+            ahead.durable()
+        self.committed(self.next_txid, 1000)
+
+
+class Written:
+    """An outbox in its surroundings; `said` has in their order what is done and what is written."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.journal = Disk()
+        self.is_resting = False
+        self.due: list[Any] = []
+        self.loop = SimpleNamespace(call_soon=self.due.append, call_later=lambda *_: None)
+        self.outbox = Outbox(cast(Any, self.loop))
+        self.outbox._connections = []
+        self.machine = SimpleNamespace(
+            destinations={}, waiters=(), committed_txid=0, committed=self._committed
+        )
+        self.machine.append_failed = lambda *_: []
+        self.steps = SimpleNamespace(
+            perform_ahead=self._performed, catch_up=lambda: self.said.append("caught up")
+        )
+        self.perform = self._performed
+        self.fault: Exception | None = None
+        folds: Any = SimpleNamespace(failed=lambda txid: None, unfolded=None)
+        self.commits = Commits(cast(Any, self), {}, folds, 1 << 20)
+        self.commits.start()
+
+    def steady_us(self) -> int:
+        return 0
+
+    def report(self, event: str, **details: Any) -> None:
+        self.said.append(event)
+
+    def _committed(self, last_txid: int, now_us: int) -> list[Any]:
+        self.machine.committed_txid = last_txid
+        return []
+
+    def _performed(self, effects: list[Any]) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.said.append("performed, held" if self.outbox.is_held else "performed")
+        self.outbox.add(cast(Any, self))
+
+    urgency = 1
+
+    def write_collected(self) -> None:
+        self.said.append("written")
+
+    def turn(self, flags: int = 0) -> None:
+        """A run is staged, and its turn ends."""
+        self.commits.stage(cast(Any, SimpleNamespace(payload=b"x", flags=flags, last_txid=1)))
+        while self.due:
+            self.due.pop(0)()
+
+
+def test_what_is_said_of_a_commit_is_made_while_the_disk_writes_and_written_behind_it() -> None:
+    written = Written()
+    for _ in range(2):
+        written.turn()
+        assert written.said == ["performed, held", "written", "caught up"]
+        written.said.clear()
+    written.journal.in_front = False
+    written.turn()
+    assert written.said == ["performed, held", "written", "caught up"], "the store took it"
+
+
+def test_a_traced_commit_is_told_of_when_the_disk_has_it() -> None:
+    written = Written()
+    written.turn(Flag.TRACED)
+    written.turn()
+    assert written.journal.ahead == [False, True]
+    assert written.said == ["performed", "written", "performed, held", "written", "caught up"]
+
+
+def test_a_commit_that_was_taken_and_fails_ends_the_instance_with_nothing_said() -> None:
+    written = Written()
+    written.journal.error = StorageFull("no space", "a path")
+    with pytest.raises(StorageFull, match="no space"):
+        written.turn()
+    assert written.said == ["performed, held"]
+    # Until it ends, more may come.
+    written.journal.error = None
+    written.turn()
+    written.outbox.flush()
+    assert written.said == ["performed, held"] and len(written.journal.ahead) == 1
+
+
+def test_what_cannot_be_taken_while_the_disk_writes_ends_the_instance() -> None:
+    written = Written()
+    written.fault = OSError("half way")
+    with pytest.raises(RuntimeError, match="half way"):
+        written.turn()
+    written.outbox.flush()
+    assert written.said == []
+
+
+def test_nothing_is_done_ahead_while_a_failure_is_probed() -> None:
+    written = Written()
+    written.journal.error = StorageFull("no space", "a path")
+    written.turn(Flag.TRACED)
+    assert written.commits.failure is not None
+    written.journal.error = None
+    written.turn()
+    assert written.journal.ahead == [False, False]
+    written.turn()
+    assert written.journal.ahead[-1]
 
 
 def test_who_is_slowed_is_read_again_when_the_last_time_is_over() -> None:
