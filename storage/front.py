@@ -268,22 +268,19 @@ class Front:
 
 def _opened(path: Path) -> tuple[int, bool]:
     """Past the page cache, where that can be; else so that each write is synced."""
-    flags, synced = os.O_RDWR | os.O_CLOEXEC, os.O_DSYNC
+    flags = os.O_RDWR | os.O_CLOEXEC
     direct = getattr(os, "O_DIRECT", 0)
-    try:
-        descriptor = os.open(path, flags | (direct or synced))
-    except OSError:
-        return os.open(path, flags | synced), False
-    if not direct:
-        return descriptor, False
-    try:
-        with mmap.mmap(-1, PAGE_BYTES) as page:
-            os.preadv(descriptor, [page], 0)
-    except OSError:
-        # Its blocks are larger than our pages, or it only says that it can.
-        os.close(descriptor)
-        return os.open(path, flags | synced), False
-    return descriptor, True
+    if direct:
+        # Its blocks may be larger than our pages, or it only says that it can.
+        with contextlib.suppress(OSError), mmap.mmap(-1, PAGE_BYTES) as page:
+            descriptor = os.open(path, flags | direct)
+            try:
+                os.preadv(descriptor, [page], 0)
+            except OSError:
+                os.close(descriptor)
+                raise
+            return descriptor, True
+    return os.open(path, flags | os.O_DSYNC), False
 
 
 class FrontEnd:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from raylay.services.messages.records import Flag, Kind, RecordBuilder, Run
+from raylay.storage.journal import Journal
 from raylay.storage.lmdb_journal import LmdbJournal
 
 COMMIT_TIMEOUT_S = 30
@@ -117,3 +120,33 @@ def numbered_run(first_txid: int) -> Run:
     """
     count = 1 + (first_txid * 2_654_435_761 >> 7) % 40
     return a_run(first_txid, range(first_txid, first_txid + count), body_bytes=100)
+
+
+AnyJournal = TypeVar("AnyJournal", bound=Journal)
+
+
+def when_idle(journal: AnyJournal) -> AnyJournal:
+    """The writer thread is done with a run a moment after it has told of it."""
+    deadline_s = time.monotonic() + 10
+    while not journal.is_thread_idle and time.monotonic() < deadline_s:
+        time.sleep(0)
+    assert journal.is_thread_idle
+    return journal
+
+
+class TellsAtOnce:
+    """Tells of a commit as early as it may."""
+
+    def __init__(self, journal: Journal, tell: Callable[[int], None]) -> None:
+        self._journal = journal
+        self._tell = tell
+        self._last_txid = 0
+
+    def prepare(self, last_txid: int) -> None:
+        assert self._journal.last_txid < last_txid
+        self._last_txid = last_txid
+
+    def durable(self) -> None:
+        if self._last_txid:
+            self._tell(self._last_txid)
+            self._last_txid = 0

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
 from context import body, percentile
 from memory import anonymous_mb
-from pacing import kernel_timer
+from pacing import KernelTimer
 from peer import WINDOW, Peer, Publisher, processor_s
 
 TICK_S = 0.001
@@ -154,7 +154,7 @@ class Loads:
             total, rest = int(rate * self._size.paced_s), b"x" * (128 - STAMP_BYTES)
             used_s = processor_s(self._peer.pids())
             start_s, sent = time.perf_counter() + TICK_S, 0
-            with kernel_timer() as timer:
+            with closing(KernelTimer()) as timer:
                 while sent < total:
                     due = min(total, int((time.perf_counter() - start_s) * rate) + 1)
                     while sent < due:

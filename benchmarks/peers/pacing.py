@@ -7,8 +7,6 @@ import asyncio
 import ctypes
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 _CLOCK_MONOTONIC = 1
 
@@ -22,7 +20,7 @@ class _Itimerspec(ctypes.Structure):
 
 
 class KernelTimer:
-    """A timerfd(2) of Linux's; Python has one from 3.13 on."""
+    """A timerfd(2) of Linux's; Python has one from 3.13 on. `close` ends it."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -59,13 +57,3 @@ class KernelTimer:
         """Ends it."""
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
-
-
-@contextmanager
-def kernel_timer() -> Iterator[KernelTimer]:
-    """One, closed at the end."""
-    timer = KernelTimer()
-    try:
-        yield timer
-    finally:
-        timer.close()

@@ -273,8 +273,7 @@ class Outbox:
         first = self._tail_first
         if not tail:
             return None
-        small_bytes = min(SMALL_FRAME_BYTES, bytes_max)
-        small = len(tail) <= SMALL_FRAME_MESSAGES and self._tail_bytes <= small_bytes
+        small = self._is_small(bytes_max)
         if small and self._crowded and first > self._hurried_upto:
             self.gathering = True
             return None
@@ -307,15 +306,15 @@ class Outbox:
             return self._unanswered_messages > 0
         return self._unanswered_messages >= UNANSWERED_MESSAGES_MAX
 
-    @property
-    def gathers_on(self) -> bool:
+    def _is_small(self, bytes_max: int) -> bool:
+        """Whether what was not sent yet makes a small frame."""
+        small_bytes = min(SMALL_FRAME_BYTES, bytes_max)
+        return len(self._tail) <= SMALL_FRAME_MESSAGES and self._tail_bytes <= small_bytes
+
+    def gathers_on(self, bytes_max: int) -> bool:
         """Whether what was published last waits for an answer with what is gathered already: until
-        that, or `hurry`, `next_batch` has nothing."""
-        return (
-            self.gathering
-            and len(self._tail) <= SMALL_FRAME_MESSAGES
-            and self._tail_bytes <= SMALL_FRAME_BYTES
-        )
+        that, or `hurry`, `next_batch` of as many bytes has nothing."""
+        return self.gathering and self._is_small(bytes_max)
 
     def hurry(self) -> None:
         """What was published so far waits for no answer: `next_batch` has it."""

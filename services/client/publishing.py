@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from raylay.services.client.deletes import delete_body
 from raylay.services.client.performing import (
+    PUBLISH_FRAME_BYTES,
     Performing,
 )
 from raylay.services.errors import (
@@ -84,7 +85,7 @@ class Publishing(Performing):
             if trace and self._tracer is not None:
                 self._tracer.publish_failed(self._machine.next_sequence, str(error))
             raise self._error or error from None
-        if not self._pump_scheduled and not self._machine.gathers_on:
+        if not self._pump_scheduled and not self._machine.gathers_on(PUBLISH_FRAME_BYTES):
             self._pump_scheduled = True
             assert self._loop is not None
             self._loop.call_soon(self._pump)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
 AHEAD_SUBSCRIPTIONS_MAX = 8
-"""Deliveries to as many take about as long as the disk takes for a commit."""
+"""Deliveries to more would hold up acks that the disk has set free."""
 
 Deliver = Callable[[tuple[Subscription, ...], Delivery], None]
 Tell = Callable[[Subscription, str, Delivery], None]

@@ -71,25 +71,23 @@ class Steps:
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs a step's effects, in order, and folds what it committed."""
-        performers = self._performers
-        for effect in effects:
-            performers[type(effect)](effect)
-        if self._batches:
-            self._fold()
-        for feature in self._folds.following:
-            feature.stepped()
+        self._perform(effects)
+        self.catch_up()
 
     def perform_ahead(self, effects: list[Effect]) -> None:
         """Performs the effects of a commit that the disk is still writing. What leaves the process
         is held; what is folded only behind the disk is folded by `catch_up`, which follows."""
-        performers = self._performers
-        for effect in effects:
-            performers[type(effect)](effect)
+        self._perform(effects)
         if self._batches and self._folds.may_be_ahead:
             self._fold()
 
+    def _perform(self, effects: list[Effect]) -> None:
+        performers = self._performers
+        for effect in effects:
+            performers[type(effect)](effect)
+
     def catch_up(self) -> None:
-        """The disk has it, and what was held is written."""
+        """The disk has it, and what was held is written: folds what is not folded yet."""
         if self._batches:
             self._fold()
         for feature in self._folds.following:

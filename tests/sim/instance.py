@@ -1103,7 +1103,11 @@ class Instance:
         last_txid = self.news.take(self.machine.committed_txid)
         if self._ahead is not None:
             effects, self._ahead = self._ahead, None
-            self.perform(effects)
+            if len(effects) > 1:
+                self._probe(effects)
+            self._steps.perform_ahead(effects)
+            self._steps.catch_up()
+            self.check()
         elif last_txid:
             self.perform(self.machine.committed(last_txid, self.world.now_us))
 

@@ -20,7 +20,7 @@ from raylay.storage.lmdb_journal import LmdbJournal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from journal_cases import numbered_run
+from journal_cases import TellsAtOnce, numbered_run
 
 SEGMENT_BYTES = 128 * 1024
 STAGED_MAX = 64
@@ -41,22 +41,6 @@ def fail_once(journal: LmdbJournal) -> None:
         raise OSError(5, "torn")
 
     os.pwrite = write
-
-
-class TellsAtOnce:
-    """Tells of a commit as early as it may."""
-
-    def __init__(self, journal: LmdbJournal) -> None:
-        self._journal = journal
-        self._last_txid = 0
-
-    def prepare(self, last_txid: int) -> None:
-        assert self._journal.last_txid < last_txid
-        self._last_txid = last_txid
-
-    def durable(self) -> None:
-        if self._last_txid:
-            os.write(1, f"committed {self._last_txid}\n".encode())
 
 
 def main(directory: str, archive: str, runs: int, front: str) -> None:
@@ -100,7 +84,7 @@ def main(directory: str, archive: str, runs: int, front: str) -> None:
     if front == "retired":
         fail_once(journal)
     threading.Thread(target=maintain, daemon=True).start()
-    ahead = TellsAtOnce(journal)
+    ahead = TellsAtOnce(journal, lambda txid: os.write(1, f"committed {txid}\n".encode()))
     txid = journal.recovered.next_txid
     written = 0
     while not runs or written < runs:

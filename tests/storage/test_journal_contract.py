@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_cases import StepJournal, a_note, a_run
+from journal_cases import StepJournal, a_note, a_run, when_idle
 
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.ranges import PublisherRanges
@@ -345,15 +344,6 @@ def test_a_failed_commit_drops_all_behind_it(
         again.close()
 
 
-def when_idle(journal: AnyJournal) -> AnyJournal:
-    """The writer thread is done with a run a moment after it has told of it."""
-    deadline_s = time.monotonic() + 10
-    while not journal.is_thread_idle and time.monotonic() < deadline_s:
-        time.sleep(0)
-    assert journal.is_thread_idle
-    return journal
-
-
 def told_of(journal: AnyJournal) -> tuple[list[int], list[tuple[int, Exception]]]:
     """Commits and failures, as they are told of from now on."""
     if isinstance(journal, StepJournal):
@@ -390,17 +380,19 @@ def test_what_is_kept_back_is_committed_here(make: Callable[..., AnyJournal]) ->
 
 
 class Noting:
-    """What is prepared and durable, with what is told of commits in between."""
+    """What is prepared for and what the journal says it has then; and the last commit that was told
+    of when something became durable."""
 
     def __init__(self, journal: AnyJournal, commits: list[int]) -> None:
         self.journal, self.commits = journal, commits
-        self.said: list[tuple[str, int, int]] = []
+        self.prepared: list[tuple[int, int]] = []
+        self.durable_behind: list[int] = []
 
     def prepare(self, last_txid: int) -> None:
-        self.said.append(("prepare", last_txid, self.journal.last_txid))
+        self.prepared.append((last_txid, self.journal.last_txid))
 
     def durable(self) -> None:
-        self.said.append(("durable", self.commits[-1], len(read_all(self.journal))))
+        self.durable_behind.append(self.commits[-1])
 
 
 def test_work_is_done_ahead_of_the_disk_only_where_it_may_be(
@@ -418,15 +410,8 @@ def test_work_is_done_ahead_of_the_disk_only_where_it_may_be(
         when_idle(journal).keep(a_run(txid, [txid]))
         journal.commit_here(noting if txid > 1 else None)
     assert commits == [1, 2, 3]
-    # The journal says nothing of it while the disk writes; those who read see it at `durable`.
-    assert [said for said in noting.said if said[0] == "prepare"] == [
-        ("prepare", 2, 1),
-        ("prepare", 3, 2),
-    ]
-    assert [said[:2] for said in noting.said if said[0] == "durable"] == [
-        ("durable", 1),
-        ("durable", 2),
-    ], "before `committed`"
+    assert noting.prepared == [(2, 1), (3, 2)], "the journal says nothing of what is being written"
+    assert noting.durable_behind == [1, 2], "before `committed`"
     assert [run.first_txid for run in read_all(journal)] == [1, 2, 3]
     if isinstance(journal, StepJournal):
         journal.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from journal_cases import StepJournal, a_run
+from journal_cases import StepJournal, a_run, when_idle
 
 from raylay.storage import lmdb_journal, overlapped
 from raylay.storage.front import FRONT_NAMES
@@ -54,10 +54,7 @@ class Beside:
 
 
 def commit(journal: StepJournal, txid: int, beside: Beside) -> None:
-    deadline = 1_000_000
-    while not journal.is_thread_idle and deadline:
-        deadline -= 1
-    journal.keep(a_run(txid, [txid]))
+    when_idle(journal).keep(a_run(txid, [txid]))
     journal.commit_here(beside)
 
 

@@ -17,7 +17,7 @@ import lmdb
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from journal_cases import StepJournal, numbered_run
+from journal_cases import StepJournal, TellsAtOnce, numbered_run
 
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.storage import compressed, files, front, lmdb_journal, maintenance, spare, state
@@ -46,20 +46,6 @@ class Journal(StepJournal):
         super()._on_committed(last_txid, commit_ns)
 
 
-class TellsAtOnce:
-    """Tells of a commit as early as it may."""
-
-    _last_txid = 0
-
-    def prepare(self, last_txid: int) -> None:
-        self._last_txid = last_txid
-
-    def durable(self) -> None:
-        if self._last_txid:
-            say(f"committed {self._last_txid}")
-            self._last_txid = 0
-
-
 def journal(directory: Path, *, front_log: bool = False) -> None:
     """Commits, rotations, and all that maintenance does to sealed segments."""
     made = Journal(
@@ -68,7 +54,7 @@ def journal(directory: Path, *, front_log: bool = False) -> None:
         archive_directory=directory / "archive",
         front_log=front_log,
     )
-    ahead = TellsAtOnce()
+    ahead = TellsAtOnce(made, lambda txid: say(f"committed {txid}"))
     txid = 1
     for commit in range(COMMITS):
         run = numbered_run(txid)

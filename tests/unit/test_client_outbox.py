@@ -28,6 +28,7 @@ from raylay.services.messages.records import (
 )
 
 CLOCK_US = 5_000
+FRAME_BYTES = 1 << 20
 
 
 def logged_on(store: DictPublishStore | None = None, **header: Any) -> Outbox:
@@ -48,7 +49,7 @@ def publish(outbox: Outbox, messages: int = 1) -> list[int]:
 def sent(outbox: Outbox) -> list[int]:
     """The sequences of what is sent now."""
     found: list[int] = []
-    while (batch := outbox.next_batch(1 << 20)) is not None:
+    while (batch := outbox.next_batch(FRAME_BYTES)) is not None:
         found += sequences_of(b"".join(batch.records))
         outbox.check_invariants()
     return found
@@ -142,6 +143,33 @@ def test_behind_unanswered_messages_more_is_gathered_and_goes_with_an_answer() -
     assert told(outbox, s=more[-1]) == [Settled(more[-1]), SendPublishes()]
     assert sent(outbox) == later
     assert told(outbox, s=later[-1]) == [Settled(later[-1])], "nothing waits to be sent"
+
+
+def test_who_asks_before_he_looks_what_to_send_misses_nothing_and_looks_seldom() -> None:
+    """`gathers_on` says that there is nothing, and never where there is something."""
+    outbox, first = crowded()
+    assert not outbox.gathers_on(FRAME_BYTES), "nobody has found yet that it is to wait"
+    publish(outbox)
+    assert not outbox.gathers_on(FRAME_BYTES) and sent(outbox) == []
+    for _ in range(SMALL_FRAME_MESSAGES - 1):
+        publish(outbox)
+        assert outbox.gathers_on(FRAME_BYTES) and sent(outbox) == []
+    publish(outbox)
+    assert not outbox.gathers_on(FRAME_BYTES), "it has become large"
+    assert len(sent(outbox)) == SMALL_FRAME_MESSAGES + 1
+    for ends in ("answer", "hurry", "bytes", "connection"):
+        outbox, first = crowded()
+        publish(outbox)
+        assert sent(outbox) == [] and outbox.gathers_on(FRAME_BYTES)
+        if ends == "answer":
+            told(outbox, s=first)
+        elif ends == "hurry":
+            outbox.hurry()
+        elif ends == "bytes":
+            outbox.publish("t", bytes(SMALL_FRAME_BYTES), "json", 1)
+        else:
+            outbox._stop_sending()
+        assert not outbox.gathers_on(FRAME_BYTES), ends
 
 
 def test_where_frames_have_several_messages_one_is_under_way_at_a_time() -> None:
