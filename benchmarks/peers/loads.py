@@ -20,27 +20,36 @@ STAMP_BYTES = 20
 FANOUT = 10
 FAILOVER_PER_S = 2_000
 WAIT_S_MAX = 60.0
-WARM_UP_S = 1.0
 REPEATED_S_MAX = 10.0
 """What takes longer is not run again for its best time."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run."""
+    """How much is run; `one_…` and `paced_…` of each slice."""
 
     publish_s: float = 3.0
     publish_runs: int = 3
-    one_messages: int = 1_000
-    one_s_max: float = 8.0
-    paced_s: float = 5.0
+    one_warm_s: float = 0.3
+    one_s: float = 0.5
+    paced_warm_s: float = 0.5
+    paced_s: float = 1.0
+    slices: int = 12
     fanout_s: float = 3.0
     replay_messages: int = 500_000
     replay_fill_s_max: float = 30.0
     kills: int = 5
 
 
-QUICK = Size(1.0, 1, 300, 2.0, 2.0, 0.5, 50_000, 5.0, 1)
+QUICK = Size(
+    publish_s=1.0,
+    publish_runs=1,
+    slices=2,
+    fanout_s=0.5,
+    replay_messages=50_000,
+    replay_fill_s_max=5.0,
+    kills=1,
+)
 
 
 @dataclass(frozen=True)
@@ -107,18 +116,16 @@ class Loads:
         ]
 
     async def one_at_a_time(self, name: str) -> list[Figure]:
-        """The time to the ack, one message after the other. The first second warms up."""
+        """A slice of the time to the ack, one message after the other."""
         message, took_ms = body(128), []
         async with self._topic() as topic:
             publisher = await self._peer.publisher(topic)
-            warm_s = time.perf_counter() + WARM_UP_S
+            warm_s = time.perf_counter() + self._size.one_warm_s
             while time.perf_counter() < warm_s:
                 await publisher.one(message)
-            used_s, end_s = (
-                processor_s(self._peer.pids()),
-                time.perf_counter() + self._size.one_s_max,
-            )
-            while len(took_ms) < self._size.one_messages and time.perf_counter() < end_s:
+            used_s = processor_s(self._peer.pids())
+            end_s = time.perf_counter() + self._size.one_s
+            while time.perf_counter() < end_s:
                 started_s = time.perf_counter()
                 await publisher.one(message)
                 took_ms.append((time.perf_counter() - started_s) * 1000)
@@ -131,9 +138,9 @@ class Loads:
         ]
 
     async def paced(self, name: str, rate: int, *, spins: bool = False) -> list[Figure]:
-        """At a steady rate, from the instant that a message is scheduled for: to the ack, and to a
-        subscriber. The first half second warms up. Between messages the publisher sleeps; or it
-        `spins`, so that the servers have a core less."""
+        """A slice of a steady rate, from the instant that a message is scheduled for: to the ack,
+        and to a subscriber. Between messages the publisher sleeps; or it `spins`, so that the
+        servers have a core less."""
         acked_ms: list[float] = []
         delivered_ms: list[float] = []
         scheduled_s: deque[float] = deque()
@@ -151,7 +158,8 @@ class Loads:
             end_reading = await self._peer.subscribe(topic, delivered)
             publisher = await self._peer.publisher(topic)
             publisher.told = told
-            total, rest = int(rate * self._size.paced_s), b"x" * (128 - STAMP_BYTES)
+            warm, rest = int(rate * self._size.paced_warm_s), b"x" * (128 - STAMP_BYTES)
+            total = warm + int(rate * self._size.paced_s)
             used_s = processor_s(self._peer.pids())
             start_s, sent = time.perf_counter() + TICK_S, 0
             with closing(KernelTimer()) as timer:
@@ -170,7 +178,6 @@ class Loads:
             held = await self._counted(topic, total)
             await publisher.close()
             await _ended(end_reading)
-        warm = min(rate // 2, total // 2)
         return [
             *_percentiles(f"{name}_ack", acked_ms[warm:], held),
             *_percentiles(f"{name}_deliver", delivered_ms[warm:], held),
