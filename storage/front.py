@@ -21,7 +21,8 @@ nobody reads from the disk what was written past the page cache. Little-endian:
 
 The head is written when entries were moved. What follows behind it since then is found by looking:
 an entry that is sound, and whose first transaction id is the next one, is durable. So a commit is
-one write here, not two.
+one write here, not two, and none where the file may be written through a mapping: on file systems
+that need no space to write again what was written once (file_systems.py).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import StorageError
+from raylay.storage.file_systems import overwrites_in_place
 from raylay.storage.files import ASIDE_SUFFIX, fault_point, sync_directory
 from raylay.storage.front_entries import (
     FILE_BYTES,
@@ -297,12 +299,18 @@ class FrontEnd:
         self._entries: deque[tuple[int, int, int]] = deque()
         """First and last transaction id of what is in front, and where it begins."""
         self._end = _ENTRIES_AT
-        self._fd = os.open(directory / END_NAME, os.O_RDWR | os.O_CLOEXEC)
+        path = directory / END_NAME
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._map: mmap.mmap | None = None
+        """Of the file, where it may be written so: no call of the kernel's for a commit."""
         try:
             _write(self._fd, _NOTHING_FOLLOWS, self._end)
         except OSError:
             self.close()
             raise
+        if overwrites_in_place(path):
+            with contextlib.suppress(OSError):
+                self._map = mmap.mmap(self._fd, END_BYTES)
 
     def has_room(self, block_bytes: int) -> bool:
         """Whether an entry with so long a block has its place."""
@@ -317,7 +325,18 @@ class FrontEnd:
         rest = _ENTRY_REST.pack(first_txid, last_txid, len(block))
         check = checksum64(block, seed=checksum64(rest)).to_bytes(8, "little")
         begin = self._end
-        content = b"".join((check, rest, block, _NOTHING_FOLLOWS))
+        end = begin + _ENTRY.size + len(block)
+        content = b"".join((rest, block, _NOTHING_FOLLOWS))
+        if self._map is not None:
+            # The checksum last: until then nothing follows here.
+            self._map[begin + len(check) : end + len(_NOTHING_FOLLOWS)] = content
+            self._map[begin : begin + len(check)] = check
+        else:
+            self._write_entry(check + content, begin)
+        self._entries.append((first_txid, last_txid, begin))
+        self._end = end
+
+    def _write_entry(self, content: bytes, begin: int) -> None:
         try:
             _write(self._fd, content, begin)
         except OSError:
@@ -325,8 +344,6 @@ class FrontEnd:
             with contextlib.suppress(OSError):
                 _write(self._fd, _NOTHING_FOLLOWS, begin)
             raise
-        self._entries.append((first_txid, last_txid, begin))
-        self._end = begin + len(content) - len(_NOTHING_FOLLOWS)
 
     def moved(self, upto_txid: int) -> None:
         """All up to this transaction id is in the store.
@@ -348,6 +365,8 @@ class FrontEnd:
 
     def close(self) -> None:
         """Gives the file back."""
+        if self._map is not None:
+            self._map.close()
         os.close(self._fd)
 
 

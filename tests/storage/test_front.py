@@ -4,6 +4,7 @@ damage, and the tools that know them."""
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import threading
@@ -99,9 +100,12 @@ def test_readers_of_other_processes_see_commits_at_once(journal: StepJournal) ->
         assert reader.segments()[-1].records == 12
 
 
-def test_a_commit_is_one_write_for_readers(
-    journal: StepJournal, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_commit_is_one_write_for_readers_and_none_where_the_file_is_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
 ) -> None:
+    monkeypatch.setattr(front, "overwrites_in_place", lambda _: mapped)
+    journal = StepJournal(tmp_path / "journal", front_log=True)
     put(journal, 3)
     written: list[int] = []
     write = front._write
@@ -112,7 +116,11 @@ def test_a_commit_is_one_write_for_readers(
 
     monkeypatch.setattr(front, "_write", counted)
     put(journal, 6)
-    assert len(written) == 3 and 0 not in written, "one a commit, and none of the head"
+    assert len(written) == (0 if mapped else 3) and 0 not in written, "and none of the head"
+    monkeypatch.undo()
+    with LmdbJournalReader(journal.directory) as reader:
+        assert reader.last_txid == 6 > in_store(journal.directory)
+    journal.close()
 
 
 def test_readers_see_each_commit_wherever_they_began(journal: StepJournal) -> None:
@@ -129,9 +137,13 @@ def test_readers_see_each_commit_wherever_they_began(journal: StepJournal) -> No
     early.close()
 
 
-def test_readers_take_nothing_of_a_former_use_of_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mapped", [True, False])
+def test_readers_take_nothing_of_a_former_use_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
     """The directory's journal had five transactions, then lost them and begins again: what lies
     behind its first entry would follow it, and so would what lies where that is to come."""
+    monkeypatch.setattr(front, "overwrites_in_place", lambda _: mapped)
     (tmp_path / END_NAME).write_bytes(bytes(front.END_BYTES))
     blocks = {txid: a_run(txid, range(txid, txid + 1)).encode() for txid in range(1, 6)}
     ends = []
@@ -147,9 +159,66 @@ def test_readers_take_nothing_of_a_former_use_of_the_file(tmp_path: Path) -> Non
     assert ends == [5, 1, 0]
 
 
+class Watched:
+    """A mapping that says after each store into it what a reader sees."""
+
+    def __init__(self, mapped: mmap.mmap, reader: FrontReader) -> None:
+        self._mapped, self._reader = mapped, reader
+        self.seen: list[int] = []
+
+    def __setitem__(self, place: slice, content: bytes) -> None:
+        # Stores of a processor are as wide as it likes: a reader may come between any two.
+        for at, byte in zip(range(place.start, place.stop), content, strict=True):
+            self._mapped[at] = byte
+            self.seen.append(self._reader.last_txid(0))
+
+    def close(self) -> None:
+        self._mapped.close()
+
+
+def test_an_entry_is_seen_when_the_whole_of_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that was used before, so that what is overwritten is an entry, too."""
+    monkeypatch.setattr(front, "overwrites_in_place", lambda _: True)
+    (tmp_path / END_NAME).write_bytes(bytes(front.END_BYTES))
+    blocks = {txid: a_run(txid, range(txid, txid + 1)).encode() for txid in range(1, 6)}
+    for life in (5, 3):
+        reader, end = FrontReader(tmp_path), front.FrontEnd(tmp_path)
+        end.moved(0)
+        assert end._map is not None
+        end._map = watched = Watched(end._map, reader)  # type: ignore[assignment]
+        for txid in range(1, life + 1):
+            watched.seen.clear()
+            end.append(txid, txid, blocks[txid])
+            assert set(watched.seen[:-1]) <= {txid - 1, txid} and watched.seen[-1] == txid
+            # Only the checksum's own last bytes may be zero.
+            assert watched.seen.index(txid) >= len(watched.seen) - 8
+        reader.close()
+        end.close()
+
+
+def test_where_it_cannot_be_mapped_an_entry_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> mmap.mmap:
+        raise OSError("no device")
+
+    monkeypatch.setattr(front, "overwrites_in_place", lambda _: True)
+    monkeypatch.setattr(front.mmap, "mmap", refused)
+    (tmp_path / END_NAME).write_bytes(bytes(front.END_BYTES))
+    reader, end = FrontReader(tmp_path), front.FrontEnd(tmp_path)
+    end.moved(0)
+    end.append(1, 1, a_run(1, range(1, 2)).encode())
+    assert reader.last_txid(0) == 1
+    reader.close()
+    end.close()
+
+
 def test_an_entry_that_could_not_be_written_whole_is_not_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(front, "overwrites_in_place", lambda _: False)
     (tmp_path / END_NAME).write_bytes(bytes(front.END_BYTES))
     end = front.FrontEnd(tmp_path)
     end.moved(0)
