@@ -481,7 +481,11 @@ async def run(
         verdict = await demo.run(arguments.seconds)
     finally:
         await asyncio.to_thread(fabric.stop)
-    for line in (*verdict_lines(verdict), demo.states.line()):
+    sum_line = (
+        f"{demo.total:,} messages: {demo.flights:,} flights, and {demo.total - demo.flights:,} "
+        "times what an aircraft did last"
+    )
+    for line in (sum_line, *verdict_lines(verdict), demo.states.line()):
         console.print(line, highlight=False, soft_wrap=True)
     audit = await asyncio.to_thread(audited, directory, report, console)
     gap_ms = demo.failover_gap_ms
@@ -501,7 +505,14 @@ async def run(
         "audit": audit,
         "seconds": round(time.monotonic() - started_s, 1),
     }
-    console.print("next: raylay up examples/three_regions.yaml --detach", highlight=False)
+    console.print(
+        "nothing was lost: all that was acknowledged is everywhere, once and in order"
+        if whole
+        else "this is NOT as it must be: the lines above say what is missing",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print("next: .venv/bin/raylay up examples/three_regions.yaml --detach", highlight=False)
     print(json.dumps({"demo": result}), flush=True)
     return 0 if whole else 1
 

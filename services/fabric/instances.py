@@ -340,7 +340,8 @@ class Instances(Controlling):
                 return
             if len(missing) != told:
                 told = len(missing)
-                self._tell(f"waiting for {told} links to catch up")
+                meant = "links" if only is None else "links that clients need"
+                self._tell(f"waiting for {told} {meant} to catch up")
             if time.monotonic() >= deadline_s:
                 raise FabricError(f"after {timeout_s:.0f} s: {'; '.join(missing)}")
             time.sleep(next(pauses_s))

@@ -22,8 +22,8 @@ from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture
 
-OLD_COMMIT = "a50de4a"
-"""The last one that spoke replication version 1 only."""
+OLD_COMMITS = ("a50de4a", "c5d75fc")
+"""The last one that spoke replication version 1 only, and the last before the rooms of today."""
 STEP = 50
 STEADY_PAUSE_S = 0.005
 PATIENCE_S = 120.0
@@ -145,9 +145,12 @@ class Steady(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_pair_is_upgraded_one_by_one_and_loses_no_ack(servers: Servers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("commit", OLD_COMMITS)
+def test_a_pair_is_upgraded_one_by_one_and_loses_no_ack(
+    servers: Servers, tmp_path: Path, commit: str
+) -> None:
     """Old and old, old and new, new and new: sync both ways in each, and clients at both."""
-    environment = install(OLD_COMMIT, tmp_path / "old")
+    environment = install(commit, tmp_path / "old")
     ports = dict(zip("AB", free_ports(2), strict=True))
     made: dict[str, Upgradable] = {}
     for name, other in (("A", "B"), ("B", "A")):
