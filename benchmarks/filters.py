@@ -15,7 +15,7 @@ from raylay.services.expressions.index import FilterIndex
 from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import message_type
 from raylay.services.plugins.filters import filtered_subscriptions
-from raylay.services.subscriptions.matching import Subscription, topic_filter
+from raylay.services.subscriptions.matching import Subscription, nobody, topic_filter
 
 MESSAGES = 20_000
 ROUNDS = 5
@@ -117,7 +117,7 @@ async def filtered_live(bench: Bench) -> list[Figure]:
     runs = _committed(_flights())
     tables = []
     for count in (1, 100, EQUALITIES):
-        table = filtered_subscriptions((), "bench", "bench")
+        table = filtered_subscriptions((), "bench", "bench", nobody)
         for number in range(count):
             wanted = f"/flight = {number}"
             table.add(Subscription(1, str(number), topic_filter("flights", ""), wanted))

@@ -8,7 +8,7 @@ anew, as an instance does that lost its disk, but with what it holds; its peers 
     copied       the file of the state is another one than at the last start
     cut short    the journal ends before what the state says of it
     put back     in place, by a snapshot of the disk say: only peers can tell (replication/
-                 instance.py: `upstream_shows`, `epoch_seen`)
+                 instance/: `upstream_shows`, `epoch_refused`)
 """
 
 from __future__ import annotations

@@ -62,12 +62,13 @@ def test_the_script_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_a_benchmark_prints_one_json_line(tmp_path: Path) -> None:
+    """Here of figures that need no fabric, but call what production is made of."""
     bench = EXAMPLES.parent / "benchmarks" / "run.py"
-    done = run(sys.executable, str(bench), "two_fsyncs_ms", cwd=tmp_path)
-    (line,) = done.stdout.splitlines()
-    figure = json.loads(line)
-    assert figure["value"] > 0
-    assert (figure["figure"], figure["unit"]) == ("two_fsyncs_ms", "ms")
+    asked = ("two_fsyncs_ms", "filter_of_a_lambda", "filtered_live_1", "offline_write")
+    done = run(sys.executable, str(bench), *asked, cwd=tmp_path)
+    figures = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {figure["figure"] for figure in figures} == set(asked)
+    assert all(figure["value"] > 0 and figure["unit"] for figure in figures)
 
 
 @pytest.mark.soak  # four starts of Ray
