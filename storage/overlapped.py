@@ -39,7 +39,8 @@ class OverlappedWrite:
     """
 
     def __init__(self, buffer: memoryview) -> None:
-        numbers = _NUMBERS.get(platform.machine())
+        is_64_bit = struct.calcsize("P") == 8
+        numbers = _NUMBERS.get(platform.machine()) if is_64_bit else None
         if numbers is None:
             raise OSError(f"not known on {platform.machine()}")
         setup, destroy, getevents, submit = map(ctypes.c_long, numbers)
@@ -47,6 +48,7 @@ class OverlappedWrite:
         self._held = (ctypes.c_char * len(buffer)).from_buffer(buffer)
         self._address = ctypes.addressof(self._held)
         self._request = ctypes.create_string_buffer(_REQUEST.size)
+        self._number = 0
         self._requests = ctypes.c_void_p(ctypes.addressof(self._request))
         self._event = ctypes.create_string_buffer(_EVENT.size)
         context, one = ctypes.c_ulong(0), ctypes.c_long(1)
@@ -65,8 +67,9 @@ class OverlappedWrite:
             descriptor: of a file that is written past the page cache, and whose blocks are there.
         """
         address = self._address
+        number = self._number = self._number + 1
         _REQUEST.pack_into(
-            self._request, 0, 0, 0, 0, _PWRITE, 0, descriptor, address, length, offset, 0, 0, 0
+            self._request, 0, number, 0, 0, _PWRITE, 0, descriptor, address, length, offset, 0, 0, 0
         )
         return bool(self._call(*self._submit) == 1)
 
@@ -76,14 +79,19 @@ class OverlappedWrite:
         Raises:
             OSError: it could not be written.
         """
-        while self._call(*self._wait) != 1:
-            number = ctypes.get_errno()
-            if number != errno.EINTR:
-                raise OSError(number, os.strerror(number))
-        written: int = _EVENT.unpack_from(self._event)[2]
+        while True:
+            if self._call(*self._wait) != 1:
+                error = ctypes.get_errno()
+                if error != errno.EINTR:
+                    raise OSError(error, os.strerror(error))
+                continue
+            number, _, written, _ = _EVENT.unpack_from(self._event)
+            # Another one: of a write before, whose answer nobody waited for to the end.
+            if number == self._number:
+                break
         if written < 0:
             raise OSError(-written, os.strerror(-written))
-        return written
+        return int(written)
 
     def close(self) -> None:
         """Gives the kernel's part back."""

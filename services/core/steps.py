@@ -41,6 +41,7 @@ class Steps:
         "_folded",
         "_folds",
         "_is_due",
+        "_is_over",
         "_later",
         "_performers",
         "_tell",
@@ -68,11 +69,18 @@ class Steps:
         self._batches: list[Batch] = []
         self._is_due = False
         """Whether a turn is to come that folds."""
+        self._is_over = False
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs a step's effects, in order, and folds what it committed."""
+        if self._is_over:
+            return
         self._perform(effects)
         self.catch_up()
+
+    def end(self) -> None:
+        """Nothing is performed or folded any more, whoever asks for it."""
+        self._is_over = True
 
     def perform_ahead(self, effects: list[Effect]) -> None:
         """Performs the effects of a commit that the disk is still writing. What leaves the process
@@ -88,6 +96,8 @@ class Steps:
 
     def catch_up(self) -> None:
         """The disk has it, and what was held is written: folds what is not folded yet."""
+        if self._is_over:
+            return
         if self._batches:
             self._fold()
         for feature in self._folds.following:
@@ -129,6 +139,8 @@ class Steps:
             later(self._turn)
 
     def _turn(self) -> None:
+        if self._is_over:
+            return
         self._is_due = False
         self._fold_on()
         self._folded()

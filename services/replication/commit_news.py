@@ -59,6 +59,11 @@ class CommitNews:
             if ledger.sync and ledger.router.routed(run, ledger.incarnation):
                 self._due.append((run.last_txid, name))
 
+    def due(self, last_txid: int) -> set[str]:
+        """The destinations whose links are to be woken when everything up to here is on disk; while
+        no other thread commits."""
+        return {name for due_txid, name in self._due if due_txid <= last_txid}
+
     def committed(self, last_txid: int) -> tuple[bool, set[str]]:
         """Everything up to this transaction id is on disk.
 

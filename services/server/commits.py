@@ -13,11 +13,12 @@ thread has told that the loop has not taken yet (commit_news.py).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from raylay.services.core.feature import Folds
-from raylay.services.errors import StorageError, StorageFull
+from raylay.services.errors import StorageFull
 from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.commit_place import CommitPlace, Place
@@ -32,14 +33,23 @@ UNFOLDED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Wakeable(Protocol):
-    """A link that can be woken on any thread (`LinkControl`)."""
+    """A link that can be woken on any thread (`LinkControl`).
+
+    Attributes:
+        woken_txid: what it was woken for last.
+    """
+
+    woken_txid: int
 
     @property
     def is_wakeable(self) -> bool:
         """Whether it can be now."""
 
-    def wake(self, last_txid: int) -> None:
-        """Tells the link of a commit."""
+    def wake(self, last_txid: int) -> bool:
+        """Tells the link of a commit. False: it cannot."""
+
+    def told(self, last_txid: int) -> None:
+        """Tells it by a frame; on the loop."""
 
 
 class Publishing(Protocol):
@@ -106,8 +116,12 @@ class Commits:
         done ahead of that."""
         self._is_prepared = False
         """Whether the machine has taken the commit that the disk is writing."""
-        self._fault: BaseException | None = None
-        """Of work that was done ahead of the disk."""
+        self._fault: Exception | None = None
+        """Why what was done ahead of the disk must not come to be known."""
+        self._untold: Exception | None = None
+        """What came of saying what the disk has: the loop's affair, at the end of the turn."""
+        self._not_disk_ns = 0
+        """Of a commit's time what was spent on other work."""
 
     def start(self) -> None:
         """Starts the journal's threads."""
@@ -183,34 +197,43 @@ class Commits:
             journal.commit_here(None if waits else self)
         finally:
             self._is_here = False
-        if self._fault is not None:
-            # The machine is ahead of the disk, or half way there, and nobody was told anything: the
-            # loop ends the instance, which begins again from its disk.
-            if isinstance(self._fault, StorageError):
-                raise self._fault
-            raise RuntimeError(f"what the disk writes was not taken: {self._fault!r}") from (
-                self._fault
-            )
+        untold, self._untold = self._untold, None
+        if (error := self._fault or untold) is not None:
+            raise error
 
     # -- while the disk writes ----------------------------------------------------------------
     def prepare(self, last_txid: int) -> None:
         """See `Ahead.prepare`: what is said of the commit is made, and held."""
         here = self._here
+        began_ns = time.perf_counter_ns()
         self._is_prepared = True
         here.outbox.hold()
+        for name in self._news.due(last_txid):
+            # It is about to be, or, where that cannot be, told: nobody else need tell it.
+            self._links[name].woken_txid = last_txid
         try:
             here.steps.perform_ahead(here.machine.committed(last_txid, here.steady_us()))
-        except BaseException as error:
-            self._give_up(error)
+        except Exception as error:
+            fault = RuntimeError(f"what the disk writes was not taken: {error!r}")
+            fault.__cause__ = error
+            self._give_up(fault)
+        self._not_disk_ns = time.perf_counter_ns() - began_ns
 
     def durable(self) -> None:
         """See `Ahead.durable`: what was held is said."""
         if self._is_prepared and self._fault is None and self._here.outbox.is_held:
-            self._here.outbox.release()
+            began_ns = time.perf_counter_ns()
+            try:
+                self._here.outbox.release()
+            except Exception as error:
+                self._untold = error
+            self._not_disk_ns += time.perf_counter_ns() - began_ns
 
-    def _give_up(self, error: BaseException) -> None:
+    def _give_up(self, error: Exception) -> None:
+        """The machine is ahead of the disk, or half way there, and nobody was told anything: the
+        loop ends the instance at the end of this turn, and it begins again from its disk."""
         self._fault = error
-        self._here.outbox.drop()
+        self._here.freeze()
 
     def check_staged(self, client: Publishing) -> None:
         """Reads no more from a publisher that outruns the disk, or the folds."""
@@ -240,6 +263,8 @@ class Commits:
     # -- what the journal says ---------------------------------------------------------------
     def on_disk(self, last_txid: int, commit_ns: int) -> None:
         """Everything up to here is committed."""
+        if self._is_prepared:
+            commit_ns = max(0, commit_ns - self._not_disk_ns)
         self.latency.record(commit_ns)
         self._place.took(commit_ns)
         calls, woken = self._news.committed(last_txid)
@@ -247,7 +272,9 @@ class Commits:
             self._call(self._take)
         # While this process's own loop is still waking up, or before it does anything else.
         for name in woken:
-            self._links[name].wake(last_txid)
+            link = self._links[name]
+            if not link.wake(last_txid) and self._is_prepared:
+                link.told(last_txid)
         if self._is_here:
             self._take()
 

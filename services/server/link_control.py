@@ -4,6 +4,7 @@ processes run is a matter of children/supervisor.py."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -560,18 +561,17 @@ class LinkControl:
             self.woken_txid = 0
         self._links.commits.wakeable_changed()
 
-    def wake(self, last_txid: int) -> None:
-        """Tells the link of a commit; called on the journal's writer thread. Where the socket is
-        full or gone, the loop's own frame tells it."""
+    def wake(self, last_txid: int) -> bool:
+        """Tells the link of a commit; called on the thread that made it. Where the socket is full
+        or gone, the loop's own frame tells it: False."""
         if not self.is_connected or self.borrowing.is_lent:
-            return
-        with self._wake_lock:
+            return True
+        with self._wake_lock, contextlib.suppress(OSError):
             if self.wake_fd >= 0:
-                try:
-                    os.write(self.wake_fd, control.WAKE.pack(last_txid))
-                except OSError:
-                    return
+                os.write(self.wake_fd, control.WAKE.pack(last_txid))
                 self.woken_txid = last_txid
+                return True
+        return False
 
     def notice(self, awaited: Rooted, last_txid: int) -> None:
         """Asks the destination."""

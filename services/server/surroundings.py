@@ -183,6 +183,16 @@ class Surroundings:
         for each in self._recurring:
             each.hurry()
 
+    def freeze(self) -> None:
+        """The machine is half way through a step, or ahead of its disk. What the loop still does
+        before the instance has ended, overdue timers say, must neither be said nor written down:
+        nothing more is performed, folded, done again or answered."""
+        self.is_serving = False
+        self.outbox.drop()
+        self.cancel_timers()
+        if hasattr(self, "steps"):
+            self.steps.end()
+
     def cancel_timers(self) -> None:
         """Nothing is done again and again any more."""
         for each in self._recurring:
@@ -251,6 +261,7 @@ class Surroundings:
         if error is None or isinstance(error, OSError | asyncio.CancelledError):
             self.report("connection_error", text=text)
             return
+        self.freeze()
         self.report("fatal", text=text)
         loop.default_exception_handler(context)
         self.end(error)

@@ -70,15 +70,17 @@ class Outbox:
     def release(self) -> None:
         """Writes what was held, and closes what was to be closed."""
         self.is_held = False
-        self.flush()
-        if self._closing:
-            closing, self._closing = self._closing, []
-            for connection, why in closing:
-                connection.close(why)
+        try:
+            self.flush()
+        finally:
+            if self._closing:
+                closing, self._closing = self._closing, []
+                for connection, why in closing:
+                    connection.close(why)
 
     def drop(self) -> None:
         """What was held is never written, nor anything else: it may be of what is not there."""
-        self.is_dropped = True
+        self.is_held = self.is_dropped = True
         self._connections = []
         self._closing = []
 

@@ -130,6 +130,22 @@ class InTurns(Bench):
         return told
 
 
+def test_behind_its_end_nothing_is_performed_or_folded() -> None:
+    """What was taken ahead of a disk that then failed, above all."""
+    bench = InTurns()
+    bench.folds.follow(bench.live, True)
+    bench.live.may_be_ahead = False
+    assert bench.perform(Committed([], 1))
+    bench.steps.perform_ahead([Committed([], 3)])
+    bench.told.clear()
+    bench.steps.end()
+    bench.steps.catch_up()
+    assert bench.perform(Committed([], 4), AckClient(1, 7)) == []
+    for work in bench.later:
+        work()
+    assert bench.told == []
+
+
 def committed(first: int, count: int) -> Committed:
     return Committed([run_at(first, list(range(first, first + count)))], first + count - 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -61,7 +62,9 @@ class Disk:
             return
         if ahead is not None and self.in_front:
             ahead.durable()
-        self.committed(self.next_txid, 1000)
+        self.committed(self.next_txid, self.took_ns)
+
+    took_ns = 1000
 
 
 class Written:
@@ -79,13 +82,14 @@ class Written:
             destinations={}, waiters=(), committed_txid=0, committed=self._committed
         )
         self.machine.append_failed = lambda *_: []
+        self.links: dict[str, Any] = {}
         self.steps = SimpleNamespace(
             perform_ahead=self._performed, catch_up=lambda: self.said.append("caught up")
         )
         self.perform = self._performed
         self.fault: Exception | None = None
         folds: Any = SimpleNamespace(failed=lambda txid: None, unfolded=None)
-        self.commits = Commits(cast(Any, self), {}, folds, 1 << 20)
+        self.commits = Commits(cast(Any, self), self.links, folds, 1 << 20)
         self.commits.start()
 
     def steady_us(self) -> int:
@@ -104,10 +108,18 @@ class Written:
         self.said.append("performed, held" if self.outbox.is_held else "performed")
         self.outbox.add(cast(Any, self))
 
+    def freeze(self) -> None:
+        self.outbox.drop()
+        self.said.append("frozen")
+
     urgency = 1
 
     def write_collected(self) -> None:
+        if self.unwritable is not None:
+            raise self.unwritable
         self.said.append("written")
+
+    unwritable: Exception | None = None
 
     def turn(self, flags: int = 0) -> None:
         """A run is staged, and its turn ends."""
@@ -140,12 +152,12 @@ def test_a_commit_that_was_taken_and_fails_ends_the_instance_with_nothing_said()
     written.journal.error = StorageFull("no space", "a path")
     with pytest.raises(StorageFull, match="no space"):
         written.turn()
-    assert written.said == ["performed, held"]
+    assert written.said == ["performed, held", "frozen"]
     # Until it ends, more may come.
     written.journal.error = None
     written.turn()
     written.outbox.flush()
-    assert written.said == ["performed, held"] and len(written.journal.ahead) == 1
+    assert written.said == ["performed, held", "frozen"] and len(written.journal.ahead) == 1
 
 
 def test_what_cannot_be_taken_while_the_disk_writes_ends_the_instance() -> None:
@@ -154,7 +166,72 @@ def test_what_cannot_be_taken_while_the_disk_writes_ends_the_instance() -> None:
     with pytest.raises(RuntimeError, match="half way"):
         written.turn()
     written.outbox.flush()
-    assert written.said == []
+    assert written.said == ["frozen"]
+
+
+def test_what_cannot_be_said_of_a_commit_is_no_failure_of_the_disk() -> None:
+    written = Written()
+    written.unwritable = ValueError("a socket's")
+    with pytest.raises(ValueError, match="a socket's"):
+        written.turn()
+    assert written.commits.failure is None and written.machine.committed_txid == 1
+    assert written.said == ["performed, held", "caught up"]
+    written.unwritable = None
+    written.said.clear()
+    written.turn()
+    assert written.said == ["performed, held", "written", "caught up"]
+
+
+def test_the_time_of_a_commit_is_the_disk_s_and_not_that_of_other_work() -> None:
+    written = Written()
+    written.journal.committed = written.commits.on_disk
+    waited = threading.Event()
+    written.steps.perform_ahead = lambda _: waited.wait(0.02)
+    # The journal says how long it took, the work done meanwhile with it.
+    written.journal.took_ns = 20_001_000
+    written.turn()
+    assert written.commits.latency.percentile_ms(0.99) < 5
+
+
+class Link:
+    """One that the thread that commits can wake; `can` says whether it succeeds."""
+
+    is_wakeable = True
+    woken_txid = 0
+
+    def __init__(self, said: list[str], *, can: bool) -> None:
+        self._said, self._can = said, can
+
+    def wake(self, last_txid: int) -> bool:
+        self._said.append(f"woken for {last_txid}")
+        return self._can
+
+    def told(self, last_txid: int) -> None:
+        self._said.append(f"told of {last_txid}")
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_a_link_is_told_once_of_what_is_done_ahead(can: bool) -> None:
+    """By its wake-up where that can be, and before it is told by a frame that it will be."""
+    written = Written()
+    written.links["B"] = Link(written.said, can=can)
+    router = SimpleNamespace(routed=lambda run, incarnation: True)
+    ledger = SimpleNamespace(sync=True, router=router, incarnation=0)
+    written.machine.destinations["B"] = ledger
+    written.commits.wakeable_changed()
+    woken: list[int] = []
+    performed = written.steps.perform_ahead
+    written.steps.perform_ahead = lambda effects: (
+        woken.append(written.links["B"].woken_txid),
+        performed(effects),
+    )
+    written.turn()
+    assert woken == [1], "so nobody tells it by a frame"
+    told = [] if can else ["told of 1"]
+    assert written.said == [
+        *("performed, held", "written", "woken for 1"),
+        *(*told, "caught up"),
+    ]
 
 
 def test_nothing_is_done_ahead_while_a_failure_is_probed() -> None:

@@ -145,6 +145,8 @@ FEW = settings(
 class Bench:
     """An instance with everything, on a loop of its own, and somebody who behaves."""
 
+    patience_s = 30.0
+
     def __init__(self, directory: Path) -> None:
         who, what = directory / "who", directory / "what"
         who.write_text("# nobody\n")
@@ -210,8 +212,8 @@ class Bench:
         async def both() -> None:
             await session()
             await self.good.publish("orders", b'{"a": 1}')
-            await asyncio.wait_for(self.good.flush(), 30)
-            async with asyncio.timeout(30):
+            await asyncio.wait_for(self.good.flush(), self.patience_s)
+            async with asyncio.timeout(self.patience_s):
                 # The connection's end is told to the server in a turn of its own.
                 while len(self.server.clients.connected) > 1 or self.server.upstreams.connected:
                     await asyncio.sleep(0)
@@ -224,7 +226,8 @@ class Bench:
 
     def close(self) -> None:
         async def stop() -> None:
-            await self.good.close()
+            # Behind a fault nothing is acknowledged any more.
+            await self.good.close(flush=self.server.here.fault is None)
             await self.server.stop()
 
         self.loop.run_until_complete(stop())
@@ -273,6 +276,7 @@ def test_any_session_of_a_link(
 
 def test_a_step_that_raises_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
+    bench.patience_s = 1.0
 
     def raises(*_: Any) -> None:
         raise KeyError("planted")
