@@ -27,7 +27,7 @@ __all__ = ["servers"]
 MIB = 1024 * 1024
 MANY = 1_000
 FLOOD_S = float(os.environ.get("RAYLAY_FLOOD_S", "8"))
-"""`RAYLAY_FLOOD_S=60` for the minute: benchmarks/README.md has what was found."""
+"""`RAYLAY_FLOOD_S=60` for the minute: benchmarks/HISTORY.md has what was found."""
 A_SECOND = 200
 SETTLED_S = 30.0
 
