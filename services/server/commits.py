@@ -213,7 +213,7 @@ class Commits:
             self._links[name].woken_txid = last_txid
         try:
             here.steps.perform_ahead(here.machine.committed(last_txid, here.steady_us()))
-        except Exception as error:
+        except BaseException as error:
             fault = RuntimeError(f"what the disk writes was not taken: {error!r}")
             fault.__cause__ = error
             self._give_up(fault)

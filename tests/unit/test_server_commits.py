@@ -87,7 +87,7 @@ class Written:
             perform_ahead=self._performed, catch_up=lambda: self.said.append("caught up")
         )
         self.perform = self._performed
-        self.fault: Exception | None = None
+        self.fault: BaseException | None = None
         folds: Any = SimpleNamespace(failed=lambda txid: None, unfolded=None)
         self.commits = Commits(cast(Any, self), self.links, folds, 1 << 20)
         self.commits.start()
@@ -160,9 +160,12 @@ def test_a_commit_that_was_taken_and_fails_ends_the_instance_with_nothing_said()
     assert written.said == ["performed, held", "frozen"] and len(written.journal.ahead) == 1
 
 
-def test_what_cannot_be_taken_while_the_disk_writes_ends_the_instance() -> None:
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
+def test_what_cannot_be_taken_while_the_disk_writes_ends_the_instance(
+    kind: type[BaseException],
+) -> None:
     written = Written()
-    written.fault = OSError("half way")
+    written.fault = kind("half way")
     with pytest.raises(RuntimeError, match="half way"):
         written.turn()
     written.outbox.flush()
