@@ -23,7 +23,7 @@ SPREAD = -n 2 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs drill test test-all check sim unseen bench bench-peers soak clean types java wheel \
+.PHONY: help setup demo docs drill test test-all check sim pure-coverage bench bench-peers soak clean types java wheel \
 	wheelhouse test-hosts soak-hosts
 
 help:  ## list the targets
@@ -76,8 +76,8 @@ check: types  ## lint, formatting, types, tests
 sim: $(STAMP)  ## simulated fabrics: SEEDS=1000 of them, or SEED=n to replay one
 	PYTHONPATH=tests $(PY) -m sim.run $(SIM_ARGUMENTS)
 
-unseen: $(STAMP)  ## the lines of the pure rooms that none of SEEDS=600 runs and nothing explains
-	PYTHONPATH=tests $(PY) -m sim.unseen --seeds $(or $(SEEDS),600)
+pure-coverage: $(STAMP)  ## branch coverage of the pure rooms by SEEDS=200 and unit tests
+	PYTHONPATH=tests $(PY) -m sim.pure_coverage --seeds $(or $(SEEDS),200)
 
 drill: $(STAMP)  ## rehearse a disaster on three regions, write its report; DRILL=name takes another
 	$(VENV)/bin/raylay drill $(or $(DRILL),kill-instance) --fabric examples/three_regions.yaml

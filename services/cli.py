@@ -193,7 +193,6 @@ app = typer.Typer(
     help="Raylay, a leaderless replicated message broker on Ray.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 

@@ -15,10 +15,12 @@ RaylayError
  ├─ ConnectionLost          the connection ended; what was not acknowledged is in the publish store
  ├─ NoSafeInstance          every instance that may be failed over to is down or unsafe
  ├─ PublishStoreFull        the bounded publish store stayed full for as long as publish may wait
+ ├─ FlushTimeout            not everything was durable in time; it stays in the publish store
  ├─ StorageError            a file of ours; carries its path
  │   ├─ StorageLocked       another process owns the directory
  │   ├─ StorageFull         no space; nothing that was refused is acknowledged
  │   └─ CorruptRecord       a checksum or a length does not fit; carries path and offset
+ ├─ UnfinishedStep          a fault in the middle of a step of an instance, which ends
  ├─ InstanceRetired         a data directory belongs to an instance that lives elsewhere now
  └─ FabricError             a fabric could not be built, found, started or stopped
 
@@ -124,12 +126,29 @@ class ConnectionLost(RaylayError):
     """The connection ended. What was not acknowledged stays in the publish store."""
 
 
+class ClientFailed(RaylayError):
+    """A client met an error that is none of its documented ones, and ended; `__cause__` has it."""
+
+
+class ForkedClient(RaylayError):
+    """A client is used in a forked child of the process that made it."""
+
+
 class NoSafeInstance(RaylayError):
     """Every instance that this client may use is down or unsafe to fail over to."""
 
 
 class PublishStoreFull(RaylayError):
     """The bounded publish store stayed full for as long as a publish may wait; nothing dropped."""
+
+
+class FlushTimeout(RaylayError, TimeoutError):
+    """Not everything that was published became durable in time. It stays in the publish store."""
+
+
+class UnfinishedStep(RaylayError):
+    """A fault in the middle of a step: what the instance has in memory cannot be trusted any more.
+    It ends, and starts again from its disk. `__cause__` has the fault."""
 
 
 class StorageError(RaylayError):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-import lmdb
-
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.records import Run
+from raylay.storage.environment import is_full
 from raylay.storage.journal import BLOCK_BYTES_MAX
 from raylay.storage.segment_index import SegmentIndex
 from raylay.storage.segments import Environment
@@ -19,8 +17,6 @@ MEASURE_COMMITS = 64
 MEASURE_BYTES = 1024 * 1024
 """After so many commits, or bytes, the segment's file is measured again."""
 
-FREE_BYTES_MIN = 8 * 1024 * 1024
-"""With less than this free, a write that came back short is a full disk."""
 
 _KEY = struct.Struct(">Q")
 
@@ -108,17 +104,6 @@ def explained(error: Exception, path: Path) -> Exception:
     """What kept a segment from being written, as an error of ours."""
     if isinstance(error, StorageError):
         return error
-    # LMDB takes the short write on a full disk for an input/output error.
-    if (
-        isinstance(error, lmdb.DiskError | lmdb.MapFullError)
-        or "No space left" in str(error)
-        or "quota exceeded" in str(error)
-        or ("Input/output" in str(error) and _free_bytes(path.parent) < FREE_BYTES_MIN)
-    ):
+    if is_full(error, path):
         return StorageFull(f"{path}: no space left: {error}", str(path))
     return StorageError(f"{path} cannot be written: {error}", str(path))
-
-
-def _free_bytes(directory: Path) -> int:
-    status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize

@@ -9,12 +9,13 @@ The instance, its links and every tool find archived segments by the first file,
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 
 from raylay.services.errors import StorageError
-from raylay.storage.files import write_durably
+from raylay.storage.files import read_text, write_durably, write_text_durably
 
 POINTER_FILE = "archive.json"
 ID_FILE = "archive-id.json"
@@ -68,13 +69,25 @@ def take_archive(journal: Path, archive: Path, holds_segments: bool) -> None:
         )
     if not mine:
         mine = {"directory": str(archive.absolute()), "id": os.urandom(8).hex()}
-        write_durably(journal / POINTER_FILE, json.dumps(mine).encode() + b"\n")
+        _point(journal / POINTER_FILE, json.dumps(mine))
     write_durably(archive / ID_FILE, json.dumps({"id": mine["id"]}).encode() + b"\n")
+
+
+def _point(path: Path, text: str) -> None:
+    """Writes the pointer, also on a full disk, which archiving frees."""
+    try:
+        write_text_durably(path, text)
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "; free a few KiB on that disk, and archive again" if is_full else ""
+        raise StorageError(
+            f"{path} cannot be written: {error.strerror or error}{advice}", str(path)
+        ) from error
 
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_text(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -2,14 +2,62 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import lmdb
 
 Answer = TypeVar("Answer")
+
+
+class CutShortError(Exception):
+    """A file lacks some of its end. The system kills who reads a page behind it (SIGBUS)."""
+
+
+def check_whole(env: Any, path: Path) -> None:
+    """Makes sure that a file has every page that LMDB would read, on the disk or as zeros.
+
+    Raises:
+        CutShortError: It does not.
+    """
+    pages_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    size_bytes = path.stat().st_size
+    if size_bytes < pages_bytes:
+        raise CutShortError(f"{path} is cut short: it has {size_bytes:,} bytes of {pages_bytes:,}")
+
+
+FREE_BYTES_MIN = 8 * 1024 * 1024
+"""With less room on a file system an input/output error is taken for a short write."""
+WRITES_A_CHECK = 64
+"""Of so many write transactions one first frees what dead readers hold."""
+
+
+def is_full(error: Exception, path: Path) -> bool:
+    """Tells whether there was no room for a write: the same write may succeed later.
+
+    LMDB takes the short write on a full disk for an input/output error, so the room that is left
+    decides what that was.
+
+    Args:
+        error: LMDB's or the system's.
+        path: The file that was written.
+    """
+    if isinstance(error, lmdb.DiskError | lmdb.MapFullError):
+        return True
+    text = str(error)
+    if "No space left" in text or "quota exceeded" in text:
+        return True
+    return "Input/output" in text and _free_bytes(path.parent) < FREE_BYTES_MIN
+
+
+def _free_bytes(directory: Path) -> int:
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize
 
 
 class LastingEnvironment:
@@ -19,21 +67,28 @@ class LastingEnvironment:
     refuses an environment for good (MDB_PANIC), to readers as well; the file is as whole as before.
     The next transaction opens it anew.
 
+    A reader that was killed keeps the pages of its moment, so that the file grows, and its place in
+    the table of readers, until that is full: both are freed here, as no reader does it for another.
+
     Invariants: open once at a time; not opened anew beneath a transaction, whose values lie in its
         map.
     Owner: one process; any of its threads, none of which begins a transaction within another.
 
     Args:
         opening: opens it; called again each time it was given up.
+        clears_dead_readers: Whether write transactions free what dead readers hold; False: the
+            owner does it by itself.
 
     Raises:
         lmdb.Error, StorageError, OSError: what `opening` raises.
     """
 
-    __slots__ = ("_env", "_idle", "_opening", "_running")
+    __slots__ = ("_clears", "_env", "_idle", "_opening", "_running", "_writes")
 
-    def __init__(self, opening: Callable[[], Any]) -> None:
+    def __init__(self, opening: Callable[[], Any], *, clears_dead_readers: bool = True) -> None:
         self._opening = opening
+        self._clears = clears_dead_readers
+        self._writes = 0
         self._env: Any = opening()
         self._running = 0
         self._idle = threading.Condition()
@@ -47,10 +102,16 @@ class LastingEnvironment:
         Raises:
             lmdb.Error: LMDB's own; what `opening` raises: it had to be opened anew, which failed.
         """
+        if write and self._clears:
+            if not self._writes % WRITES_A_CHECK:
+                self.clear_dead_readers()
+            self._writes += 1
         try:
             return self._begun(write, buffers)
         except lmdb.PanicError:
             self._give_up()
+        except lmdb.ReadersFullError:
+            self.clear_dead_readers()
         return self._begun(write, buffers)
 
     def _begun(self, write: bool, buffers: bool) -> Transaction:
@@ -80,6 +141,10 @@ class LastingEnvironment:
                 self._env = None
                 env.close()
 
+    def clear_dead_readers(self) -> int:
+        """Frees what dead processes hold of the table of readers. Returns how many these were."""
+        return self.ask(lambda env: int(env.reader_check()))
+
     def ask(self, question: Callable[[Any], Answer]) -> Answer:
         """The answer of LMDB's environment to a question, such as how large it is.
 
@@ -99,6 +164,33 @@ class LastingEnvironment:
         with self._idle:
             if self._env is not None:
                 self._env.close()
+
+
+@contextmanager
+def read_only(path: Path, **options: Any) -> Iterator[Any]:
+    """A read transaction on the LMDB file of another process.
+
+    Args:
+        path: The file. This process may not have an environment of it open.
+        options: Of `lmdb.open`.
+
+    Raises:
+        lmdb.Error, OSError: The file cannot be read.
+        CutShortError: It lacks some of its end.
+    """
+    file = lmdb.open(str(path), subdir=False, readonly=True, max_dbs=0, **options)
+    try:
+        check_whole(file, path)
+        try:
+            transaction = file.begin()
+        except lmdb.ReadersFullError:
+            # Killed readers have all the places, and the writer may write nothing for a while.
+            file.reader_check()
+            transaction = file.begin()
+        with transaction:
+            yield transaction
+    finally:
+        file.close()
 
 
 class Transaction:

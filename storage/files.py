@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 from raylay.services.errors import StorageLocked
+from raylay.storage.file_systems import overwrite_in_place
 
 ASIDE_SUFFIX = ".aside"
 """What a file is called until it is whole; whoever recovers the directory deletes such files."""
@@ -92,24 +95,76 @@ def sync_file(path: Path) -> None:
         os.close(fd)
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replaces a small file: afterwards it holds either the old or the new content, whole."""
-    aside = path.with_name(path.name + ASIDE_SUFFIX)
-    with open(aside, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replaces a small file: afterwards it holds either the old or the new content, whole, also
+    behind a power cut. When this returns the new one is on the disk.
+
+    Args:
+        mode: Who may read it; also while it is written, whatever the umask lets through.
+
+    Raises:
+        OSError: It cannot be written; the old content is still there, and nothing else is.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{ASIDE_SUFFIX}")
+    try:
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with open(fd, "wb") as file:
+            os.fchmod(fd, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        os.replace(aside, path)
+    except OSError:
+        # On a full disk the half of a file is room that somebody else needs.
+        aside.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
+
+
+def write_text_durably(path: Path, text: str) -> None:
+    """Replaces a file of a short line, as `write_durably` does, also on a full disk. That has no
+    block for a file: there the text is that of a symbolic link, which most file systems keep in the
+    link's own entry. `read_text` reads either.
+
+    Raises:
+        OSError: it cannot be written; the old content is still there, and nothing else is.
+    """
+    try:
+        write_durably(path, text.encode() + b"\n")
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{ASIDE_SUFFIX}")
+    try:
+        os.symlink(text, aside)
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def read_text(path: Path) -> bytes:
+    """Reads the text that `write_text_durably` has written.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+    """
+    return os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
 
 
 def copy_durably(source: Path, target: Path) -> None:
     """Copies a file; the target appears only when it is whole and on disk."""
     aside = target.with_name(target.name + ASIDE_SUFFIX)
-    shutil.copyfile(source, aside)
-    sync_file(aside)
-    fault_point("copy.written")
-    os.replace(aside, target)
+    try:
+        shutil.copyfile(source, aside)
+        sync_file(aside)
+        fault_point("copy.written")
+        os.replace(aside, target)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
     sync_directory(target.parent)
 
 
@@ -187,6 +242,20 @@ def try_exclusive(fd: int) -> bool:
     return True
 
 
+def holders_of(path: Path) -> list[int]:
+    """Lists the processes that hold a lock on a file, but for this one, as far as the kernel names
+    them: those of other containers are not in the list."""
+    try:
+        file = os.stat(path)
+        locks = Path("/proc/locks").read_text("ascii", "replace").splitlines()
+    except OSError:
+        return []
+    inode = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    rows = (line.split() for line in locks if inode in line)
+    pids = {int(row[4]) for row in rows if row[1] == "FLOCK" and row[4].isdigit()}
+    return sorted(pids - {0, os.getpid()})
+
+
 def make_shared(fd: int) -> None:
     """Turns the lock on a descriptor into a shared one, so that others may read meanwhile."""
     fcntl.flock(fd, fcntl.LOCK_SH)
@@ -202,6 +271,8 @@ def allocate_lock_table(path: Path, size_bytes: int) -> None:
     """
     descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        if not os.fstat(descriptor).st_size:
+            overwrite_in_place(descriptor)
         os.posix_fallocate(descriptor, 0, size_bytes)
     finally:
         os.close(descriptor)

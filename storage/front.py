@@ -39,7 +39,7 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import StorageError
-from raylay.storage.file_systems import overwrites_in_place
+from raylay.storage.file_systems import has_every_block, overwrites_in_place
 from raylay.storage.files import ASIDE_SUFFIX, fault_point, sync_directory
 from raylay.storage.front_entries import (
     FILE_BYTES,
@@ -308,7 +308,7 @@ class FrontEnd:
         except OSError:
             self.close()
             raise
-        if overwrites_in_place(path):
+        if overwrites_in_place(path) and has_every_block(self._fd, END_BYTES):
             with contextlib.suppress(OSError):
                 self._map = mmap.mmap(self._fd, END_BYTES)
 

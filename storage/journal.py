@@ -169,6 +169,11 @@ class Journal(JournalReader, Protocol):
         first id is staged again."""
 
     @property
+    def retention_held(self) -> str:
+        """Which segment retention would remove and cannot, and who keeps it; empty: the bounds of
+        size and age hold."""
+
+    @property
     def front_log_failure(self) -> str:
         """What keeps the front log from being used, as a sentence; empty where nothing does, or
         none is wanted. What was committed is safe whatever it says."""
@@ -199,13 +204,29 @@ class Journal(JournalReader, Protocol):
         """Commits what is staged, ends the thread, frees the directory."""
 
 
-def written_before(segments: Iterable[SegmentInfo], time_us: int) -> int:
+def written_before(segments: Iterable[SegmentInfo], time_us: int, now_us: int) -> int:
     """The end of the segments, oldest first, into which nothing was written since: the first
     transaction id of the first one that is younger, or live. 0: there is none such."""
-    for segment in segments:
-        if segment.state == "live" or segment.last_time_us > time_us:
+    found = list(segments)
+    for at, segment in enumerate(found):
+        following = (each.first_time_us for each in found[at + 1 :] if each.last_txid)
+        last_us = believed_time_us(segment.last_time_us, following, now_us)
+        if segment.state == "live" or last_us > time_us:
             return segment.first_txid
     return 0
+
+
+def believed_time_us(last_time_us: int, following_us: Iterable[int], now_us: int) -> int:
+    """When a segment was written to last. A time of the future was taken by a clock that was ahead.
+    It counts no longer than the first time of any segment behind: that one was written later.
+
+    Args:
+        last_time_us: the latest receive time in the segment.
+        following_us: the first receive times of the segments behind it.
+    """
+    if last_time_us <= now_us:
+        return last_time_us
+    return min((last_time_us, *following_us))
 
 
 class StateStore(Protocol):

@@ -42,6 +42,11 @@ LISTINGS_MAX = 64
 """How often in one call the directory may change under the reader before it gives up."""
 
 
+def _is_live(segment: OpenSegment) -> bool:
+    """Whether the writer still appends to a segment: it is renamed when it is sealed."""
+    return segment.file.suffix == ".live" and os.path.exists(segment.file.path)
+
+
 class FrontSource(Protocol):
     """What is durable in front of the store; see `front.FrontReader`."""
 
@@ -59,7 +64,7 @@ class LmdbJournalReader:
     """A cursor over one data directory's journal (interface: `journal.JournalReader`).
 
     Invariants: no read transaction outlives a call; each open segment is locked shared; behind two
-    calls of `tidy` without another in between only the newest one is open, so that an idle reader
+    calls of `tidy` without another in between only the live one is open, so that an idle reader
     never holds up compression and removal.
     Owner: one thread. Lifecycle: opened at any time; in the writer's own process after the writer
     (an environment is opened once, and the writer's can write); `close` at the end.
@@ -223,17 +228,21 @@ class LmdbJournalReader:
                 segment.close()
 
     def tidy(self) -> None:
-        """Lets go of the segments, but for the newest, that nobody asked for since the last call:
+        """Lets go of the segments, but for the live one, that nobody asked for since the last call:
         to be called now and then, as a reader cannot know that it is done with one."""
-        newest = max(self._open, default=0)
-        for first_txid in self._open.keys() - self._used - {newest}:
-            self._open.pop(first_txid).close()
+        for first_txid, segment in list(self._open.items()):
+            if first_txid not in self._used and not _is_live(segment):
+                del self._open[first_txid]
+                segment.close()
         self._used.clear()
 
     @property
     def is_untidy(self) -> bool:
         """Whether `tidy` has something to do; may be asked on any thread."""
-        return bool(self._used) or len(self._open) > 1
+        if self._used or len(self._open) > 1:
+            return True
+        # The newest one that this reader knows may have been sealed, and followed, meanwhile.
+        return not all(map(_is_live, list(self._open.values())))
 
     def release(self) -> None:
         """Lets go of every segment and its lock, until the next call that needs one."""

@@ -21,6 +21,7 @@ from typing import Literal
 import lmdb
 
 from raylay.services.errors import StorageError, StorageFull
+from raylay.services.messages.aging_clock import AgingClock
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.storage.active_segment import ActiveSegment, explained, pack_blocks
@@ -37,9 +38,11 @@ from raylay.storage.journal import (
     Ahead,
     Outcome,
     Recovered,
+    believed_time_us,
 )
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import (
+    IN_USE,
     SegmentMaintenance,
     read_floor,
     write_floor,
@@ -139,6 +142,9 @@ class LmdbJournal(OwnReading):
         self._interval_s = flush_interval_ms / 1000 if durability == "interval" else 0.0
         self._retention_bytes = retention_bytes
         self._retention_age_s = retention_age_s
+        self._aging = AgingClock(time.time_ns() // 1000, time.monotonic_ns() // 1000)
+        self._retention_held = ""
+        self._retention_waits = False
         self._storage_bytes_max = storage_bytes_max
         self._closed_bytes = 0
         try:
@@ -568,7 +574,13 @@ class LmdbJournal(OwnReading):
                 with transaction.cursor() as cursor:
                     cursor.putmulti(self._opening.of(active.first_txid, self._held.copy()))
             for key, block in blocks:
-                transaction.put(key, block, append=True)
+                if not transaction.put(key, block, append=True):
+                    # A commit that is told of as durable would be in no segment.
+                    raise StorageError(
+                        f"{active.path}: transaction id {int.from_bytes(key, 'big')} is not behind "
+                        "the last one there: the segment is damaged, or two processes write it",
+                        str(active.path),
+                    )
                 size_bytes += len(block)
         exactly = not active.opened or self._storage_bytes_max is not None
         active.opened = True
@@ -687,7 +699,7 @@ class LmdbJournal(OwnReading):
             for file in list_segments(self._directory, self._archive):
                 total_bytes += os.stat(file.path).st_size
             surplus_bytes = total_bytes - limit_bytes
-        now_us = time.time_ns() // 1000
+        now_us = self._aging.now_us(time.time_ns() // 1000, time.monotonic_ns() // 1000)
 
         def keep(file: SegmentFile, last_txid: int) -> bool:
             nonlocal surplus_bytes
@@ -696,10 +708,33 @@ class LmdbJournal(OwnReading):
                 return False
             if age_s is None or file.suffix == ".live":
                 return True
-            with opened(file) as segment:
-                return segment.index().last_time_us > now_us - int(age_s * 1e6)
+            last_us = _index(file).last_time_us
+            if last_us > now_us:
+                behind = [
+                    _index(each).first_time_us
+                    for each in list_segments(self._directory, self._archive)
+                    if each.first_txid > file.first_txid and each.suffix != ".live"
+                ]
+                last_us = believed_time_us(last_us, behind, now_us)
+            return last_us > now_us - int(age_s * 1e6)
 
-        self.remove(self._last_txid + 1, keep=keep)
+        outcomes = self.remove(self._last_txid + 1, keep=keep)
+        held = outcomes[-1] if outcomes and not outcomes[-1].done else None
+        self._retention_waits = held is not None and held.note.startswith(IN_USE)
+        self._retention_held = f"{held.path}: {held.note}" if held is not None else ""
+
+    def _retry_retention(self) -> None:
+        self._tasks.put(self._apply_retention)
+
+    @property
+    def retention_held(self) -> str:
+        """See `Journal.retention_held`."""
+        return self._retention_held
+
+    def age_behind(self, behind_us: int) -> None:
+        """Ages segments by a clock that is so far behind the wall clock (`AgingClock`). To be
+        called before `start`."""
+        self._aging.resume(behind_us)
 
     def removable(self, before_txid: int) -> None:
         """See `Journal.removable`."""
@@ -805,3 +840,8 @@ class LmdbJournal(OwnReading):
 
 
 __all__ = ["COMMIT_BYTES_MAX", "LmdbJournal", "LmdbJournalReader"]
+
+
+def _index(file: SegmentFile) -> SegmentIndex:
+    with opened(file) as segment:
+        return segment.index()

@@ -23,14 +23,17 @@ from raylay.storage.files import (
     FileLock,
     copy_durably,
     fault_point,
+    holders_of,
     make_directory,
     make_shared,
+    read_text,
     shared_lock,
     sync_directory,
     try_exclusive,
-    write_durably,
+    write_text_durably,
 )
 from raylay.storage.journal import Outcome
+from raylay.storage.read_holds import held_read
 from raylay.storage.segments import (
     EnvironmentSegment,
     OpenSegment,
@@ -43,6 +46,8 @@ from raylay.storage.segments import (
 SPARE_STEM = "spare"
 FLOOR_FILE = "removable"
 MAINTENANCE_LOCK = "maintenance.lock"
+IN_USE = "in use by a reader"
+"""How the note of a segment begins that a reader has open."""
 BLOCKS_READ_BYTES = 4 * 1024 * 1024
 
 
@@ -58,8 +63,8 @@ def write_floor(directory: Path, before_txid: int) -> None:
             path.unlink(missing_ok=True)
             sync_directory(directory)
         else:
-            content = json.dumps({"before_txid": before_txid}).encode() + b"\n"
-            write_durably(path, content)
+            # On a full disk, too: `raylay journal remove` frees it, and asks here what may go.
+            write_text_durably(path, json.dumps({"before_txid": before_txid}))
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error}", str(path)) from error
 
@@ -67,7 +72,7 @@ def write_floor(directory: Path, before_txid: int) -> None:
 def read_floor(directory: Path) -> int:
     """Segments whose last transaction id is below this may be removed; 0: none."""
     try:
-        value = json.loads((directory / FLOOR_FILE).read_bytes())["before_txid"]
+        value = json.loads(read_text(directory / FLOOR_FILE))["before_txid"]
     except (OSError, ValueError, KeyError, TypeError):
         return 0
     return value if isinstance(value, int) and value > 0 else 0
@@ -116,6 +121,16 @@ class SegmentMaintenance:
 
     def _write_compressed(self, file: SegmentFile, target: Path) -> None:
         aside = target.with_name(target.name + ASIDE_SUFFIX)
+        try:
+            self._write_aside(file, aside)
+            os.replace(aside, target)
+        except OSError:
+            # The half of a file is room that somebody else needs.
+            aside.unlink(missing_ok=True)
+            raise
+        sync_directory(target.parent)
+
+    def _write_aside(self, file: SegmentFile, aside: Path) -> None:
         segment = EnvironmentSegment(file)
         try:
             write_container(
@@ -134,8 +149,6 @@ class SegmentMaintenance:
             written.verify()
         finally:
             written.close()
-        os.replace(aside, target)
-        sync_directory(target.parent)
 
     # -- archive -----------------------------------------------------------------------------
     def archive(self, before_txid: int | None = None) -> list[Outcome]:
@@ -199,15 +212,22 @@ class SegmentMaintenance:
             return "gone"
         try:
             if not try_exclusive(fd):
-                return "in use by a reader"
+                return _in_use(file.path)
             make_shared(fd)
-            write(file, target)
+            try:
+                write(file, target)
+            except OSError as error:
+                raise StorageError(
+                    f"{target} cannot be written: {error.strerror or error}; {file.path} stays as "
+                    "it is",
+                    str(target),
+                ) from error
             fault_point("replace.renamed")
             if not try_exclusive(fd):
                 # A reader came meanwhile. Both forms are whole; keep the one that is in use.
                 os.unlink(target)
                 sync_directory(target.parent)
-                return "in use by a reader"
+                return _in_use(file.path)
             os.unlink(file.path)
             fault_point("replace.unlinked")
             sync_directory(file.path.parent)
@@ -227,18 +247,21 @@ class SegmentMaintenance:
         """Removes segments wholly below `before_txid`, oldest first, never leaving a gap.
 
         Stops at the first one that may not go: the live one, one in use, one at or above the floor
-        (None: what the instance persisted) unless forced, one that `keep` wants (asked with its
-        last transaction id). The floor may move back meanwhile: each segment is measured by what it
-        is when nothing but the unlink is left to do.
+        (None: what the instance persisted) or one that a read has planned (read_holds.py) unless
+        forced, one that `keep` wants (asked with its last transaction id). The floor may move back
+        meanwhile: each segment is measured by what it is when nothing but the unlink is left to do.
         """
         outcomes: list[Outcome] = []
         with self._exclusively():
+            planned = None if force else held_read(self._directory)
             for file, last_txid in self.closed_segments():
                 if last_txid >= before_txid or (keep is not None and keep(file, last_txid)):
                     break
                 note = ""
                 if file.suffix == ".live":
                     note = "not sealed yet"
+                elif planned is not None and last_txid >= planned[0]:
+                    note = f"{IN_USE}: {planned[1]}"
                 else:
                     note = self._unlink_unused(file, None if force else last_txid, floor)
                 outcomes.append(
@@ -258,7 +281,7 @@ class SegmentMaintenance:
             return "gone"
         try:
             if not try_exclusive(fd):
-                return "in use by a reader"
+                return _in_use(file.path)
             released = floor() if floor is not None else read_floor(self._directory)
             if last_txid is not None and last_txid >= released:
                 return f"still needed: the instance released ids below {released} only"
@@ -330,6 +353,12 @@ class SegmentMaintenance:
         finally:
             container.close()
         return True
+
+
+def _in_use(path: Path) -> str:
+    pids = holders_of(path)
+    named = f" (process {', '.join(map(str, pids))})" if pids else ""
+    return IN_USE + named
 
 
 def every_block(segment: OpenSegment) -> Iterator[tuple[int, bytes]]:

@@ -109,6 +109,8 @@ class MemoryJournal:
     `move_later` to what puts off a move from the front.
     """
 
+    retention_held = ""
+    """See `Journal.retention_held`."""
     front_log_failure = ""
     """See `Journal.front_log_failure`."""
 

@@ -50,6 +50,9 @@ class OwnReading:
     _last_txid: int
     _reader: LmdbJournalReader | None
     _reader_lock: threading.RLock
+    _retention_waits: bool
+    """Whether retention stopped at a segment that a reader has open: to be tried again."""
+    _retry_retention: Callable[[], None]
     _has_removed = False
     """Since the last call of `tidy`: the oldest may be another one."""
 
@@ -134,13 +137,17 @@ class OwnReading:
         with self._reader_lock:
             if self._reader is not None:
                 self._reader.tidy()
+        if self._retention_waits:
+            self._retry_retention()
 
     @property
     def is_untidy(self) -> bool:
         """Whether `tidy` has something to do, or segments were removed since, as by age or size;
         may be asked on any thread."""
         reader = self._reader
-        return self._has_removed or (reader is not None and reader.is_untidy)
+        if self._has_removed or self._retention_waits:
+            return True
+        return reader is not None and reader.is_untidy
 
     def _let_go(self) -> None:
         """Closes what this journal's own reader has open, so that it stands in nobody's way."""

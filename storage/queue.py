@@ -20,7 +20,7 @@ from xxhash import xxh3_64_hexdigest as hexdigest
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import StorageError
-from raylay.storage.environment import LastingEnvironment
+from raylay.storage.environment import CutShortError, LastingEnvironment
 from raylay.storage.files import fault_point, sync_directory
 from raylay.storage.state import explained, open_store
 
@@ -30,6 +30,7 @@ _KEY = b"queue"
 _FRONT = struct.Struct("<QQQ")
 _CHECKED_FROM = 8
 _DAMAGES = (
+    CutShortError,
     lmdb.BadTxnError,
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -141,11 +142,6 @@ class LmdbQueueStore:
             if isinstance(error.__cause__, _DAMAGES):
                 raise _Damaged(str(error.__cause__)) from error
             raise
-        pages_bytes = (file.info()["last_pgno"] + 1) * file.stat()["psize"]
-        if self._path.stat().st_size < pages_bytes:
-            # Whoever read behind its end would be killed by the system.
-            file.close()
-            raise _Damaged("it is cut short")
         return file
 
     def _begin_anew(self, why: str) -> None:

@@ -120,7 +120,7 @@ class Environment(LastingEnvironment):
         self._map_bytes = map_bytes
         self._users = 1
         self._create = create
-        super().__init__(self._open)
+        super().__init__(self._open, clears_dead_readers=False)
         self._create = False
         try:
             status = self._checked_status(may_be_short=create)
@@ -159,10 +159,6 @@ class Environment(LastingEnvironment):
     def file_bytes(self) -> int:
         """Bytes of its file, as far as LMDB uses it."""
         return self.ask(_file_bytes)
-
-    def clear_dead_readers(self) -> int:
-        """Frees what processes that died hold of its table of readers; how many these were."""
-        return self.ask(lambda env: int(env.reader_check()))
 
     def joined(self) -> Environment:
         """Itself, with one more user."""

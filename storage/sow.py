@@ -27,7 +27,7 @@ from xxhash import xxh3_128_digest
 
 from raylay.services.errors import SowDamaged, StorageError
 from raylay.services.messages.sorted_entries import SortedEntries
-from raylay.storage.environment import LastingEnvironment
+from raylay.storage.environment import CutShortError, LastingEnvironment, check_whole
 from raylay.storage.files import (
     ASIDE_SUFFIX,
     allocate_lock_table,
@@ -242,11 +242,11 @@ class LmdbSowStore:
             sync_directory(self._path.parent)
             allocate_lock_table(self._path, LOCK_TABLE_BYTES)
             file = self._environment(self._path)
-            pages_bytes = (file.info()["last_pgno"] + 1) * file.stat()["psize"]
-            if self._path.stat().st_size < pages_bytes:
-                # Whoever read behind its end would be killed by the system.
+            try:
+                check_whole(file, self._path)
+            except CutShortError as error:
                 file.close()
-                raise SowDamaged(f"{self._path} is cut short: it lacks some of its end")
+                raise SowDamaged(str(error)) from None
             return file
         except (lmdb.Error, OSError) as error:
             raise _explained(error, self._path) from error

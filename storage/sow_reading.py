@@ -9,6 +9,7 @@ from typing import Any
 
 import lmdb
 
+from raylay.storage.environment import CutShortError, read_only
 from raylay.storage.sow import _ENTRY, _TXID, _VALID, MAP_BYTES_DEFAULT, _topic_key
 from raylay.storage.state import explained
 
@@ -58,13 +59,7 @@ def reading(path: Path) -> Iterator[StoredTopics]:
         StorageError: the file cannot be read.
     """
     try:
-        file = lmdb.open(
-            str(path), subdir=False, readonly=True, map_size=MAP_BYTES_DEFAULT, max_dbs=0
-        )
-        try:
-            with file.begin() as transaction:
-                yield StoredTopics(transaction)
-        finally:
-            file.close()
-    except (lmdb.Error, OSError) as error:
+        with read_only(path, map_size=MAP_BYTES_DEFAULT) as transaction:
+            yield StoredTopics(transaction)
+    except (lmdb.Error, OSError, CutShortError) as error:
         raise explained(error, path) from error

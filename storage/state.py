@@ -10,7 +10,7 @@ from typing import Any
 import lmdb
 
 from raylay.services.errors import StorageError, StorageFull
-from raylay.storage.environment import LastingEnvironment
+from raylay.storage.environment import CutShortError, LastingEnvironment, check_whole, is_full
 from raylay.storage.files import (
     ASIDE_SUFFIX,
     allocate_lock_table,
@@ -39,8 +39,14 @@ def open_store(path: Path) -> Any:
             _make_store(path)
         # Always: who made it may have been killed before.
         sync_directory(path.parent)
-        return _open(path)
-    except (lmdb.Error, OSError) as error:
+        file = _open(path)
+        try:
+            check_whole(file, path)
+        except CutShortError:
+            file.close()
+            raise
+        return file
+    except (lmdb.Error, OSError, CutShortError) as error:
         raise explained(error, path) from error
 
 
@@ -77,7 +83,7 @@ class StoreFile(LastingEnvironment):
 
 def explained(error: Exception, path: Path) -> StorageError:
     """An LMDB or system error as one of ours, naming the file."""
-    if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or "No space left" in str(error):
+    if is_full(error, path):
         return StorageFull(f"{path}: no space left: {error}", str(path))
     return StorageError(f"{path} cannot be used: {error}", str(path))
 

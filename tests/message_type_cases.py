@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 
-from raylay.services.errors import MessageTypeError
+from raylay.services.errors import MessageTypeError, SowKeyError
+from raylay.services.expressions.expression import expression
+from raylay.services.expressions.functions.registry import NOWHERE
+from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType
+from raylay.services.sow.keys import KeyRule
+from raylay.services.sow.ordering import place_of
+from raylay.services.sow.selecting import Selection
 
 FUZZ_BODIES = 1_500
 FUZZ_S_MAX = 20.0
@@ -68,6 +77,68 @@ def check_fuzz(kind: MessageType, corpus: list[bytes], seed: int = 1) -> tuple[i
         assert kind.parse(memoryview(body)).keys() == tree.keys()
     assert time.monotonic() - began < FUZZ_S_MAX
     return read, refused
+
+
+def reframed(corpus: list[bytes], seed: int, count: int = FUZZ_BODIES) -> Iterator[bytes]:
+    """Bodies of a corpus with some bytes changed and none moved: the framing stays valid, and what
+    stands behind it does not."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        body = bytearray(chance.choice(corpus))
+        for _ in range(chance.randint(0, 3)):
+            if body:
+                body[chance.randrange(len(body))] = chance.choice((0xFF, 0xC0, 0x80, 0, 0x7F, 0xED))
+        yield bytes(body)
+
+
+def check_whatever_comes(kind: MessageType, corpus: list[bytes], seed: int = 2) -> int:
+    """Merges, compares, reads, writes, keys, cuts and filters bodies that are hardly messages.
+
+    Returns:
+        How many operations ended with an error, each a MessageTypeError of the type.
+    """
+    refused = 0
+    bodies = [*reframed(corpus, seed), *mutated(corpus, seed)]
+    began = time.monotonic()
+    for before, after in itertools.pairwise(bodies):
+        for work in (
+            partial(kind.merge, before, after),
+            partial(kind.difference, before, after, empties=len(after) % 2 == 0),
+            partial(_written_again, kind, after),
+            partial(_keyed_and_filtered, kind, after),
+            partial(kind.reader_of(frozenset(("id", "a"))), [before, after]),
+        ):
+            try:
+                work()
+            except MessageTypeError as error:
+                refused += 1
+                assert len(str(error)) < 800, (before, after)
+        if time.monotonic() - began > FUZZ_S_MAX:
+            break
+    return refused
+
+
+def _written_again(kind: MessageType, body: bytes) -> bytes:
+    return kind.serialize(kind.parse(body))
+
+
+def _keyed_and_filtered(kind: MessageType, body: bytes) -> None:
+    """What a SOW topic and its clients do with the fields, by each name that the body has."""
+    tree = kind.parse(body)
+    names = [name for name in tree if name and not set(name) & set("/[]")][:8]
+    for name in names:
+        with suppress(SowKeyError):
+            assert len(KeyRule("orders", [f"/{name}"]).key_of(tree)) == 32
+        if Ability.SELECT not in kind.lacks and not set(name) & set(","):
+            assert set(Selection(f"-/,+/{name}", kind).of_tree(tree)) <= {name}
+        _FILTERS.matches({"id": tree[name]}, NOWHERE)
+    place_of(tree)
+
+
+_FILTERS = expression(
+    "/id > 1 AND /id + 1 < 5 OR LENGTH(/id) = 3 OR /id LIKE 'x' OR /id IN ('a', 2) OR "
+    "ARRAY_SUM(/id) > 1 OR UPPER(/id) BEGINS WITH ('A') OR ROUND(/id, 2) = 1 OR /id IS NAN"
+)
 
 
 def check_deltas(kind: MessageType, bodies: list[bytes], without_value: object) -> None:

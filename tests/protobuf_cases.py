@@ -11,7 +11,8 @@ def descriptors(syntax: str) -> bytes:
     """What protoc writes of `message Quote` in package market.
 
     id = 1 (int64), sym = 2 (string), px = 3 (double), side = 4 (Side), legs = 5 (repeated Quote),
-    desk = 6 (Quote), sizes = 7 (map<string, int32>), blob = 8 (bytes), open = 9 (bool).
+    desk = 6 (Quote), sizes = 7 (map<string, int32>), blob = 8 (bytes), open = 9 (bool),
+    by_day = 10 (map<int32, Quote>).
     """
     files = descriptor_pb2.FileDescriptorSet()
     file = files.file.add(name="market.proto", package="market", syntax=syntax)
@@ -31,6 +32,7 @@ def descriptors(syntax: str) -> bytes:
             ("sizes", Field.TYPE_MESSAGE, many, ".market.Quote.SizesEntry"),
             ("blob", Field.TYPE_BYTES, one, ""),
             ("open", Field.TYPE_BOOL, one, ""),
+            ("by_day", Field.TYPE_MESSAGE, many, ".market.Quote.ByDayEntry"),
         ],
         1,
     ):
@@ -41,6 +43,11 @@ def descriptors(syntax: str) -> bytes:
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=one)
     entry.field.add(name="value", number=2, type=Field.TYPE_INT32, label=one)
+    entry = quote.nested_type.add(name="ByDayEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=Field.TYPE_INT32, label=one)
+    value = entry.field.add(name="value", number=2, type=Field.TYPE_MESSAGE, label=one)
+    value.type_name = ".market.Quote"
     return files.SerializeToString()
 
 

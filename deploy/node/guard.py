@@ -44,6 +44,8 @@ CREDENTIALS = BASE / "credentials"
 CA = CREDENTIALS / "ca.pem"
 CERTIFICATE, KEY = BASE / "host" / "host.crt", BASE / "host" / "host.key"
 ENROLMENT_KEY, KNOWN_HOSTS = CREDENTIALS / "enrolment-key", CREDENTIALS / "known-hosts"
+WORKER_HOSTS = BASE / "worker-hosts"
+"""The keys of the hosts to which the head copies credentials, each from its first contact."""
 HEAD_ALIAS = "raylay-head"
 MARK = "raylay-enrolment"
 """The comment of the key in ~/.ssh/authorized_keys, by which its line is found again."""
@@ -156,9 +158,10 @@ def spread() -> None:
     if not described.exists():
         return
     user = yaml.safe_load(described.read_text("utf-8"))["auth"]["ssh_user"]
-    ssh = ["ssh", "-i", str(HOME / "ray_bootstrap_key.pem"), "-o", "StrictHostKeyChecking=no"]
-    ssh += ["-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes"]
-    ssh += ["-o", f"ConnectTimeout={CONNECT_S}"]
+    ssh = ["ssh", "-i", str(HOME / "ray_bootstrap_key.pem"), "-o", "BatchMode=yes"]
+    # A host's key is taken down at the first contact: secrets go to no other host afterwards.
+    ssh += ["-o", "StrictHostKeyChecking=accept-new", "-o", f"UserKnownHostsFile={WORKER_HOSTS}"]
+    ssh += ["-o", "HashKnownHosts=no", "-o", "LogLevel=ERROR", "-o", f"ConnectTimeout={CONNECT_S}"]
     running = []
     for address in node.others(node.connected()):
         to = f"{user}@{address}"
@@ -169,7 +172,10 @@ def spread() -> None:
         running.append((address, subprocess.Popen(command, stdin=subprocess.DEVNULL)))
     for address, process in running:
         if process.wait():
-            _tell(f"{address} did not get what is new of ~/raylay/credentials")
+            _tell(
+                f"{address} did not get what is new of ~/raylay/credentials; if that host was made "
+                f"anew and has another key: ssh-keygen -R {address} -f {WORKER_HOSTS}"
+            )
 
 
 # -- on another host -------------------------------------------------------------------------------

@@ -107,7 +107,15 @@ if [[ $role == head ]]; then
       export RAY_gcs_storage=rocksdb RAY_gcs_storage_path=$PWD/gcs
       mkdir -p gcs
       ;;
-    *) export RAY_REDIS_ADDRESS=$GCS_STORAGE ;;
+    *)
+      export RAY_REDIS_ADDRESS=$GCS_STORAGE
+      if [[ ! -s redis-password ]]; then
+        echo "raylay: $PWD/redis-password is missing: it has the password of the Redis at" \
+          "$GCS_STORAGE (deploy/redis.conf), and only $(id -un) may read it" >&2
+        exit 1
+      fi
+      options+=("--redis-password=$(<redis-password)")
+      ;;
   esac
   options+=(--head "--port=$port" --include-dashboard=false)
   if [[ -f ~/ray_bootstrap_config.yaml ]]; then

@@ -11,7 +11,8 @@ print(config["auth"]["ssh_user"], *config["provider"].get("worker_ips", ()))
 ' ~/ray_bootstrap_config.yaml)
 read -r user workers <<<"$hosts"
 for worker in $workers; do
-  ssh -i ~/ray_bootstrap_key.pem -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
+  ssh -i ~/ray_bootstrap_key.pem -o StrictHostKeyChecking=accept-new \
+    -o UserKnownHostsFile="$PWD/worker-hosts" -o HashKnownHosts=no -o BatchMode=yes \
     -o LogLevel=ERROR -o ConnectTimeout=10 "$user@$worker" \
     '. ~/raylay/env && ray stop --force' >/dev/null || echo "raylay: $worker does not answer" >&2 &
 done

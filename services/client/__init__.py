@@ -21,8 +21,11 @@ from __future__ import annotations
 from raylay.services.client.client import Client
 from raylay.services.client.events import (
     ClientEvent,
+    ClockDiffers,
     Connected,
     Disconnected,
+    LoopBlocked,
+    MessagesMissing,
     PeerBecameSafe,
     PeerBecameUnsafe,
     PublishFailed,
@@ -66,6 +69,9 @@ __all__ = [
     "NOW",
     "Server",
     "ClientEvent",
+    "ClockDiffers",
+    "LoopBlocked",
+    "MessagesMissing",
     "Connected",
     "Disconnected",
     "PeerBecameSafe",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from raylay.services.client.arguments import remembered_as, sow_keys
+from raylay.services.client.keywords import checks_keywords
 from raylay.services.client.performing import QUEUE_BYTES_MAX_DEFAULT
 from raylay.services.client.queries import FocusedReplay, FocusedSubscription, Query
 from raylay.services.client.sow_query import SowQuery
@@ -21,6 +21,7 @@ ROWS_A_FRAME = 100
 class Asking(Subscribing):
     """What a client asks of SOW topics (docs/sow.md)."""
 
+    @checks_keywords
     def sow(
         self,
         topic: str,
@@ -33,10 +34,10 @@ class Asking(Subscribing):
         select: str = "",
         keys: Sequence[bytes] | None = None,
         as_of: str = "",
+        non_regex_topic: bool = False,
         batch: int = ROWS_A_FRAME,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
-        **options: Any,
     ) -> SowQuery:
         """Asks for the records of a SOW topic: `async for row in client.sow("orders")`, or `rows =
         await client.sow("orders").all()`. It is sent, and refused, when the first row is asked for
@@ -53,8 +54,11 @@ class Asking(Subscribing):
             as_of: what there was then, on a topic with history: `20260102T030405Z`.
             batch: rows a frame, at most.
             queue_bytes_max: bytes that wait for the consumer before reading stops.
+            non_regex_topic: `topic` is a literal name, whatever characters it has.
             timeout_s: for the server's answer.
-            options: further options of the protocol's `sow`.
+
+        Raises:
+            TypeError: a keyword argument is misspelt.
         """
         given = self._given(
             filter=filter,
@@ -64,12 +68,11 @@ class Asking(Subscribing):
             select=select,
             keys=sow_keys(keys),
             as_of=as_of,
+            non_regex_topic=non_regex_topic,
             batch=batch,
         )
         self._subscription_number += 1
-        query = Query(
-            f"query-{self._subscription_number}", topic, message_type, {**given, **options}
-        )
+        query = Query(f"query-{self._subscription_number}", topic, message_type, given)
         return SowQuery(
             query,
             queue_bytes_max,
@@ -78,6 +81,7 @@ class Asking(Subscribing):
             partial(self._begin_asking, timeout_s=timeout_s),
         )
 
+    @checks_keywords
     async def sow_and_subscribe(
         self,
         topic: str,
@@ -94,10 +98,14 @@ class Asking(Subscribing):
         batch: int = ROWS_A_FRAME,
         bookmark: str = "",
         bookmark_not_found: str = "",
+        fully_durable: bool = False,
+        rate: str = "",
+        rate_max_gap: str = "",
+        persisted_ms: int | None = None,
+        non_regex_topic: bool = False,
         subscription_id: str = "",
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
-        **options: Any,
     ) -> Subscription:
         """The records of a SOW topic, and then every change of them: nothing between is lost, and
         nothing comes twice. Messages say by `kind` what they are: `sow` a record that was there,
@@ -120,7 +128,7 @@ class Asking(Subscribing):
             bookmark_not_found: `now`, `epoch` or `fail`.
             subscription_id: made up when it is not given; with a bookmark store from topic, type
                 and filter.
-            options: `rate`, `fully_durable`, … of `subscribe`, with a bookmark.
+            fully_durable, rate, rate_max_gap, persisted_ms: As of `subscribe`, with a bookmark.
             the others: as of `sow`.
 
         Raises:
@@ -128,8 +136,9 @@ class Asking(Subscribing):
             BookmarkNotFound: with `bookmark_not_found="fail"`.
             ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
             LocalProtocolError: the id is in use.
+            TypeError: a keyword argument is misspelt.
         """
-        given = self._given(
+        options = self._given(
             filter=filter,
             order_by=order_by,
             select=select,
@@ -140,8 +149,12 @@ class Asking(Subscribing):
             no_sowkey=no_sowkey,
             batch=batch,
             bookmark_not_found=bookmark_not_found,
+            fully_durable=fully_durable,
+            rate=rate,
+            rate_max_gap=rate_max_gap,
+            persisted_ms=persisted_ms,
+            non_regex_topic=non_regex_topic,
         )
-        options = {**given, **options}
         store = self._bookmark_store if bookmark else None
         if not subscription_id and store is not None:
             subscription_id = f"sow|{remembered_as(topic, message_type, filter)}"
@@ -162,21 +175,38 @@ class Asking(Subscribing):
         await self._begin(subscription, asked, timeout_s)
         return subscription
 
-    async def delta_subscribe(self, topic: str, **options: Any) -> Subscription:
+    @checks_keywords
+    async def delta_subscribe(
+        self,
+        topic: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        select: str = "",
+        oof: bool = False,
+        no_empties: bool = False,
+        no_sowkey: bool = False,
+        non_regex_topic: bool = False,
+        subscription_id: str = "",
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        timeout_s: float = 30.0,
+    ) -> Subscription:
         """Subscribes to what changes of the records of a SOW topic: key fields and changed fields.
-        The options and errors of `subscribe`; no bookmark."""
-        return await self.subscribe(topic, delta=True, **options)
+        The arguments and errors of `subscribe`; a delta subscription has no bookmark."""
+        return await self.subscribe(
+            topic,
+            message_type=message_type,
+            filter=filter,
+            select=select,
+            oof=oof,
+            delta=True,
+            no_empties=no_empties,
+            no_sowkey=no_sowkey,
+            non_regex_topic=non_regex_topic,
+            subscription_id=subscription_id,
+            queue_bytes_max=queue_bytes_max,
+            timeout_s=timeout_s,
+        )
 
     async def _begin_asking(self, asked: SowQuery, query: Query, timeout_s: float) -> None:
         await self._begin(asked, query, timeout_s)
-
-    def _given(self, **options: Any) -> dict[str, Any]:
-        """Those that say something; 0 does: no rows are not all of them. Raises what ended the
-        client."""
-        self._raise_if_ended()
-        assert self._loop is not None, "connect first"
-        return {
-            name: value
-            for name, value in options.items()
-            if value is not None and value is not False and value != ""
-        }

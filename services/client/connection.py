@@ -50,6 +50,11 @@ class Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self.writable = True
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether it takes bytes from the socket."""
+        return self._reading
+
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
         try:

@@ -28,7 +28,16 @@ class Row(Protocol):
 class Deleting(Protocol):
     """A client (`Client`)."""
 
-    def sow(self, topic: str, **options: Any) -> AsyncIterator[Row]:
+    def sow(
+        self,
+        topic: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        select: str = "",
+        non_regex_topic: bool = False,
+        batch: int = ROWS_A_FRAME,
+    ) -> AsyncIterator[Row]:
         """Asks for records."""
 
     def sow_delete(

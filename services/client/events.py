@@ -107,7 +107,9 @@ class TimePassed:
 
 @dataclass(slots=True)
 class Stopped:
-    """The client is closed."""
+    """The client is closed. `failed`: by an error of its own."""
+
+    failed: bool = False
 
 
 Event = (
@@ -136,6 +138,39 @@ class Connected:
     group: str
     address: str
     resent_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDiffers:
+    """The clock of this host and that of the instance's host differ by more than a minute.
+
+    Until they agree, what this client publishes bears a time that is wrong for others: records of
+    a SOW topic with a lifetime end sooner or later than meant, and a topic with
+    `conflict: last_writer` refuses what is ahead.
+
+    Attributes:
+        ahead_s: what the clock here is ahead, in seconds; negative: it is behind.
+    """
+
+    instance: str
+    ahead_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBlocked:
+    """The client's event loop stood still for longer than the heartbeat, usually because a handler
+    computed, slept or waited without `await`.
+
+    Nothing was sent or read meanwhile. The instance takes such a client for dead: it ends the
+    connection, and gives what the client held of queues to other consumers, so that messages are
+    handled twice. Run such a handler with `asyncio.to_thread`, use `SyncClient`, whose connection
+    has a thread of its own, or give the client a longer `heartbeat_s`.
+
+    Attributes:
+        blocked_s: for how long, in seconds, at least.
+    """
+
+    blocked_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +234,25 @@ class PublishFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesMissing:
+    """Retention removed messages at the instance that a durable subscription has not received.
+
+    They may be of other topics: what topic a removed message had is not known. The subscription
+    goes on with the oldest message that is left. It fails with `BookmarkNotFound` instead where it
+    was asked for with `bookmark_not_found="fail"`.
+
+    Attributes:
+        messages: how many.
+        publishers: of each publisher, at most 100: how many, the first and the last sequence.
+    """
+
+    subscription: str
+    instance: str
+    messages: int
+    publishers: dict[int, tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFailed:
     """A store could not write. Nothing is lost: it is tried again."""
 
@@ -207,6 +261,8 @@ class StoreFailed:
 
 ClientEvent = (
     Connected
+    | ClockDiffers
+    | LoopBlocked
     | Disconnected
     | PeerBecameUnsafe
     | PeerBecameSafe
@@ -214,6 +270,7 @@ ClientEvent = (
     | WaitingForServer
     | WaitingForSafeInstance
     | PublishFailed
+    | MessagesMissing
     | StoreFailed
 )
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from raylay.services.client.commanding import Commands
 from raylay.services.client.events import (
+    ClockDiffers,
     CommandWanted,
     Connect,
     Connected,
@@ -35,6 +36,7 @@ from raylay.services.client.events import (
     Event,
     Fail,
     FrameReceived,
+    LoopBlocked,
     PauseWanted,
     PeerBecameSafe,
     PeerBecameUnsafe,
@@ -66,7 +68,7 @@ from raylay.services.client.messages import (
     last_origin_time_us,
     latest_origin_time_us,
 )
-from raylay.services.client.outbox import Outbox
+from raylay.services.client.outbox import CLOCK_AHEAD_US_MAX, Outbox
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumptions import Resumptions
 from raylay.services.errors import (
@@ -123,6 +125,9 @@ class ClientOptions:
     pause_max_ms: int = 3_000
     clock_us: int = 0
     """Microseconds since 1970 when the client was made."""
+    owns_store: bool = False
+    """Whether nobody has its publish store when it has ended: what it numbered is known to no later
+    client of its name, which takes over the sequences that this one has not used."""
     seed: int = 0
 
 
@@ -149,7 +154,11 @@ class ClientMachine(Outbox):
 
     def __init__(self, options: ClientOptions, store: PublishStore) -> None:
         super().__init__(
-            options.client_name, store, options.clock_us, gathers=not options.ack_conflation_ms
+            options.client_name,
+            store,
+            options.clock_us,
+            gathers=not options.ack_conflation_ms,
+            takes_over=options.owns_store,
         )
         self.options = options
         self.chooser = ServerChooser(
@@ -167,8 +176,6 @@ class ClientMachine(Outbox):
         self.incarnation: object = None
         self._resumptions = Resumptions()
         self.subscriptions = self._resumptions.by_id
-        self.heard_s = 0.0
-        """When the server was last heard. The shell sets it: a step a read would cost more."""
         self.reading_paused = False
         """Set by the shell while it does not read: silence then proves nothing."""
         self._backoff = Backoff(options.pause_min_ms, options.pause_max_ms, options.seed)
@@ -178,7 +185,7 @@ class ClientMachine(Outbox):
         self._address = ""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
-        self._ready_since_s = 0.0
+        self._started_s = self._ready_since_s = 0.0
         asked = self._resumptions
         self._commands = Commands()
         self._handlers: dict[type[Any], Callable[[Any, float, list[Effect]], None]] = {
@@ -237,6 +244,13 @@ class ClientMachine(Outbox):
     def step(self, event: Event, now_s: float) -> list[Effect]:
         """Takes one event. `now_s` is a clock in seconds that never goes back."""
         effects: list[Effect] = []
+        beat_due_s = self._beat_due_s
+        if beat_due_s is not None and now_s - beat_due_s > self.options.heartbeat_s / 2:
+            # The timer of the beat was due half a heartbeat after the last one.
+            self._beat_due_s = now_s
+            if self.state is State.READY:
+                blocked_s = now_s - beat_due_s
+                effects.append(Tell(LoopBlocked(blocked_s)))
         self._handlers[type(event)](event, now_s, effects)
         return effects
 
@@ -250,10 +264,17 @@ class ClientMachine(Outbox):
 
     def _started(self, _: Started, now_s: float, effects: list[Effect]) -> None:
         assert self.state is State.NEW
+        self._started_s = now_s
         self._begin_round(now_s, effects)
 
-    def _stopped(self, _: Stopped, now_s: float, effects: list[Effect]) -> None:
+    def _stopped(self, event: Stopped, now_s: float, effects: list[Effect]) -> None:
         if self.connection and self.state is not State.ENDED:
+            if self.state is State.READY and not event.failed:
+                # By the clock of its beginning: that on the wall may have been set since.
+                lasted_us = int((now_s - self._started_s) * 1e6)
+                unused = self.unused(self.options.clock_us + lasted_us)
+                if unused is not None:
+                    effects.append(SendFrame({"c": "logoff", "unused": list(unused)}))
             effects.append(Disconnect(self.connection))
         self._end()
 
@@ -326,6 +347,8 @@ class ClientMachine(Outbox):
             "cid": _LOGON,
             "o": {"ack_conflation_ms": options.ack_conflation_ms},
         }
+        if self.asks_for_unused:
+            header["takes_unused"] = True
         if user_id:
             header["user_id"] = user_id
         if password:
@@ -453,9 +476,12 @@ class ClientMachine(Outbox):
         self._ready_since_s = self.heard_s = now_s
         self._hear(header, effects)
         first = not self.next_sequence
+        self.hear_clock(int(header.get("now") or 0), now_s)
         self._take_durable(header)
         resent = self.store.messages
         effects.append(Tell(Connected(instance, group, self._address, resent)))
+        if abs(self.clock_ahead_us) > CLOCK_AHEAD_US_MAX:
+            effects.append(Tell(ClockDiffers(instance, self.clock_ahead_us / 1e6)))
         heartbeat_s = self.options.heartbeat_s
         if heartbeat_s > 0:
             self._beat_due_s = now_s + heartbeat_s / 2
@@ -466,6 +492,7 @@ class ClientMachine(Outbox):
         self._settle(effects)
         if resent:
             effects.append(SendPublishes())
+        self._resumptions.instance = self.instance
         self._resumptions.begin(effects)
 
     def _hear(self, header: Header, effects: list[Effect]) -> None:

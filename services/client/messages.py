@@ -236,6 +236,10 @@ class MessageBatch:
         kind: of all of them, as `Message.kind`.
         reason: of all of them, as `Message.reason`.
         queue: the queue that they came from; empty: from none.
+        lease_s: of a queue's, how long they are the client's from when they were sent; 0: until
+            it is gone.
+        lease_end_s: when the client gives back what no handler was given of them, by
+            `time.monotonic`; 0: never.
     """
 
     __slots__ = (
@@ -243,6 +247,8 @@ class MessageBatch:
         "count",
         "first_txid",
         "kind",
+        "lease_end_s",
+        "lease_s",
         "payload",
         "queue",
         "ranges",
@@ -264,6 +270,7 @@ class MessageBatch:
         kind: str = "publish",
         reason: str = "",
         queue: str = "",
+        lease_s: float = 0.0,
     ) -> None:
         self.subscription_id = subscription_id
         self.count = count
@@ -276,6 +283,8 @@ class MessageBatch:
         self.kind = kind
         self.reason = reason
         self.queue = queue
+        self.lease_s = lease_s
+        self.lease_end_s = 0.0
 
     def __len__(self) -> int:
         return self.count

@@ -17,11 +17,14 @@ whatever the clocks say.
 
 A publisher's sequences ascend without end: behind the highest that its store or any server saw. A
 client whose store does not know its past begins at the clock in microseconds, since some instance
-that it does not ask may have seen more than the one it asks.
+that it does not ask may have seen more than the one it asks; or with what an earlier client of its
+name has left unused (services/replication/unused_sequences.py). When that is used up, it leaps to
+the clock of its own beginning.
 
 Invariants:
 - a record leaves the publish store only when the server said that it is durable, or refused it;
 - on one connection sequences are sent in ascending order, and each once;
+- after a leap nothing is numbered by what an earlier client left;
 - what is gathered is sent with an answer, by `hurry`, or as soon as it is no small frame any more;
 - the origin times of one client's records ascend.
 """
@@ -42,6 +45,7 @@ from raylay.services.errors import (
     LocalProtocolError,
     SequenceConflict,
 )
+from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import (
     EXPIRATION_S_MAX,
     KEY_BYTES_MAX,
@@ -74,8 +78,37 @@ FAILURES_MAX = 1_000
 """Refused publishes remembered until somebody asks."""
 
 
+def body_bytes(body: object, topic: str) -> bytes:
+    """Returns the body of a publish as bytes.
+
+    Raises:
+        TypeError: The body is neither bytes nor a buffer of them.
+    """
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    hint = ""
+    if isinstance(body, str):
+        hint = "; encode the text: body.encode()"
+    elif isinstance(body, dict | list):
+        hint = "; serialize it: json.dumps(body).encode()"
+    raise TypeError(
+        f"publish to {topic}: the body is of type {type(body).__name__}, and has to be bytes, "
+        f"bytearray or memoryview{hint}"
+    )
+
+
 def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
-    """Raises LocalProtocolError where a value of a publish has no place in a record."""
+    """Checks the optional values of a publish.
+
+    Raises:
+        TypeError: A value is of the wrong type.
+        LocalProtocolError: A value has no place in a record.
+    """
+    if type(expiration_s) is not int:
+        raise TypeError(f"expiration_s is of type {type(expiration_s).__name__}, and has to be int")
+    for what, value in (("key", key), ("correlation", correlation)):
+        if type(value) is not bytes:
+            raise TypeError(f"{what} is of type {type(value).__name__}, and has to be bytes")
     if not 0 <= expiration_s <= EXPIRATION_S_MAX:
         raise LocalProtocolError(
             f"expiration of {expiration_s} s: give one of 0 to {EXPIRATION_S_MAX}"
@@ -115,10 +148,18 @@ class Outbox:
         clock_us: microseconds since 1970 when the client was made.
         gathers: whether a small frame may wait for an answer to earlier ones. Not where the server
             was asked to keep answers back.
+        takes_over: whether it goes on with what an earlier client of its name has left unused, and
+            leaves what it does not use itself.
     """
 
     def __init__(
-        self, client_name: str, store: PublishStore, clock_us: int, *, gathers: bool = True
+        self,
+        client_name: str,
+        store: PublishStore,
+        clock_us: int,
+        *,
+        gathers: bool = True,
+        takes_over: bool = False,
     ) -> None:
         self.client_name = client_name
         self.store = store
@@ -131,6 +172,15 @@ class Outbox:
         """The next publish's; 0 until the first logon told where to begin."""
         self._first_sequence = 0
         """Of what this client publishes."""
+        self._takes_over = takes_over
+        self.took_over = False
+        """Whether an earlier client had left something."""
+        self._last_sequence = SEQUENCE_MAX
+        """The highest sequence that it may give: the last one that an earlier client left, while it
+        numbers by those."""
+        self._leap: Range | None = None
+        """The last sequence before a leap and the first one behind it, until the former is sent on
+        this connection."""
         self.failures: deque[PublishFailed] = deque(maxlen=FAILURES_MAX)
         self.gathering = False
         """Whether something waits for an answer to earlier frames. Where it does so for
@@ -141,6 +191,14 @@ class Outbox:
         """The latest origin time given, or delivered and believed; microseconds since 1970."""
         self.wall_us = clock_us
         """The wall clock when something was last read. The shell sets it, as `heard_s`."""
+        self.heard_s = 0.0
+        """When the server was last heard, by a clock that never goes back. The shell sets it: a
+        step a read would cost more."""
+        self.clock_ahead_us = 0
+        """What the wall clock was ahead of the instance's at the logon."""
+        self._instance_base_us: int | None = None
+        """What the instance's wall clock is ahead of the clock of `heard_s`; None: it did not
+        say."""
         self._refused_for = ("", "")
         """Reason and text of the last refusal: of several at once only the first has the text."""
         self._clock_us = clock_us
@@ -171,7 +229,11 @@ class Outbox:
 
         Raises:
             LocalProtocolError: topic or type is empty or too long.
+            TypeError: topic or type is no str.
         """
+        for what, value in (("topic", topic), ("message_type", message_type)):
+            if type(value) is not str:
+                raise TypeError(f"{what} is of type {type(value).__name__}, and has to be str")
         found = self._builders.get((topic, message_type))
         if found is None:
             if len(self._builders) >= BUILDERS_MAX:
@@ -202,17 +264,20 @@ class Outbox:
             PublishStoreFull: the store is at its limit; nothing was done.
             ConnectionLost: the client was never connected, or is closed.
             LocalProtocolError: topic, type or size break a limit; nothing was done.
+            TypeError: a value is of the wrong type; nothing was done.
         """
         builder = self._builders.get((topic, message_type))
         if builder is None:
             builder = self.builder(topic, message_type)
+        if type(body) is not bytes:
+            body = body_bytes(body, topic)
         sequence = self.next_sequence
         if self.ended:
             raise ConnectionLost(f"client {self.client_name} is closed")
-        if not 0 < sequence <= SEQUENCE_MAX:
-            raise self._unnumbered()
+        if not 0 < sequence <= self._last_sequence:
+            sequence = self._leaped()
         if origin_time_us <= self.stamp_us:
-            origin_time_us = self.stamp_us + 1
+            origin_time_us = self._behind_the_last(origin_time_us)
         self.stamp_us = origin_time_us
         if expiration_s or key or correlation or command:
             check_values(expiration_s, key, correlation)
@@ -244,6 +309,26 @@ class Outbox:
         """Whether anything was published since this client was made."""
         return self.next_sequence > self._first_sequence
 
+    @property
+    def asks_for_unused(self) -> bool:
+        """Whether it goes on with what an earlier client left, if the next server knows of any."""
+        return self._takes_over and not self.next_sequence and not self.store.highest
+
+    def unused(self, clock_us: int) -> Range | None:
+        """The sequences that it leaves to the next client of its name; None: there are none.
+
+        Args:
+            clock_us: the clock that it began by, as it would be now.
+        """
+        first = self.next_sequence
+        if not self._takes_over or not (self.publishes or self.took_over):
+            return None
+        last = self._last_sequence
+        if first > last or last == SEQUENCE_MAX:
+            # No other client has begun within the time of this one.
+            first, last = max(first, self._clock_us), clock_us
+        return (first, last) if first <= last else None
+
     def heard_stamp(self, stamp_us: int, received_us: int) -> None:
         """A message with this origin time was delivered: what is published from now on is later.
 
@@ -253,10 +338,40 @@ class Outbox:
         if self.stamp_us < stamp_us <= max(self.wall_us, received_us) + CLOCK_AHEAD_US_MAX:
             self.stamp_us = stamp_us
 
-    def _unnumbered(self) -> Exception:
-        if not self.next_sequence:
-            return ConnectionLost("connect before the first publish: a server must say the number")
-        return LocalProtocolError(
+    def hear_clock(self, instance_us: int, now_s: float) -> None:
+        """Takes the wall clock of the instance at a logon, in microseconds since 1970; 0: the
+        instance did not say."""
+        if instance_us:
+            self._instance_base_us = instance_us - int(now_s * 1e6)
+            self.clock_ahead_us = self.wall_us - instance_us
+
+    def _behind_the_last(self, wall_us: int) -> int:
+        """The next origin time, where the wall clock is not later than the last one.
+
+        It is later than the last one, so that this client's own messages keep their order where
+        the last writer counts. But a clock here that was ahead for a moment may have given a time
+        that every instance refuses: then it is the latest that the instance takes. Nothing with a
+        later one was taken, and of two with the same time the higher sequence counts as later.
+        """
+        if self._instance_base_us is None:
+            return self.stamp_us + 1
+        instance_us = self._instance_base_us + int(self.heard_s * 1e6)
+        return min(self.stamp_us + 1, max(wall_us, instance_us) + CLOCK_AHEAD_US_MAX)
+
+    def _leaped(self) -> int:
+        """The next sequence, where what an earlier client left is used up."""
+        before = self.next_sequence
+        if not before:
+            raise ConnectionLost("connect before the first publish: a server must say the number")
+        if self._last_sequence < SEQUENCE_MAX:
+            self._last_sequence = SEQUENCE_MAX
+            self.next_sequence = behind = max(before, self._clock_us)
+            if self._tail:
+                self._leap = before - 1, behind
+            else:
+                self._tail_first = behind
+            return behind
+        raise LocalProtocolError(
             f"client {self.client_name} has no sequence left, the highest is "
             f"{SEQUENCE_MAX}: choose another client name"
         )
@@ -279,19 +394,23 @@ class Outbox:
             return None
         self.gathering = False
         records: list[bytes] = []
-        if self._tail_bytes <= bytes_max:
+        leap = self._leap
+        if self._tail_bytes <= bytes_max and leap is None:
             records.extend(tail)
             tail.clear()
             self._tail_bytes = 0
         else:
             size = 0
-            while tail and (not records or size + len(tail[0]) <= bytes_max):
+            count = len(tail) if leap is None else leap[0] - first + 1
+            while len(records) < count and (not records or size + len(tail[0]) <= bytes_max):
                 record = tail.popleft()
                 size += len(record)
                 records.append(record)
             self._tail_bytes -= size
         self._tail_first = first + len(records)
         self._sent_upto = self._tail_first - 1
+        if leap is not None and self._sent_upto == leap[0]:
+            self._tail_first, self._leap = leap[1], None
         if small and self._gathers:
             count = len(records)
             self._unanswered.append((self._sent_upto, count))
@@ -366,8 +485,20 @@ class Outbox:
             store.drop([(int(first), int(last)) for first, last in durable])
         highest = max(int(header.get("highest") or 0), store.highest)
         first = not self.next_sequence
-        if first and not store.highest:
+        left = header.get("unused") if first and self.asks_for_unused else None
+        if int(header.get("highest") or 0) >= max(self.next_sequence, self._clock_us):
+            # Another client's clock is ahead of this one's, or it is not alone: what lies between
+            # its sequences here may be used elsewhere.
+            self._takes_over, left = False, None
+        if isinstance(left, list) and len(left) == 2 and highest < left[0] <= left[1]:
+            highest, self._last_sequence = int(left[0]) - 1, int(left[1])
+            self.took_over = True
+        elif (first and not store.highest) or (
+            self._last_sequence < SEQUENCE_MAX and highest >= self.next_sequence
+        ):
+            # In what is taken over something lies that was unknown where it was taken.
             highest = max(highest, self._clock_us - 1)
+            self._last_sequence = SEQUENCE_MAX
         self.next_sequence = max(self.next_sequence, highest + 1)
         if first:
             self._first_sequence = self.next_sequence
@@ -393,6 +524,7 @@ class Outbox:
         self._tail.clear()
         self._tail_bytes = 0
         self._tail_first = self.next_sequence
+        self._leap = None
         self._unanswered.clear()
         self._unanswered_messages = 0
         self.gathering = False
@@ -450,7 +582,8 @@ class Outbox:
         """Raises AssertionError when an invariant of this file's top does not hold."""
         assert self._sent_upto < max(self.next_sequence, 1)
         if self.sending:
-            assert self._tail_first + len(self._tail) == self.next_sequence
+            last, behind = self._leap or (0, 1)
+            assert self._tail_first + len(self._tail) + behind - last - 1 == self.next_sequence
             assert not self.gathering or self._crowded
             if self._tail:
                 held = [sequence for sequence, _ in islice(self.store.replay(self._tail_first), 1)]

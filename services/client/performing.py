@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import random
 import struct
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from raylay.services.client.arguments import (
@@ -34,6 +35,7 @@ from raylay.services.client.events import (
     Event,
     Fail,
     FrameReceived,
+    LoopBlocked,
     PauseAnswered,
     PublishFailed,
     QueryInterrupted,
@@ -54,6 +56,8 @@ from raylay.services.client.events import (
     TimePassed,
 )
 from raylay.services.client.failover import FailoverRule, Server, as_server
+from raylay.services.client.fork_guard import guard
+from raylay.services.client.keywords import checks_keywords
 from raylay.services.client.machine import ClientMachine, ClientOptions, State
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.outbox import GATHERING_S_MAX
@@ -62,7 +66,13 @@ from raylay.services.client.resumption import GROUPED, BookmarkStore
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Subscription
 from raylay.services.client.tracer import Tracer
-from raylay.services.errors import ConnectionLost, RaylayError, StorageError
+from raylay.services.errors import (
+    ClientFailed,
+    ConnectionLost,
+    ForkedClient,
+    RaylayError,
+    StorageError,
+)
 from raylay.services.protocol.frames import Frame, encode_front
 from raylay.storage.stores import MemoryPublishStore
 
@@ -76,7 +86,23 @@ QUEUE_BYTES_MAX_DEFAULT = 16 * 1024 * 1024
 PUBLISHES_A_TURN = 256
 """`publish` lets the event loop run after as many, so that acks and sockets are attended to."""
 SAMPLING_RATIO_DEFAULT = 0.001
+_LOG = logging.getLogger("raylay.client")
+
 STORE_RETRY_S = 1.0
+
+
+def ends_client(method: Callable[..., None]) -> Callable[..., None]:
+    """Ends the client where a method that its event loop calls raises: whoever waits for an answer,
+    or calls the client again, is given the error. Otherwise they would wait for ever."""
+
+    @wraps(method)
+    def guarded(self: Performing, *args: Any) -> None:
+        try:
+            method(self, *args)
+        except Exception as error:
+            self._break(error)
+
+    return guarded
 
 
 class Performing:
@@ -85,7 +111,9 @@ class Performing:
     _gathering: asyncio.TimerHandle | None = None
     _pump_again: asyncio.TimerHandle | None = None
     _bookmark_flush: asyncio.TimerHandle | None = None
+    _store_failure: StorageError | None = None
 
+    @checks_keywords
     def __init__(
         self,
         name: str,
@@ -144,6 +172,7 @@ class Performing:
                 pause_min_ms=pause_min_ms,
                 pause_max_ms=pause_max_ms,
                 clock_us=time.time_ns() // 1000,
+                owns_store=self._owns_store,
                 seed=int.from_bytes(os.urandom(8), "little"),
             ),
             store,
@@ -176,6 +205,12 @@ class Performing:
         self._error: RaylayError | None = None
         self._refusals: dict[str, str] = {}
         self._performers = self._make_performers()
+        guard(self)
+
+    def _forked(self, error: ForkedClient) -> None:
+        self._error = error
+        self._machine.ended = True
+        self._machine.state = State.ENDED
 
     def _make_performers(self) -> dict[type[Any], Callable[[Any], None]]:
         return {
@@ -252,6 +287,12 @@ class Performing:
             self._timer_due_s = due_s
             self._timer = None if due_s is None else self._loop.call_at(due_s, self._wake)
 
+    @ends_client
+    def _perform(self, event: Event) -> None:
+        """Makes a step where no caller can be told what it raises."""
+        self._step(event)
+
+    @ends_client
     def _wake(self) -> None:
         self._timer = self._timer_due_s = None
         self._step(TimePassed())
@@ -271,6 +312,8 @@ class Performing:
                         subscription = self._subscriptions.get(batch.subscription_id)
                         if subscription is not None:
                             self._arrivals = batch.arrival = self._arrivals + 1
+                            if batch.lease_s:
+                                batch.lease_end_s = self._lease_end_s(batch.lease_s)
                             subscription.put(batch)
                 elif header["c"] in GROUPED:
                     self._put_grouped(machine.grouped(header, body))
@@ -282,6 +325,12 @@ class Performing:
             # A frame whose values are not what the protocol says. What follows cannot be trusted.
             connection.abort()
             self._stream_ended(connection, f"bad_frame: {type(error).__name__}: {error}")
+        except Exception as error:
+            self._break(error)
+
+    def _lease_end_s(self, lease_s: float) -> float:
+        """When what has just come and is leased for so long is to be given back."""
+        return time.monotonic() + lease_s
 
     def _put_grouped(self, batches: list[MessageBatch]) -> None:
         for batch in batches:
@@ -290,6 +339,7 @@ class Performing:
                 self._arrivals = batch.arrival = self._arrivals + 1
                 subscription.put(batch)
 
+    @ends_client
     def _stream_ended(self, connection: Connection, reason: str) -> None:
         if connection is self._connection:
             self._connection = None
@@ -309,7 +359,7 @@ class Performing:
             servers = list(map(as_server, found))
         except Exception as error:  # the caller's code: the last answer stays in force
             self._refusals["look-up of servers"] = f"{type(error).__name__}: {error}"
-        self._step(ServersResolved(servers))
+        self._perform(ServersResolved(servers))
 
     def _connect_to(self, effect: Connect) -> None:
         assert self._loop is not None
@@ -321,13 +371,16 @@ class Performing:
             connection = await open_connection(address, make, self._tls)
         except (OSError, ValueError) as error:
             self._refusals[address] = str(error)
-            self._step(ConnectionEnded(number, str(error)))
+            self._perform(ConnectionEnded(number, str(error)))
+            return
+        except Exception as error:  # nobody waits for this task
+            self._break(error)
             return
         if number != self._machine.connection:
             connection.abort()
             return
         self._connection = connection
-        self._step(ConnectionOpened(number))
+        self._perform(ConnectionOpened(number))
 
     def _disconnect(self, effect: Disconnect) -> None:
         connection = self._connection
@@ -350,24 +403,26 @@ class Performing:
         began_s = time.perf_counter()
         try:
             self._store.flush()
+            self._store_failure = None
+            slow = time.perf_counter() - began_s > SLOW_FLUSH_S
+            self._publishes_a_turn = PUBLISHES_A_SLOW_TURN if slow else PUBLISHES_A_TURN
+            connection = self._connection
+            if connection is None:
+                return
+            next_batch = self._machine.next_batch
+            while connection.writable:
+                batch = next_batch(PUBLISH_FRAME_BYTES)
+                if batch is None:
+                    break
+                records, header = batch.records, batch.header()
+                records.insert(0, encode_front(header, sum(map(len, records))))
+                connection.write(b"".join(records))
+            if self._machine.gathering is (self._gathering is None):
+                self._time_gathering()
         except StorageError as error:
             self._store_failed(error)
-            return
-        slow = time.perf_counter() - began_s > SLOW_FLUSH_S
-        self._publishes_a_turn = PUBLISHES_A_SLOW_TURN if slow else PUBLISHES_A_TURN
-        connection = self._connection
-        if connection is None:
-            return
-        next_batch = self._machine.next_batch
-        while connection.writable:
-            batch = next_batch(PUBLISH_FRAME_BYTES)
-            if batch is None:
-                break
-            records, header = batch.records, batch.header()
-            records.insert(0, encode_front(header, sum(map(len, records))))
-            connection.write(b"".join(records))
-        if self._machine.gathering is (self._gathering is None):
-            self._time_gathering()
+        except Exception as error:
+            self._break(error)
 
     def _time_gathering(self) -> None:
         """For as long as something is gathered, a timer runs."""
@@ -378,6 +433,7 @@ class Performing:
             assert self._loop is not None
             self._gathering = self._loop.call_later(GATHERING_S_MAX, self._gathered)
 
+    @ends_client
     def _gathered(self) -> None:
         """No answer came for as long as something may be gathered."""
         self._gathering = None
@@ -399,6 +455,7 @@ class Performing:
         if self._pump_again is not None:
             self._pump_again.cancel()
         self._pump_again = self._loop.call_later(STORE_RETRY_S, self._pump)
+        self._store_failure = error
         self._tell(Tell(StoreFailed(error)))
 
     def _on_settled(self, effect: Settled) -> None:
@@ -474,6 +531,15 @@ class Performing:
             self._update_reading()
         elif isinstance(event, Disconnected):
             self._update_reading()
+        elif isinstance(event, LoopBlocked):
+            _LOG.warning(
+                "the event loop of client %s stood still for %.1f s, longer than its heartbeat of "
+                "%g s: the instance takes it for dead, and messages of queues that it holds are "
+                "handled twice. Run what blocks with asyncio.to_thread, or use SyncClient",
+                self.name,
+                event.blocked_s,
+                self._machine.options.heartbeat_s,
+            )
         elif isinstance(event, ServerRefused):
             self._refusals[event.address] = event.reason
         elif isinstance(event, PublishFailed):
@@ -484,10 +550,17 @@ class Performing:
         if self.on_event is not None:
             self._call(self.on_event, event)
 
+    def _break(self, error: Exception) -> None:
+        failed = ClientFailed(
+            f"client {self.name} ended by an error of its own: {type(error).__name__}: {error}"
+        )
+        failed.__cause__ = error
+        self._fail(Fail(failed))
+
     def _fail(self, effect: Fail) -> None:
         self._error = effect.error
         if self._machine.state is not State.ENDED:
-            self._step(Stopped())
+            self._step(Stopped(failed=True))
         self._fail_waiters(effect.error)
         for subscription in list(self._subscriptions.values()):
             subscription.end(effect.error)
@@ -523,6 +596,7 @@ class Performing:
             raise ConnectionLost(f"client {self.name} is closed")
 
     # -- what is read and remembered --------------------------------------------------------------
+    @ends_client
     def _flush_bookmarks(self) -> None:
         self._bookmark_flush = None
         assert self._bookmark_store is not None

@@ -12,6 +12,7 @@ from raylay.services.client.performing import (
     Performing,
 )
 from raylay.services.errors import (
+    FlushTimeout,
     PublishStoreFull,
     RaylayError,
 )
@@ -221,7 +222,7 @@ class Publishing(Performing):
             CommandFailed: a publish was refused, and there is no `on_publish_failed` to tell: its
                 topic is `not_journaled`, say. Each refusal is raised once; `SequenceConflict` is
                 one kind.
-            TimeoutError: not within `timeout_s`.
+            FlushTimeout: not within `timeout_s`; says what is not acknowledged, and why.
             RaylayError: what ended the client.
         """
         await self._until_settled(timeout_s)
@@ -230,6 +231,8 @@ class Publishing(Performing):
             raise failures.popleft().error
 
     async def _until_settled(self, timeout_s: float | None) -> None:
+        if self._error is not None:
+            raise self._error
         target = self._machine.next_sequence - 1
         if target <= self._machine.settled_upto:
             return
@@ -242,4 +245,16 @@ class Publishing(Performing):
             # Somebody waits: the server need not keep the ack back any longer.
             self._pump()
             self._connection.send({"c": "flush", "cid": "flush", "a": "persisted"})
-        await self._while_reading(waiter, timeout_s)
+        try:
+            await self._while_reading(waiter, timeout_s)
+        except TimeoutError:
+            first = self._machine.settled_upto + 1
+            # What the store does not take is not sent.
+            failure = self._store_failure
+            why = f"{self.status}; they stay in the publish store"
+            if failure is not None:
+                why = f"the publish store cannot be written: {failure}; {self.status}"
+            raise FlushTimeout(
+                f"{max(0, target + 1 - first)} messages of {self.name}, {first} to {target}, are "
+                f"not acknowledged after {timeout_s:.3g} s: {why}"
+            ) from None

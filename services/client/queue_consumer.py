@@ -3,8 +3,9 @@ is done, gives it back, or is gone."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -24,6 +25,9 @@ class Consuming(Protocol):
 
     def _done(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
         """A message is done with: `ack`, `expire`, or `cancel`."""
+
+    def _give_back(self, consumer: QueueConsumer, keys: Sequence[tuple[int, int]]) -> None:
+        """Gives back messages that the application was not given."""
 
     def _say_acks(self) -> None:
         """Publishes what is done with and not said yet."""
@@ -80,6 +84,14 @@ class QueueMessage(Message):
     def expire(self) -> None:
         """Takes it out of the queue as one that nobody can do: reason `forced_expire`."""
         self._say("expire")
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether its lease is over, or nearly so.
+
+        Args:
+            now_s: by the steady clock, as `MessageBatch.lease_end_s`.
+        """
+        return 0.0 < self.batch.lease_end_s <= now_s
 
     def _settle(self, how: str) -> None:
         """On the client's loop."""
@@ -144,6 +156,8 @@ class QueueConsumer:
         self._subscription: Subscription | None = None
         self._current: QueueMessage | None = None
         self._held: deque[QueueMessage] = deque()
+        self.returned_messages = 0
+        """Messages that were given back because their leases were nearly over."""
 
     # -- the application's side --------------------------------------------------------------
     async def __aenter__(self) -> QueueConsumer:
@@ -163,6 +177,7 @@ class QueueConsumer:
             current._settle("cancel" if error is not None else "ack")
         self._client._say_acks()
         if self._subscription is not None:
+            self._give_back_unseen(self._subscription)
             self._subscription.unsubscribe()
         self._client._consumed(self)
 
@@ -177,9 +192,15 @@ class QueueConsumer:
             held = self._held
             while held:
                 message = held.popleft()
-                if not message.is_settled:
-                    self._current = message
-                    return message
+                if message.is_settled:
+                    continue
+                if message.is_overdue(time.monotonic()):
+                    held.appendleft(message)
+                    self._give_back_overdue()
+                    held = self._held
+                    continue
+                self._current = message
+                return message
             await self._next_batch()
 
     @property
@@ -188,6 +209,27 @@ class QueueConsumer:
         return len(self._held) + (self._subscription.queued_messages if self._subscription else 0)
 
     # -- the client's side -------------------------------------------------------------------
+    def _give_back_overdue(self) -> None:
+        """Gives back what is at hand and whose lease is over, or nearly so: another consumer may
+        have it already, and what no handler was given does not count as delivered in vain."""
+        now_s = time.monotonic()
+        overdue = [each for each in self._held if each.is_overdue(now_s)]
+        self._held = deque(each for each in self._held if not each.is_overdue(now_s))
+        self.returned_messages += len(overdue)
+        # What is done with and not said yet is said first: its lease ends, too.
+        self._client._say_acks()
+        self._client._give_back(self, [each.identity() for each in overdue])
+
+    def _give_back_unseen(self, subscription: Subscription) -> None:
+        keys = [each.identity() for each in self._held if not each.is_settled]
+        for batch in subscription.queued_batches():
+            keys += [
+                (publisher, sequence)
+                for _, _, publisher, sequence in identities(batch.payload, batch.count)
+            ]
+        self._held.clear()
+        self._client._give_back(self, keys)
+
     async def _next_batch(self) -> None:
         subscription = self._subscription
         if subscription is None:

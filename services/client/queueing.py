@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import msgpack
 
 from raylay.services.client.asking import Asking
 from raylay.services.client.events import CommandAnswered, CommandWanted, Disconnected, Tell
+from raylay.services.client.keywords import checks_keywords
+from raylay.services.client.performing import ends_client
 from raylay.services.client.publishing import Publishing
 from raylay.services.client.queue_acks import (
     AckBook,
@@ -27,6 +30,7 @@ from raylay.services.messages.records import Command
 from raylay.services.protocol.frames import Header
 from raylay.services.queues.records import (
     Acknowledgment,
+    Keys,
     keys_of,
     read_acknowledgment,
 )
@@ -35,6 +39,10 @@ ACK_INTERVAL_S = 0.01
 """What is done with is said after as long, where nothing else has it said before."""
 ACK_BATCH = 100
 RETRY_S = 0.5
+TURN_S = 0.05
+"""While there are consumers the loop notes so often that it turns."""
+LEASE_MARGIN = 0.1
+"""The part of a lease before whose end messages that nobody was given yet are given back."""
 
 
 class Queueing(Publishing, Asking):
@@ -46,9 +54,14 @@ class Queueing(Publishing, Asking):
         self._sampled_acks = SampledAcks()
         self._acks_timer: asyncio.TimerHandle | None = None
         self._consumers: set[QueueConsumer] = set()
+        self._turned_s = 0.0
+        """When the loop was last known to turn, by `time.monotonic`: a frame that has come since
+        may have waited in the socket from then on."""
+        self._turn_timer: asyncio.TimerHandle | None = None
         self._commanding: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
 
     # -- what a user calls -------------------------------------------------------------------
+    @checks_keywords
     def queue(
         self,
         name: str,
@@ -89,6 +102,7 @@ class Queueing(Publishing, Asking):
             timeout_s=timeout_s,
         )
 
+    @checks_keywords
     def acknowledge(
         self, queue: str, bookmarks: Iterable[str], *, message_type: str = "json", how: str = "ack"
     ) -> int:
@@ -114,6 +128,7 @@ class Queueing(Publishing, Asking):
             sequence = self._publish_ack(record)
         return sequence
 
+    @checks_keywords
     async def acknowledge_matching(
         self, queue: str, filter: str, *, message_type: str = "json", how: str = "ack"
     ) -> int:
@@ -137,6 +152,7 @@ class Queueing(Publishing, Asking):
         self._say_acks()
         await super().flush(timeout_s)
 
+    @checks_keywords
     async def queue_status(self, queue: str, *, message_type: str = "json") -> dict[str, Any]:
         """How a queue stands at the instance that the client is connected to (docs/queues.md).
 
@@ -149,7 +165,19 @@ class Queueing(Publishing, Asking):
         return found
 
     # -- consumers ---------------------------------------------------------------------------
+    def _lease_end_s(self, lease_s: float) -> float:
+        return self._turned_s + lease_s * (1 - LEASE_MARGIN)
+
+    def _turn(self) -> None:
+        """Notes that the loop turns, for as long as there are consumers."""
+        self._turn_timer = None
+        if self._consumers and self._loop is not None:
+            if self._connection is None or self._connection.is_reading:
+                self._turned_s = time.monotonic()
+            self._turn_timer = self._loop.call_later(TURN_S, self._turn)
+
     async def _consume(self, consumer: QueueConsumer) -> Subscription:
+        self._turned_s = time.monotonic()
         subscription = await self.subscribe(
             consumer.queue,
             message_type=consumer.message_type,
@@ -158,6 +186,8 @@ class Queueing(Publishing, Asking):
             max_backlog=consumer.backlog,
         )
         self._consumers.add(consumer)
+        if self._turn_timer is None:
+            self._turn()
         return subscription
 
     def _consumed(self, consumer: QueueConsumer) -> None:
@@ -176,16 +206,34 @@ class Queueing(Publishing, Asking):
         if self._acks.messages >= consumer.said_together:
             self._say_acks()
         elif self._acks_timer is None and self._loop is not None:
-            self._acks_timer = self._loop.call_later(ACK_INTERVAL_S, self._say_acks)
+            self._acks_timer = self._loop.call_later(ACK_INTERVAL_S, self._acks_due)
 
     def _cancel(
         self, consumer: QueueConsumer, message_type: str, publisher: int, sequence: int
     ) -> None:
-        # Where there is no connection its lease is over already.
-        if self._connection is not None and self._machine.instance:
-            body: bytes = msgpack.packb({publisher: [sequence, sequence]})
-            header = {"c": "queue_cancel", "t": consumer.queue, "mt": message_type}
-            self._connection.send(header, body)
+        keys = {publisher: [(sequence, sequence)]}
+        self._send_cancel(consumer.queue, message_type, keys)
+
+    def _give_back(self, consumer: QueueConsumer, keys: Sequence[tuple[int, int]]) -> None:
+        if keys:
+            self._send_cancel(consumer.queue, consumer.message_type, keys_of(keys), unseen=True)
+
+    def _send_cancel(
+        self, queue: str, message_type: str, keys: Keys, *, unseen: bool = False
+    ) -> None:
+        # Where there is no connection the leases are over already.
+        if self._connection is None or not self._machine.instance:
+            return
+        flat = {publisher: [*chain.from_iterable(ranges)] for publisher, ranges in keys.items()}
+        body: bytes = msgpack.packb(flat)
+        header: Header = {"c": "queue_cancel", "t": queue, "mt": message_type}
+        if unseen:
+            header["unseen"] = True
+        self._connection.send(header, body)
+
+    @ends_client
+    def _acks_due(self) -> None:
+        self._say_acks()
 
     def _say_acks(self) -> None:
         if self._acks_timer is not None:
@@ -201,7 +249,7 @@ class Queueing(Publishing, Asking):
             except PublishStoreFull:
                 self._acks.put_back(record, read_acknowledgment(record.body))
                 if self._acks_timer is None and self._loop is not None:
-                    self._acks_timer = self._loop.call_later(RETRY_S, self._say_acks)
+                    self._acks_timer = self._loop.call_later(RETRY_S, self._acks_due)
             except RaylayError:
                 # The client has ended: its leases end with it, and the messages come again.
                 return
@@ -240,6 +288,8 @@ class Queueing(Publishing, Asking):
         self._say_acks()
         if self._acks_timer is not None:
             self._acks_timer.cancel()
+        if self._turn_timer is not None:
+            self._turn_timer.cancel()
         await super()._shut_down()
 
     # -- commands that are answered once -----------------------------------------------------

@@ -82,6 +82,7 @@ class Resumption:
         "held",
         "id",
         "message_type",
+        "missing",
         "options",
         "paused",
         "received",
@@ -116,6 +117,8 @@ class Resumption:
         self.active = False
         """Whether the server of this connection has accepted it."""
         self.completed = False
+        self.missing: object = None
+        """What the last instance said that retention removed; the application was told."""
         self.suppressed = 0
         """Messages that came a second time and were left out."""
         self.received: PublisherRanges | None = None
@@ -263,6 +266,7 @@ class Resumption:
             ranges,
             bool(get("tr")),
             queue=self.topic if get("q") else "",
+            lease_s=(get("lp") or 0) / 1000,
         )
 
     def _without_received(

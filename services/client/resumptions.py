@@ -19,6 +19,7 @@ from typing import Any
 
 from raylay.services.client.events import (
     Effect,
+    MessagesMissing,
     PauseAnswered,
     PauseWanted,
     QueryInterrupted,
@@ -32,6 +33,7 @@ from raylay.services.client.events import (
     SubscriptionPersisted,
     SubscriptionUnwanted,
     SubscriptionWanted,
+    Tell,
 )
 from raylay.services.client.queries import Query
 from raylay.services.client.resumption import Resumption, read_have
@@ -52,6 +54,8 @@ class Resumptions:
         self.by_id: dict[str, Resumption] = {}
         self.connected = False
         """Whether a server takes commands."""
+        self.instance = ""
+        """Whose answers come, for what the application is told."""
         self._commands: dict[str, str] = {}
         self._command_number = 0
         # Pauses and resumes on their way: command id to the number of the question.
@@ -310,6 +314,7 @@ class Resumptions:
         if kind == "processed":
             later = subscription.accepted(have)
             effects.append(SubscriptionAccepted(name, have if later else None))
+            self._tell_missing(subscription, header, effects)
             if subscription.bookmark:
                 self._resume_groups(effects)
             self._replace_next(subscription, effects)
@@ -322,6 +327,33 @@ class Resumptions:
                 del self.by_id[name]
             effects.append(SubscriptionCompleted(name, subscription.bounded))
             self._replace_next(subscription, effects)
+
+    def _tell_missing(
+        self, subscription: Resumption, header: Header, effects: list[Effect]
+    ) -> None:
+        count = header.get("missing")
+        if not isinstance(count, int) or not count:
+            return
+        event = MessagesMissing(
+            subscription.id, self.instance, count, _read_missing(header.get("missing_of"))
+        )
+        # Each reconnect to this instance says the same.
+        if event != subscription.missing:
+            subscription.missing = event
+            effects.append(Tell(event))
+
+
+def _read_missing(value: object) -> dict[int, tuple[int, int, int]]:
+    if not isinstance(value, dict):
+        return {}
+    return {
+        publisher: (told[0], told[1], told[2])
+        for publisher, told in value.items()
+        if isinstance(publisher, int)
+        and isinstance(told, list | tuple)
+        and len(told) == 3
+        and all(isinstance(number, int) for number in told)
+    }
 
 
 def _ended(name: str) -> LocalProtocolError:

@@ -14,6 +14,7 @@ from raylay.services.client.events import (
     SubscriptionUnwanted,
     SubscriptionWanted,
 )
+from raylay.services.client.keywords import checks_keywords
 from raylay.services.client.performing import (
     QUEUE_BYTES_MAX_DEFAULT,
     Performing,
@@ -30,15 +31,21 @@ from raylay.services.errors import (
 class Subscribing(Performing):
     """The subscriber's side of a client."""
 
+    @checks_keywords
     async def subscribe(
         self,
         topic: str,
         *,
         message_type: str = "",
         filter: str = "",
+        select: str = "",
         bookmark: str = "",
         bookmark_not_found: str = "",
         subscription_id: str = "",
+        oof: bool = False,
+        delta: bool = False,
+        no_empties: bool = False,
+        no_sowkey: bool = False,
         explicit_discard: bool = False,
         fully_durable: bool = False,
         live: bool = False,
@@ -46,9 +53,10 @@ class Subscribing(Performing):
         rate_max_gap: str = "",
         pause: bool = False,
         persisted_ms: int | None = None,
+        non_regex_topic: bool = False,
+        max_backlog: int | None = None,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
-        **options: Any,
     ) -> Subscription:
         """Subscribes to a topic, or to the topics that a regular expression matches.
 
@@ -56,6 +64,8 @@ class Subscribing(Performing):
             topic: literal, or a regular expression.
             message_type: only messages of this type; empty: any.
             filter: only messages that pass it (docs/filters.md): `/price > 100`.
+            select: The fields that are sent: `[-/,+/price]`.
+            oof, delta, no_empties, no_sowkey: As of `sow_and_subscribe`, on SOW topics.
             bookmark: where to start in the log: `EPOCH`, `NOW`, a bookmark, a list, a time or a
                 range (services/messages/bookmarks.py). Empty: an ordinary subscription, whose
                 messages are not replayed. What the bookmark store knows of this subscription id
@@ -72,26 +82,33 @@ class Subscribing(Performing):
             rate_max_gap: with a multiple of the original speed, the longest idle: `10s`.
             pause: nothing comes until `resume`.
             persisted_ms: the longest pause between two persisted acks.
+            non_regex_topic: `topic` is a literal name, whatever characters it has.
+            max_backlog: On a queue, the messages that may be leased at one time (`queue`).
             queue_bytes_max: bytes that wait for the consumer before reading stops.
             timeout_s: for the server's answer.
-            options: `select`, `oof`, `delta`, … (`sow_and_subscribe`), and others of the protocol.
 
         Raises:
             CommandFailed: the server refused, with its reason (`bad_filter`, …).
             BookmarkNotFound: with `bookmark_not_found="fail"`.
             ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
+            TypeError: a keyword argument is misspelt.
         """
-        self._raise_if_ended()
-        options |= {"persisted_ms": persisted_ms} if persisted_ms is not None else {}
-        given = {
-            "bookmark_not_found": bookmark_not_found,
-            "rate": rate,
-            "rate_max_gap": rate_max_gap,
-            "fully_durable": fully_durable,
-            "live": live,
-            "filter": filter,
-        }
-        options.update((key, value) for key, value in given.items() if value)
+        options = self._given(
+            select=select,
+            oof=oof,
+            delta=delta,
+            no_empties=no_empties,
+            no_sowkey=no_sowkey,
+            non_regex_topic=non_regex_topic,
+            bookmark_not_found=bookmark_not_found,
+            rate=rate,
+            rate_max_gap=rate_max_gap,
+            fully_durable=fully_durable,
+            live=live,
+            filter=filter,
+            persisted_ms=persisted_ms,
+            max_backlog=max_backlog,
+        )
         if not subscription_id:
             self._subscription_number += 1
             subscription_id = (
@@ -99,27 +116,43 @@ class Subscribing(Performing):
                 if bookmark and self._bookmark_store is not None
                 else f"sub-{self._subscription_number}"
             )
+        store = self._bookmark_store
         resumption = Resumption(
-            subscription_id,
-            topic,
-            message_type,
-            bookmark,
-            options,
-            self._bookmark_store,
+            *(subscription_id, topic, message_type, bookmark, options, store),
             explicit_discard=explicit_discard,
             paused=pause,
         )
+        return await self._subscribed(resumption, queue_bytes_max, timeout_s)
+
+    async def _subscribed(
+        self, resumption: Resumption, queue_bytes_max: int, timeout_s: float
+    ) -> Subscription:
+        remembers = bool(resumption.bookmark) and self._bookmark_store is not None
         subscription = Subscription(
             resumption,
             queue_bytes_max,
             self._congestion_changed,
             self._unsubscribe,
-            self._bookmarks_changed if bookmark and self._bookmark_store is not None else None,
+            self._bookmarks_changed if remembers else None,
             self._tell_tracer if self._tracer is not None else None,
             self._replace,
         )
         await self._begin(subscription, resumption, timeout_s)
         return subscription
+
+    def _given(self, **options: Any) -> dict[str, Any]:
+        """Returns the options that were given; 0 is one, since no rows are not all of them.
+
+        Raises:
+            RaylayError: What ended the client.
+        """
+        self._raise_if_ended()
+        assert self._loop is not None, "connect first"
+        return {
+            name: value
+            for name, value in options.items()
+            if value is not None and value is not False and value != ""
+        }
 
     async def _begin(
         self, subscription: Subscription, resumption: Resumption, timeout_s: float

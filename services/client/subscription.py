@@ -144,6 +144,10 @@ class Subscription:
             finally:
                 self._waiter = None
 
+    def queued_batches(self) -> list[MessageBatch]:
+        """Deliveries received and not asked for yet, in order."""
+        return [each for each in self._items if isinstance(each, MessageBatch)]
+
     def _settle_current(self) -> None:
         """The consumer asks for more: it is done with what it was given."""
         self._count_seen(self._current.count if self._current is not None else 0)

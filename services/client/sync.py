@@ -10,26 +10,32 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import update_wrapper
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from raylay.services.client.client import Client
 from raylay.services.client.deletes import delete_body
+from raylay.services.client.fork_guard import guard
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.outbox import check_values
+from raylay.services.client.outbox import body_bytes, check_values
 from raylay.services.client.publishing import DELTA_PUBLISH
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.client.sync_queue import SyncQueueConsumer
 from raylay.services.errors import (
     ConnectionLost,
+    FlushTimeout,
+    ForkedClient,
     LocalProtocolError,
     PublishStoreFull,
     RaylayError,
 )
 from raylay.services.messages.records import RECORD_BYTES_MAX, Command
 
+A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 HANDED_OVER_MAX = 10_000
@@ -139,6 +145,43 @@ class SyncQuery(SyncSubscription):
                 self.unsubscribe()
 
 
+def _named_as(method: Callable[..., Any], call: Callable[P, T]) -> Callable[P, T]:
+    """Gives a function the name, the signature and the docstring of the method that it calls."""
+    update_wrapper(call, method)
+    return call
+
+
+def _in_a_coroutine(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
+    """Makes a method of `Client` that does not wait one that runs on the loop thread."""
+
+    async def call(client: Client, /, *args: P.args, **keywords: P.kwargs) -> T:
+        return method(client, *args, **keywords)
+
+    return _named_as(method, call)
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, A]],
+    made: Callable[[SyncClient, A], T],
+) -> Callable[Concatenate[SyncClient, P], T]:
+    """Makes the blocking form of a method of `Client`: the same arguments, any thread.
+
+    Args:
+        made: What the caller is given for the method's result.
+    """
+
+    def call(self: SyncClient, /, *args: P.args, **keywords: P.kwargs) -> T:
+        return made(self, self._run(method(self.client, *args, **keywords)))
+
+    return _named_as(method, call)
+
+
+def _itself(_: SyncClient, found: T) -> T:
+    return found
+
+
 def _of(subscriptions: tuple[SyncSubscription, ...]) -> list[Subscription]:
     found = [one._subscription for one in subscriptions]
     for one in found:
@@ -168,19 +211,28 @@ class SyncClient:
         self._drain_scheduled = False
         self._drained: asyncio.Task[None] | None = None
         self._failure: RaylayError | None = None
-        self._closed = False
+        self._closed = self._is_forked = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name=f"raylay client {name}", daemon=True
         )
         self._thread.start()
+        guard(self)
         try:
             self._run(self.client.connect())
         except BaseException:
             self._stop_loop()
             raise
 
+    def _forked(self, error: ForkedClient) -> None:
+        # Another thread may have held the lock when the process was forked.
+        self._lock = threading.Condition()
+        self._failure, self._is_forked = error, True
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._is_forked and self._failure is not None:
+            work.close()
+            raise self._failure
         if self._closed:
             work.close()
             raise ConnectionLost(f"client {self.client.name} is closed")
@@ -214,11 +266,15 @@ class SyncClient:
         Raises:
             PublishStoreFull: no room within `publish_timeout_s`; this message was not published.
             LocalProtocolError: topic, message type or size break a limit.
+            TypeError: an argument is of the wrong type; this message was not published.
             RaylayError: what ended the client, or the failure of an earlier publish that was still
                 on its way to the loop thread.
         """
-        self.client.machine.builder(topic, message_type)  # raises here, not on the loop thread
+        # What is wrong with an argument is raised here, not on the loop thread.
+        self.client.machine.builder(topic, message_type)
         check_values(expiration_s, key, correlation)
+        if type(body) is not bytes:
+            body = body_bytes(body, topic)
         if len(body) + len(key) + len(correlation) > RECORD_BYTES_MAX - 2048:
             raise LocalProtocolError(
                 f"message of {len(body)} bytes on {topic}: a record may have {RECORD_BYTES_MAX}"
@@ -238,10 +294,25 @@ class SyncClient:
             self._loop.call_soon_threadsafe(self._start_drain)
 
     def delta_publish(
-        self, topic: str, body: bytes, message_type: str = "json", **options: Any
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
     ) -> None:
         """Publishes fields that change (`Client.delta_publish`); blocks and raises as `publish`."""
-        self.publish(topic, body, message_type, command=DELTA_PUBLISH, **options)
+        self.publish(
+            topic,
+            body,
+            message_type,
+            expiration_s=expiration_s,
+            key=key,
+            correlation=correlation,
+            command=DELTA_PUBLISH,
+        )
 
     def sow_delete(
         self,
@@ -302,6 +373,9 @@ class SyncClient:
                     queue.popleft()
             except RaylayError as error:
                 failure = error
+            except Exception as error:
+                self.client._break(error)
+                failure = self.client._error
             with self._lock:
                 self._queue_bytes -= taken_bytes
                 self._lock.notify_all()
@@ -328,6 +402,20 @@ class SyncClient:
             self._lock.notify_all()
 
     async def _flush(self, timeout_s: float | None) -> None:
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._until_drained()
+        except TimeoutError:
+            raise FlushTimeout(
+                f"what {self.client.name} published last is not sent after {timeout_s:.3g} s: "
+                f"{self.client.status}"
+            ) from None
+        if deadline_s is not None:
+            timeout_s = max(0.0, deadline_s - time.monotonic())
+        await self.client.flush(timeout_s)
+
+    async def _until_drained(self) -> None:
         while self._drain_scheduled and self._failure is None:
             if self._drained is not None and not self._drained.done():
                 await asyncio.wait((self._drained,))
@@ -335,16 +423,15 @@ class SyncClient:
                 await asyncio.sleep(0)  # `_start_drain` is in the loop's queue
         if self._failure is not None:
             raise self._failure
-        await self.client.flush(timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Blocks until everything published so far is durable.
 
         Raises:
             CommandFailed: a publish was refused and there is no `on_publish_failed`.
-            TimeoutError: not within `timeout_s`.
+            FlushTimeout: not within `timeout_s`; says what is not acknowledged, and why.
         """
-        self._run(asyncio.wait_for(self._flush(timeout_s), timeout_s))
+        self._run(self._flush(timeout_s))
 
     @property
     def persisted_sequence(self) -> int:
@@ -356,47 +443,18 @@ class SyncClient:
         self._call(self.client.trust, instance)
 
     # -- subscriptions -----------------------------------------------------------------------
-    def subscribe(self, topic: str, **options: Any) -> SyncSubscription:
-        """Subscribes; the options of `Client.subscribe`."""
-        return SyncSubscription(self, self._run(self.client.subscribe(topic, **options)))
-
-    def sow(self, topic: str, **options: Any) -> SyncQuery:
-        """Asks for the records of a SOW topic; the options of `Client.sow`. It is sent, and
-        refused, when the first row is asked for."""
-        return SyncQuery(self, self._run(self._sow(topic, options)))
-
-    async def _sow(self, topic: str, options: dict[str, Any]) -> SowQuery:
-        return self.client.sow(topic, **options)
-
-    def sow_and_subscribe(self, topic: str, **options: Any) -> SyncSubscription:
-        """The records of a SOW topic, and then every change; the options of
-        `Client.sow_and_subscribe`."""
-        return SyncSubscription(self, self._run(self.client.sow_and_subscribe(topic, **options)))
-
-    def queue(self, name: str, **options: Any) -> SyncQueueConsumer:
-        """A consumer of a queue: `with client.queue("work") as work:`; the options of
-        `Client.queue`."""
-        return SyncQueueConsumer(self._run, self.client.queue(name, **options))
-
-    def acknowledge(self, queue: str, bookmarks: Iterable[str], **options: Any) -> int:
-        """Acknowledges messages by their bookmarks (`Client.acknowledge`)."""
-
-        async def acknowledge() -> int:
-            return self.client.acknowledge(queue, bookmarks, **options)
-
-        return self._run(acknowledge())
-
-    def acknowledge_matching(self, queue: str, filter: str, **options: Any) -> int:
-        """Acknowledges what passes a filter (`Client.acknowledge_matching`)."""
-        return self._run(self.client.acknowledge_matching(queue, filter, **options))
-
-    def queue_status(self, queue: str, **options: Any) -> dict[str, Any]:
-        """How a queue stands at this instance (`Client.queue_status`)."""
-        return self._run(self.client.queue_status(queue, **options))
-
-    def delta_subscribe(self, topic: str, **options: Any) -> SyncSubscription:
-        """What changes of the records of a SOW topic (`Client.delta_subscribe`)."""
-        return SyncSubscription(self, self._run(self.client.delta_subscribe(topic, **options)))
+    # Each has the arguments of the method of `Client` that it names, for people and for editors.
+    subscribe = _blocking(Client.subscribe, SyncSubscription)
+    sow_and_subscribe = _blocking(Client.sow_and_subscribe, SyncSubscription)
+    delta_subscribe = _blocking(Client.delta_subscribe, SyncSubscription)
+    acknowledge_matching = _blocking(Client.acknowledge_matching, _itself)
+    queue_status = _blocking(Client.queue_status, _itself)
+    sow = _blocking(_in_a_coroutine(Client.sow), SyncQuery)
+    acknowledge = _blocking(_in_a_coroutine(Client.acknowledge), _itself)
+    queue = _blocking(
+        _in_a_coroutine(Client.queue),
+        lambda client, consumer: SyncQueueConsumer(client._run, consumer),
+    )
 
     def pause(self, *subscriptions: SyncSubscription) -> None:
         """Has the server deliver no more of these until `resume` (`Client.pause`)."""
@@ -414,8 +472,8 @@ class SyncClient:
     # -- life --------------------------------------------------------------------------------
     def close(self, *, flush: bool = True) -> None:
         """Ends the client; with `flush` once everything published is durable (`Client.close`)."""
-        if self._closed:
-            return
+        if self._closed or self._is_forked:
+            return  # the connection of a forked child's client is its parent's
         try:
             self._run(self._close(flush and self._failure is None))
         finally:

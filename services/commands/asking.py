@@ -15,6 +15,7 @@ from raylay.services.commands.options import FabricOption, GroupOption, ServerOp
 from raylay.services.commands.printing import print_message
 from raylay.services.commands.publishing import INTERRUPTED
 from raylay.services.commands.sow_diff import diff_command
+from raylay.services.commands.tls_options import offer
 from raylay.services.commands.waiting_lines import WaitingLines
 
 
@@ -82,6 +83,8 @@ class Sow(TyperGroup):
         one.command("sow")(sow)
         found: Any = typer.main.get_command(one)
         command: TyperCommand = found
+        # Made here, so that nobody else has offered it what commands with --server take.
+        offer(command)
         return command
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -97,7 +100,9 @@ class Sow(TyperGroup):
         return self.alone.make_context(info_name, args, parent, **extra)
 
 
-sow_app = typer.Typer(cls=Sow, help=sow.__doc__, pretty_exceptions_enable=False)
+sow_app = typer.Typer(
+    add_completion=False, cls=Sow, help=sow.__doc__, pretty_exceptions_enable=False
+)
 sow_app.command("diff")(diff_command)
 
 

@@ -21,7 +21,9 @@ from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.files import load_files
 from raylay.services.configuration.model import FabricSettings
 
-config_app = typer.Typer(help="Check and show configuration files.", no_args_is_help=True)
+config_app = typer.Typer(
+    help="Check and show configuration files.", no_args_is_help=True, add_completion=False
+)
 
 
 @config_app.command()

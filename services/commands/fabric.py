@@ -23,7 +23,9 @@ from raylay.services.topology.report import as_data, route_rows, summary
 
 START_WITHOUT = "leave it out, or start the fabric with --ignore-unsupported"
 
-fabric_app = typer.Typer(help="Look at a fabric before it runs.", no_args_is_help=True)
+fabric_app = typer.Typer(
+    add_completion=False, help="Look at a fabric before it runs.", no_args_is_help=True
+)
 
 
 @fabric_app.callback()

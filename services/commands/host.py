@@ -21,6 +21,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from raylay.services.commands.instance_check import check_instance
 from raylay.services.hosts.check import Finding, HostFacts, examine, worst
 
 FSYNC_TIMES = 21
@@ -41,12 +42,17 @@ TIME_ERROR = 5
 """What adjtimex returns where the clock is not synchronised."""
 MARKS = {"ok": "ok", "change": "change", "wrong": "WRONG"}
 
-check_app = typer.Typer(help="Check what a fabric stands on.", no_args_is_help=True)
+check_app = typer.Typer(
+    add_completion=False, help="Check what a fabric stands on.", no_args_is_help=True
+)
 
 
 @check_app.callback()
 def _check() -> None:
     pass
+
+
+check_app.command("instance")(check_instance)
 
 
 @check_app.command("host")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,15 +29,20 @@ from raylay.services.server.reuniting import TIMEOUT_S_DEFAULT, ReunionReport
 from raylay.services.server.reuniting import reunite as reunite_directory
 from raylay.storage.journal import Outcome, SegmentInfo
 from raylay.storage.lmdb_journal import LmdbJournalReader
-from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.maintenance import IN_USE, SegmentMaintenance
 from raylay.storage.repair import repair_front
 from raylay.storage.segments import list_segments
 from raylay.storage.verify import Verified, verify_journal
 
 BODY_SHOWN_CHARACTERS = 120
+READERS_AWAITED_S = 5.0
+"""An instance and its processes let go of a segment two seconds after they last read of it."""
+READERS_ASKED_S = 0.25
 _BOOKMARK = re.compile(r"^(\d{1,20})\|(\d{1,19})\|?$")
 
-journal_app = typer.Typer(help="Look at, verify and tidy a journal.", no_args_is_help=True)
+journal_app = typer.Typer(
+    add_completion=False, help="Look at, verify and tidy a journal.", no_args_is_help=True
+)
 
 JournalArgument = Annotated[
     Path,
@@ -341,6 +347,24 @@ def repair(journal: JournalArgument, archive: ArchiveOption = None) -> None:
         _fail(str(error))
 
 
+def behind_readers(change: Callable[[], list[Outcome]]) -> list[Outcome]:
+    """Changes segments, and once more as long as some are in use, for some seconds: what an
+    instance has read a moment ago is in its hands although nobody needs it."""
+    deadline_s = time.monotonic() + READERS_AWAITED_S
+    done: list[Outcome] = []
+    while True:
+        outcomes = change()
+        done += [outcome for outcome in outcomes if outcome.done]
+        left = [outcome for outcome in outcomes if not outcome.done]
+        # Behind a colon stands a read that has planned it, which takes minutes.
+        is_read = any(
+            outcome.note == IN_USE or outcome.note.startswith(f"{IN_USE} (") for outcome in left
+        )
+        if not is_read or time.monotonic() >= deadline_s:
+            return sorted(done + left, key=lambda outcome: outcome.first_txid)
+        time.sleep(READERS_ASKED_S)
+
+
 def _report(outcomes: list[Outcome], as_json: bool) -> None:
     """Prints what was done; exits 2 when nothing was, though something was asked for."""
     for outcome in outcomes:
@@ -378,7 +402,7 @@ def compress(
     target = _Target(journal, archive)
     try:
         maintenance = SegmentMaintenance(target.directory, archive, level=level)
-        _report(maintenance.compress(_before(target, before)), as_json)
+        _report(behind_readers(lambda: maintenance.compress(_before(target, before))), as_json)
     except StorageError as error:
         _fail(str(error))
 
@@ -394,7 +418,7 @@ def archive_segments(
     target = _Target(journal, archive)
     try:
         maintenance = SegmentMaintenance(target.directory, archive)
-        _report(maintenance.archive(_before(target, before)), as_json)
+        _report(behind_readers(lambda: maintenance.archive(_before(target, before))), as_json)
     except StorageError as error:
         _fail(str(error))
 
@@ -415,7 +439,7 @@ def remove(
     target = _Target(journal, archive)
     try:
         maintenance = SegmentMaintenance(target.directory, archive)
-        _report(maintenance.remove(before, force=force), as_json)
+        _report(behind_readers(lambda: maintenance.remove(before, force=force)), as_json)
     except StorageError as error:
         _fail(str(error))
 

@@ -77,7 +77,7 @@ def up(
     """
     from raylay.services.configuration.amps.tree import parse_defines
     from raylay.services.configuration.files import load_fabric
-    from raylay.services.fabric.stopped import kept_settings
+    from raylay.services.fabric.stopped import kept_settings, refuse_empty
 
     kept = kept_settings(files)
     settings = kept or load_fabric(
@@ -86,6 +86,8 @@ def up(
     if drills:
         settings = settings.model_copy(update={"drills": "allowed"})
     place = directory or (files[0] if kept else Path("data") / settings.name)
+    if directory is None and not kept:
+        refuse_empty(settings.name, place)
     if detach and not address:
         options = [f"--define={each}" for each in define or ()]
         options += ["--name", settings.name, *["--ignore-unsupported"] * ignore_unsupported]
@@ -130,6 +132,8 @@ def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
     print_status(fabric.status(), as_json=False)
     groups = dict.fromkeys(each.group for each in fabric.declared.instances)
     servers = {group: [str(server.address) for server in fabric.servers(group)] for group in groups}
+    for warning in fabric.shared_hosts():
+        typer.echo(f"raylay: warning: {warning}", err=True)
     typer.echo("\n".join(up_lines(fabric.declared, str(place), servers, unconnected)))
     sys.stdout.flush()
 

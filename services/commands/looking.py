@@ -279,6 +279,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         *disconnected_lines(found["instances"]),
         *unavailable_lines(found["instances"]),
         *front_log_lines(found["instances"]),
+        *retention_lines(found["instances"]),
         *security_file_lines(found["instances"]),
         *slow_client_lines(found["instances"]),
         *left_over_lines(found.get("left_over", [])),
@@ -321,6 +322,15 @@ def front_log_lines(instances: list[dict[str, Any]]) -> list[str]:
         f"{instance['name']}: {instance['front_log_failure']}"
         for instance in instances
         if instance.get("front_log_failure")
+    ]
+
+
+def retention_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Says where a journal is above its bounds of size or age, and what holds it, a line each."""
+    return [
+        f"{instance['name']}: retention waits, {instance['retention_held']}"
+        for instance in instances
+        if instance.get("retention_held")
     ]
 
 
@@ -375,7 +385,8 @@ def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, s
     """Name, way, mode, owed messages and age of one destination, for a table."""
     mode = "sync" if destination.get("sync") else "async"
     if destination.get("downgraded"):
-        mode = "async (downgraded)"
+        by_hand = destination.get("downgraded_by_hand")
+        mode = "async (downgraded by hand)" if by_hand else "async (downgraded)"
     if not destination.get("connected"):
         mode += ", disconnected"
     owed = int(destination.get("owed", 0))

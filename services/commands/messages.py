@@ -6,12 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any
 
 import typer
 
 from raylay.services.client.credentials import credentials
+from raylay.services.commands.client_names import client_name
 from raylay.services.commands.consuming import consume
 from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.options import (
@@ -102,8 +103,10 @@ def publish(
 ) -> None:
     """Publish; returns when everything is persisted. Tells the last message's bookmark. Ctrl-C ends
     it with the sum so far."""
-    name = client or f"raylay-publish-{os.getpid()}"
-    with client_options(fabric, group, server, name, trace_all=trace) as options:
+    with (
+        nullcontext(client) if client else client_name("publish") as name,
+        client_options(fabric, group, server, name, trace_all=trace) as options,
+    ):
         values = {"message_type": message_type, "key": key.encode()}
         done = run_async(publish_lines(options, topic, body, values, delta=delta))
     _tell(done, as_json)
@@ -138,8 +141,10 @@ def delete(
         "data": None if data is None else data.encode(),
     }
     delete_body(**what)  # Raises before anybody is connected to.
-    name = client or f"raylay-delete-{os.getpid()}"
-    with client_options(fabric, group, server, name) as options:
+    with (
+        nullcontext(client) if client else client_name("delete") as name,
+        client_options(fabric, group, server, name) as options,
+    ):
         done = run_async(_delete(options, topic, message_type, what))
     _tell(done, as_json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import threading
@@ -12,13 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.commands.waiting_lines import WaitingLines
-from raylay.services.errors import CommandFailed, RaylayError
+from raylay.services.errors import CommandFailed, FlushTimeout, RaylayError
 
 if TYPE_CHECKING:
     from raylay.services.client import Client, PublishFailed
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
+WAIT_TOLD_S = 5.0
+"""After this time without the last acknowledgment a command says why it waits."""
+WAIT_TOLD_AGAIN_S = 60.0
 LAST_ACKS_S = 1.0
 """After Ctrl-C the acks of what is on its way are waited for as long."""
 INPUT_BYTES = 64 * 1024
@@ -130,6 +134,15 @@ async def send_several(
     return await _with_client(options, several)
 
 
+async def _flush_and_tell(client: Client) -> None:
+    """Waits for the last acknowledgment; says that it waits, and why."""
+    for wait_s in itertools.chain((WAIT_TOLD_S,), itertools.repeat(WAIT_TOLD_AGAIN_S)):
+        try:
+            return await client.flush(wait_s)
+        except FlushTimeout as waiting:
+            print(f"raylay: still waiting: {waiting}", file=sys.stderr, flush=True)
+
+
 async def _with_client(
     options: dict[str, Any], publish: Callable[[Client, Published], Awaitable[None]]
 ) -> Published:
@@ -150,7 +163,7 @@ async def _with_client(
             first = client.last_sequence + 1
             try:
                 await publish(client, done)
-                await client.flush()
+                await _flush_and_tell(client)
             except asyncio.CancelledError:
                 done.interrupted = True
                 _take_back_cancel()

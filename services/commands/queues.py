@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raylay.services.client import Client
 
 queue_app = typer.Typer(
+    add_completion=False,
     help="Look at queues, and say what is to become of their messages.",
     pretty_exceptions_enable=False,
 )
@@ -52,7 +53,7 @@ def status(
         width = max(map(len, found), default=0)
         for name, value in found.items():
             is_count = type(value) is int and name != "pid"
-            shown = f"{value:,}" if is_count else value
+            shown = f"{value:,}" if is_count else "unknown" if value is None else value
             typer.echo(f"{name.replace('_', ' '):<{width}}  {shown}")
 
     _with_client(fabric, group, server, show)

@@ -15,7 +15,9 @@ from raylay.services.errors import ConfigurationError
 
 PASSWORD_BYTES_MIN = 8
 entitlement_app = typer.Typer(
-    help="Look at what users may do, and have it asked anew.", pretty_exceptions_enable=False
+    add_completion=False,
+    help="Look at what users may do, and have it asked anew.",
+    pretty_exceptions_enable=False,
 )
 
 

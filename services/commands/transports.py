@@ -10,6 +10,7 @@ import typer
 from raylay.services.commands.options import FabricOption, JsonOption, running
 
 transport_app = typer.Typer(
+    add_completion=False,
     help="Look at where instances let others in, and open or shut it.",
     pretty_exceptions_enable=False,
 )

@@ -28,6 +28,7 @@ class WaitingLines:
     def __call__(self, event: object) -> None:
         """Says what the event means for somebody who waits, if anything."""
         from raylay.services.client.events import (
+            ClockDiffers,
             Connected,
             Disconnected,
             ServerRefused,
@@ -38,6 +39,15 @@ class WaitingLines:
         text = ""
         if isinstance(event, Connected):
             self._connected_s = self._now_s()
+            return
+        if isinstance(event, ClockDiffers):
+            side = "ahead of" if event.ahead_s > 0 else "behind"
+            self._count(
+                f"the clock of this host is {abs(event.ahead_s):.0f} s {side} that of "
+                f"{event.instance}: set it, or what is published here expires at the wrong time "
+                "and may be refused",
+                "",
+            )
             return
         if isinstance(event, ServerRefused):
             line = f"{event.address}: {event.reason}"

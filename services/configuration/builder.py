@@ -29,6 +29,7 @@ from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
 from raylay.services.configuration.transports import TlsSettings
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.topics import all_but
 
 TopicLike = TopicSettings | str | Mapping[str, Any]
 Origins = dict[tuple[str, ...], str]
@@ -128,6 +129,8 @@ class FabricBuilder:
         self._instances: dict[str, dict[str, Any]] = {}
         self._destinations: dict[str, list[DestinationSettings]] = {}
         self._regions: list[str] = []
+        self._of_regions: set[tuple[str, str]] = set()
+        """Instances and destinations that regions made, of all that may be replicated."""
         self.origins: Origins = {}
         """They lead error messages."""
         self.settings_base = _validated(FabricSettings, sections, f"fabric {name}")
@@ -173,6 +176,7 @@ class FabricBuilder:
                     self.destination(
                         member, to=[other], sync=sync, pass_through=".*", group=name, origin=origin
                     )
+                    self._of_regions.add((member, other))
         return self
 
     def connect_regions(
@@ -219,6 +223,8 @@ class FabricBuilder:
                             origin=origin,
                             **options,
                         )
+                        if "topics" not in options:
+                            self._of_regions.add((name, other))
         return self
 
     def instance(
@@ -317,6 +323,20 @@ class FabricBuilder:
     def _members(self, region: str) -> list[str]:
         return [name for name, made in self._instances.items() if made["group"] == region]
 
+    def _shared(self, settings: FabricSettings, instance: InstanceSettings) -> InstanceSettings:
+        """An instance whose links of regions leave out what is of its own queues alone."""
+        local = [each.name for each in settings.queues_of(instance) if not each.is_distributed]
+        if not local:
+            return instance
+        topics = (TopicSettings(name=all_but(local)),)
+        made = tuple(
+            each.model_copy(update={"topics": topics})
+            if (instance.name, each.name) in self._of_regions
+            else each
+            for each in instance.destinations
+        )
+        return instance.model_copy(update={"destinations": made})
+
     def settings(self) -> FabricSettings:
         """The whole fabric, checked.
 
@@ -332,6 +352,9 @@ class FabricBuilder:
             for name, made in self._instances.items()
         )
         settings = self.settings_base.model_copy(update={"instances": instances})
+        settings = settings.model_copy(
+            update={"instances": tuple(self._shared(settings, each) for each in instances)}
+        )
         found = problems(settings)
         if found:
             raise ConfigurationError(

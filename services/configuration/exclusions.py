@@ -4,7 +4,9 @@ that the shape of the fabric makes impossible.
 A fabric in Python or YAML shows all its links at once, so a link without a way back is meant that
 way, not forgotten. Where nothing is said of a destination:
 
-- `replicate` and `cascade` are left out where none of its instances replicates back;
+- `replicate` and `cascade` are left out where none of its instances replicates back, but for the
+  queues that it has in common with one of them: what one side does with a message, the other has
+  to know;
 - `queue_passthrough` is left out where what its instance's group has goes to others by the links of
   all of that group, and each region sends on what is its own alone: nobody has to pass it on;
 - `cascade` is left out where one of its instances leaves out more at a destination of its own.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from raylay.services.configuration.model import (
     DestinationSettings,
@@ -21,7 +24,7 @@ from raylay.services.configuration.model import (
     InstanceSettings,
     TopicSettings,
 )
-from raylay.services.configuration.topology import waited_for
+from raylay.services.configuration.topology import shares, waited_for
 from raylay.services.messages.topics import TopicMatcher, TopicRule, compile_regex
 
 Link = tuple[str, str]
@@ -133,6 +136,46 @@ def topic_rule(topic: TopicSettings, excluded: frozenset[str]) -> TopicRule:
         include_validation=topic.include_validation,
         exclude_validation=tuple(sorted(excluded)) if mine is None else mine,
     )
+
+
+def topic_rules(
+    settings: FabricSettings,
+    instance: InstanceSettings,
+    destination: DestinationSettings,
+    excluded: frozenset[str],
+) -> tuple[TopicRule, ...]:
+    """The rules of a destination's topics; `excluded`: of the destination, from `exclusions`.
+
+    What `exclusions` leaves out by itself is not left out of queues that both ends have: they have
+    rules of their own, before those that take them otherwise.
+    """
+    found = tuple(topic_rule(topic, excluded) for topic in destination.topics)
+    if destination.exclude_validation is not None or "replicate" not in excluded:
+        return found
+    own: list[TopicRule] = []
+    for queue in settings.queues_of(instance):
+        if not queue.is_distributed or not any(
+            shares(settings, instance, queue, name)
+            for name in destination.to or waited_for(settings, instance, destination)
+        ):
+            continue
+        for topic, rule in zip(destination.topics, found, strict=True):
+            taken = TopicMatcher((TopicRule(topic.name, topic.message_type),))
+            if topic.exclude_validation is None and taken.matches(
+                queue.name.encode(), queue.message_type.encode()
+            ):
+                kept = tuple(sorted(excluded - {"replicate"}))
+                own.append(
+                    replace(
+                        rule,
+                        name=queue.name,
+                        message_type=queue.message_type,
+                        exclude_validation=kept,
+                    )
+                )
+                break
+    names = {(rule.name, rule.message_type) for rule in own}
+    return (*own, *(rule for rule in found if (rule.name, rule.message_type) not in names))
 
 
 def server_names(destination: DestinationSettings) -> tuple[str, ...]:

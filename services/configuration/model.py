@@ -189,6 +189,9 @@ class JournalSettings(Section):
     before anything is acknowledged."""
     flush_interval_ms: Milliseconds = Field(default=10, alias="flush_interval")
     front_log: bool = True
+    disk_timeout_ms: Milliseconds = Field(default=10_000, alias="disk_timeout")
+    """For which a commit may wait for the disk before clients are sent to other instances; 0: for
+    ever."""
     """Whether small commits become durable in the front log (docs/journal.md)."""
     archive_directory: str | None = None
     """For archived segments, which stay part of the log; from the data directory if relative."""
@@ -273,6 +276,8 @@ class DestinationSettings(Section):
     """How it dials. None: as the instance, where whom it dials has TLS."""
     authenticator: Module | None = None
     """What its link says of itself. None: as the instance does."""
+    authenticators: tuple[Module | None, ...] = ()
+    """What its link says to each server of `to`, where they differ. Empty: `authenticator`."""
 
 
 class LogSettings(Section):
@@ -295,6 +300,8 @@ class BootstrapSettings(Section):
     """How it dials. None: as the instance, where whom it dials has TLS."""
     authenticator: Module | None = None
     """What it says of itself. None: as the instance does."""
+    authenticators: tuple[Module | None, ...] = ()
+    """What it says to each of the sources, where they differ. Empty: `authenticator`."""
 
 
 class InstanceChoices(Section):
@@ -303,6 +310,9 @@ class InstanceChoices(Section):
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     client_port: Port = 0
     replication_port: Port = 0
+    accepts_links: bool = True
+    """Whether other instances may connect. False: it has no replication transport, and listens
+    nowhere for links."""
     message_types: tuple[MessageType, ...] = ()
     """That `client_port` is for: other messages are refused there. None: any."""
     tls: TlsChoice = None

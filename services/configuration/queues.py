@@ -80,6 +80,8 @@ class QueueSettings(Section):
     """How long an acknowledgment is remembered whose message has not come."""
     initial_owner: str = ""
     domain: str = ""
+    dead_letters: str = ""
+    """The topic that gets a copy of each message that leaves the queue undone. Empty: none does."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -118,6 +120,7 @@ class QueueSettings(Section):
                 deferred_ack_us=self.deferred_ack_ms * 1000,
                 initial_owner=self.initial_owner,
                 domain=self.domain,
+                dead_letters=self.dead_letters,
             )
         except ConfigurationError as error:
             raise ValueError(str(error).partition(": ")[2]) from None

@@ -16,14 +16,16 @@ from raylay.services.configuration.model import (
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topic_sets import may_overlap
 from raylay.services.messages.topics import (
+    RESERVED,
     TopicMatcher,
     TopicRule,
+    all_but,
     compile_regex,
     is_regex,
 )
 from raylay.services.plugins.definition_problem import DefinitionProblem
 from raylay.services.plugins.filters import filter_problem
-from raylay.services.plugins.queue_checks import queue_problems
+from raylay.services.plugins.queue_checks import letter_circle, queue_problems
 from raylay.services.plugins.sow_checks import sow_problems
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
@@ -216,25 +218,114 @@ def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Pr
         if not holds_journaled(queue, log):
             why = "what is in no journal is in no queue"
             yield placed.not_journaled(instance, queue.topic, why)
-        yield from _replicated_local(instance, queue, subject, where)
+        if queue.dead_letters:
+            if not log[queue.dead_letters.encode(), queue.message_type.encode()]:
+                why = "a dead letter that is in no journal is lost"
+                yield placed.not_journaled(instance, queue.dead_letters, why)
+            if (queue.dead_letters, queue.message_type) in with_state:
+                yield Problem(
+                    subject,
+                    f"{where}: dead_letters {queue.dead_letters} is a SOW topic, where a letter "
+                    "would replace another one: name a topic without a SOW",
+                )
+            circle = letter_circle(queue, settings.queues_of(instance))
+            if circle:
+                yield Problem(
+                    subject,
+                    f"{where}: its dead letters would come back to it by way of the queues "
+                    f"{', '.join(circle)}, for ever: end that at a topic of no queue",
+                )
+        yield from _replicated_local(settings, instance, queue, subject, where)
+        yield from _half_replicated(settings, instance, queue, subject, where)
 
 
 def _replicated_local(
-    instance: InstanceSettings, queue: QueueDefinition, subject: tuple[str, ...], where: str
+    settings: FabricSettings,
+    instance: InstanceSettings,
+    queue: QueueDefinition,
+    subject: tuple[str, ...],
+    where: str,
 ) -> Iterator[Problem]:
     """A queue of one instance whose acknowledgments would go to others."""
     if queue.is_distributed:
         return
+    local = [each.name for each in settings.queues_of(instance) if not each.is_distributed]
     for destination in instance.destinations:
-        rules = tuple(TopicRule(each.name, each.message_type) for each in destination.topics)
-        if TopicMatcher(rules).matches(queue.name.encode(), queue.message_type.encode()):
+        if takes(destination, queue.name, queue.message_type):
             yield Problem(
                 subject,
                 f"{where} is local and destination {destination.name} of {instance.name} takes "
-                f"topic {queue.name}: narrow its topics, as by ^(?!{queue.name}$), so that at most "
+                f"topic {queue.name}: narrow its topics, as by {all_but(local)}, so that at most "
                 "the underlying topic is replicated, under another name, or take the kind queue "
                 "or group_local",
             )
+
+
+def _half_replicated(
+    settings: FabricSettings,
+    instance: InstanceSettings,
+    queue: QueueDefinition,
+    subject: tuple[str, ...],
+    where: str,
+) -> Iterator[Problem]:
+    """A queue of several instances of which a link brings either the messages, or what is said of
+    them, and not both."""
+    if not queue.is_distributed or queue.topic == queue.name:
+        return
+    for destination in instance.destinations:
+        has = takes(destination, queue.name, queue.message_type)
+        lacks = not _takes_all(destination, queue.topic, queue.message_type)
+        if is_regex(queue.topic) and not has:
+            continue  # Some of its topics may go where the queue is not.
+        if has != lacks:
+            continue
+        targets = destination.to or waited_for(settings, instance, destination)
+        sharing = [name for name in targets if shares(settings, instance, queue, name)]
+        if not sharing:
+            continue
+        taken, left = (queue.name, queue.topic) if has else (queue.topic, queue.name)
+        yield Problem(
+            subject,
+            f"{where} is of {sharing[0]} too, and destination {destination.name} of "
+            f"{instance.name} takes topic {taken} and not {left}: add topic {left} to destination "
+            f"{destination.name} of {instance.name}, as a queue's messages and what is said of "
+            "them go together",
+        )
+
+
+def shares(
+    settings: FabricSettings, instance: InstanceSettings, queue: QueueDefinition, name: str
+) -> bool:
+    """Whether an instance of this fabric has the same queue as another one. The drills' own is not
+    asked about, as when a link connects."""
+    found = next((each for each in settings.instances if each.name == name), None)
+    if found is None or queue.name.startswith(RESERVED):
+        return False
+    return any(
+        (each.name, each.message_type, each.kind) == (queue.name, queue.message_type, queue.kind)
+        and (
+            queue.kind == "queue"
+            or (each.domain or found.group) == (queue.domain or instance.group)
+        )
+        for each in settings.queues_of(found)
+    )
+
+
+def takes(destination: DestinationSettings, name: str, message_type: str) -> bool:
+    """Whether a destination takes a topic."""
+    rules = tuple(TopicRule(each.name, each.message_type) for each in destination.topics)
+    return TopicMatcher(rules).matches(name.encode(), message_type.encode())
+
+
+def _takes_all(destination: DestinationSettings, topic: str, message_type: str) -> bool:
+    """Whether a destination takes a topic, or all that an expression matches; where nobody can tell
+    that it does not, it does."""
+    if not is_regex(topic):
+        return takes(destination, topic, message_type)
+    return any(
+        each.message_type in ("*", message_type) and may_overlap(each.name, topic)
+        for each in destination.topics
+    )
 
 
 def holds_journaled(queue: QueueDefinition, log: TopicMatcher) -> bool:
@@ -349,6 +440,12 @@ def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Itera
                     subject,
                     f"{where}: {target} is in group {known[target].group}, expected "
                     f"{destination.group}: the instances of one destination are of one group",
+                )
+            elif destination.dial and target in destination.to and not known[target].accepts_links:
+                yield Problem(
+                    subject,
+                    f"{where}: {target} accepts no links: give it a replication transport, or have "
+                    "the destination wait for its connection",
                 )
         if not destination.dial:
             yield from _waiting(known, instance, destination, subject, where)

@@ -16,6 +16,7 @@ from raylay.services.core.feature import Folds
 from raylay.services.core.steps import Steps
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
+from raylay.services.messages.suspects import Suspects
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
@@ -74,6 +75,7 @@ class Composition:
         policy: of downgrades.
         recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
         filters: what content filters are written in; None: they do not run.
+        suspects: messages that earlier processes ended with.
         sow: the state of the world; None: no topic has one. Its topics' `Stateful` are in `topics`.
         sow_folded: called behind each part of the journal that is folded into it: who writes it
             down does so there.
@@ -90,6 +92,7 @@ class Composition:
     policy: DowngradePolicy | None = None
     recent_bytes_max: int = 0
     filters: FilterLanguage | None = None
+    suspects: Suspects | None = None
     sow: SowFeature | None = None
     sow_folded: Callable[[], None] = lambda: None
 
@@ -164,6 +167,7 @@ def compose(
         policy=composition.policy,
         recent_bytes_max=composition.recent_bytes_max,
         filters=composition.filters,
+        suspects=composition.suspects,
         parts=kinds.parts,
     )
     point = point.judged_by(machine.contents.rules)

@@ -59,7 +59,7 @@ class Kept(Protocol):
         """What the time alone has changed.
 
         Args:
-            now_us: by the clock on the wall.
+            now_us: by the clock that stored data ages by (`AgingClock`).
         """
 
     def status(self) -> Mapping[str, Mapping[str, int]]:

@@ -20,8 +20,10 @@ from raylay.services.messages.topics import TopicKey, TopicRule
 from raylay.services.queues.decisions import Draft
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import EARLY_MAX, Flood, QueueDoor
+from raylay.services.queues.letters import LETTER_BYTES_MAX, correlation_of
 from raylay.services.queues.records import (
     RANGES_MAX,
+    UNDONE,
     Acknowledgment,
     Transfer,
     pack_acknowledgment,
@@ -94,6 +96,32 @@ class Queues:
         if draft.tag:
             self._tags[sequence] = door, draft.tag
 
+    def letters(self, door: QueueDoor, reason: str, records: bytes, now_us: int) -> None:
+        """Drafts the dead letters of messages that are about to leave a queue undone. Whoever calls
+        this drafts their removal behind it.
+
+        Args:
+            reason: why they leave it.
+            records: of the messages, back to back, as they are in the journal.
+            now_us: by the clock on the wall.
+
+        Raises:
+            LocalProtocolError: the queue has no dead letters, or it is no reason; nothing was
+                taken.
+        """
+        of = door.definition
+        if not of.dead_letters or reason not in UNDONE:
+            raise LocalProtocolError(f"queue {of.name} has no dead letters of reason {reason!r}")
+        for record in iterate_records(records):
+            self._author.draft(
+                of.dead_letters,
+                of.message_type,
+                record.body,
+                now_us,
+                correlation=correlation_of(record, of.name, reason),
+                bytes_max=LETTER_BYTES_MAX,
+            )
+
     def acknowledge(self, door: QueueDoor, said: Acknowledgment, now_us: int) -> int:
         """Drafts an acknowledgment in the name of a client that said by a filter which messages.
         Returns how many messages it is of.
@@ -145,9 +173,9 @@ class Queues:
             door = find((run.topic, run.message_type))
             if door is not None and run.flags & Flag.COMMANDS:
                 door.fold(run)
-                if run.publisher == publisher:
-                    for draft in self._author.committed((run,)):
-                        self._tags.pop(draft.sequence, None)
+            if run.publisher == publisher:
+                for draft in self._author.committed((run,)):
+                    self._tags.pop(draft.sequence, None)
 
     def failed(self, committed_txid: int) -> dict[str, list[int]]:
         """Nothing staged behind this transaction id comes to the disk. The tags of drafts that are
@@ -187,7 +215,7 @@ class QueueState:
         """Nothing."""
         return ()
 
-    def prepare(self, run: Run, now_us: int) -> Prepared:
+    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
         """The run as it is to be journaled."""
         kept: list[tuple[Record, bytes]] = []
         refused: list[Refused] = []
@@ -208,7 +236,7 @@ class QueueState:
                 )
                 refused.append(Refused([(at, at)], "bad_message", text))
                 continue
-            counts = self._door.judged(said, run.publisher, now_us)
+            counts = self._door.judged(said, run.publisher, steady_us)
             if sum(map(len, counts.keys.values())) > RANGES_MAX:
                 at = record.sequence
                 text = (

@@ -256,7 +256,7 @@ class SowFeature:
         """Takes away what has expired, and what nobody needs of histories and deletions.
 
         Args:
-            now_us: by the clock on the wall.
+            now_us: by the clock that stored data ages by (`AgingClock`).
             only_due: leaves out the topics that have little to do.
 
         Returns:

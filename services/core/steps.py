@@ -24,6 +24,11 @@ class Steps:
     acks that it released.
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
+    Attributes:
+        performed: how often effects were performed to the end. Where the machine has handed out
+            more, a fault came between.
+        is_folding: whether a fold is under way, or a fault ended one.
+
     Args:
         performers: what is done for each kind of effect; for `Committed`: who has to hear of it
             before the acks, as the links.
@@ -45,6 +50,8 @@ class Steps:
         "_later",
         "_performers",
         "_tell",
+        "is_folding",
+        "performed",
     )
 
     def __init__(
@@ -70,6 +77,8 @@ class Steps:
         self._is_due = False
         """Whether a turn is to come that folds."""
         self._is_over = False
+        self.performed = 0
+        self.is_folding = False
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs a step's effects, in order, and folds what it committed."""
@@ -77,6 +86,8 @@ class Steps:
             return
         self._perform(effects)
         self.catch_up()
+        if effects:
+            self.performed += 1
 
     def end(self) -> None:
         """Nothing is performed or folded any more, whoever asks for it."""
@@ -88,6 +99,8 @@ class Steps:
         self._perform(effects)
         if self._batches and self._folds.may_be_ahead:
             self._fold()
+        if effects:
+            self.performed += 1
 
     def _perform(self, effects: list[Effect]) -> None:
         performers = self._performers
@@ -98,10 +111,12 @@ class Steps:
         """The disk has it, and what was held is written: folds what is not folded yet."""
         if self._is_over:
             return
+        within, self.is_folding = self.is_folding, True
         if self._batches:
             self._fold()
         for feature in self._folds.following:
             feature.stepped()
+        self.is_folding = within
 
     def _committed(self, effect: Committed) -> None:
         self._tell(effect)

@@ -20,7 +20,7 @@ SLICE_BYTES = 128 * 1024
 """Of large records fewer are folded at once, but one."""
 PART_RECORDS = 400
 """Some 2 ms of the loop, to be prepared."""
-PART_BYTES = 256 * 1024
+PART_BYTES = 128 * 1024
 _LENGTH = struct.Struct("<I")
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 36

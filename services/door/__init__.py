@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ConfigurationError,
         ConnectionLost,
         FabricError,
+        FlushTimeout,
         PublishStoreFull,
         RaylayError,
         SequenceConflict,
@@ -62,6 +63,7 @@ __all__ = [
     "ConfigurationError",
     "ConnectionLost",
     "FabricError",
+    "FlushTimeout",
     "PublishStoreFull",
     "SequenceConflict",
 ]
@@ -74,6 +76,7 @@ _ROOMS = dict.fromkeys(("Fabric", "Topic", "lookup"), "fabric") | dict.fromkeys(
         "ConfigurationError",
         "ConnectionLost",
         "FabricError",
+        "FlushTimeout",
         "PublishStoreFull",
         "SequenceConflict",
     ),

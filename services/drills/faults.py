@@ -32,6 +32,7 @@ from raylay.services.fabric import Fabric
 from raylay.services.fabric.ray_access import await_process_end
 from raylay.services.fabric.registry import process_start
 from raylay.services.server.injected import SECONDS_MAX, hold, release
+from raylay.storage.files import sync_directory
 
 RUNS_S_MAX = 60.0
 """How long a kill waits for a process of its target: Ray may be starting it again."""
@@ -398,6 +399,7 @@ class LoseDisk(Once):
         hold(empty, HOLD_S)
         directory.rename(aside)
         empty.rename(directory)
+        sync_directory(directory.parent)
         self.aside.append(aside)
         upto_txid = int(status["committed_txid"])
         self.lost.append(Lost(now_us(), name, self._read(name, aside), upto_txid))

@@ -20,6 +20,7 @@ from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.registry import process_start
 from raylay.services.server.injected import REFUSED, release
+from raylay.storage.files import sync_directory, write_durably
 
 MARK_FILE = "drill.json"
 """In the fabric's directory while a drill goes on."""
@@ -47,9 +48,10 @@ class Mark:
     def __enter__(self) -> None:
         # A link of a whole file: nobody sees one that is being written.
         aside = self._path.with_name(f".{MARK_FILE}.{os.getpid()}")
-        aside.write_text(self._text, encoding="utf-8")
         try:
+            write_durably(aside, self._text.encode("utf-8"))
             os.link(aside, self._path)
+            sync_directory(self._path.parent)
         except FileExistsError:
             refuse_running(self._path.parent, self._fabric)
             raise FabricError(
@@ -58,7 +60,7 @@ class Mark:
                 f"`raylay drill --clean --fabric {self._fabric}`"
             ) from None
         finally:
-            aside.unlink()
+            aside.unlink(missing_ok=True)
 
     def __exit__(self, *_: object) -> None:
         self._path.unlink(missing_ok=True)

@@ -64,8 +64,9 @@ def _shown_way(steps: Steps) -> str:
 
 
 def shown_value(value: Value) -> str:
-    """A value as it would be written in an expression."""
-    if value is None or value == "":
+    """A value as it would be written in an expression; an empty text is one, which counts as
+    NULL."""
+    if value is None:
         return "NULL"
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"

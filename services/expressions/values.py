@@ -14,6 +14,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 Value = Any
@@ -27,6 +28,9 @@ INTEGER_MIN = -(1 << 63)
 TEXT_KEY = "#text"
 TEXT_CHARACTERS_MAX = 1 << 24
 """A text that a function would make longer than this is NULL."""
+LONG_ARRAY = 64
+"""Elements from which on what a comparison makes of an array is kept for the next filter."""
+LATELY_MAX = 8
 NUMBERS = frozenset((bool, int, float))
 COMPLEX = frozenset((list, dict, bytes))
 """Types whose values are not what they are compared as."""
@@ -61,7 +65,10 @@ def follow(value: Value, steps: Steps) -> Value:
         elif value.__class__ is dict:
             value = value.get(step)
         elif value.__class__ is list:
-            value = _of_each(value, step)
+            if len(value) < LONG_ARRAY:
+                value = _of_each(value, step)
+            else:
+                value = _lately.made(value, step, partial(_of_each, name=step))
         else:
             return None
     return value
@@ -187,7 +194,7 @@ def _compared(name: str) -> Callable[[Value, Value], bool]:
 
     def compared(left: Value, right: Value) -> bool:
         if left.__class__ in COMPLEX or right.__class__ in COMPLEX:
-            return _any_pair(name, plains(left), plains(right))
+            return _any_pair(name, _side(left), _side(right))
         if left is None or right is None or left == "" or right == "":
             return False
         if left.__class__ is str:
@@ -203,49 +210,147 @@ def _compared(name: str) -> Callable[[Value, Value], bool]:
     return compared
 
 
-def _any_pair(name: str, left: list[Value], right: list[Value]) -> bool:
+class _Bag:
+    """Texts, or numbers, of one side of a comparison, with what is asked of them time and again.
+
+    Attributes:
+        items: all of them.
+        kept: those that are no NaN, which is unequal to everything, itself included, and neither
+            less nor greater than anything.
+        has_nan: whether there were others.
+    """
+
+    __slots__ = ("_least", "_members", "_most", "has_nan", "items", "kept")
+
+    def __init__(self, items: list[Any]) -> None:
+        self._members: set[Any] | None = None
+        self._least = self._most = None
+        self.items = self.kept = items
+        self.has_nan = False
+        for each in items:
+            if each != each:
+                self.kept = [other for other in items if other == other]
+                self.has_nan = True
+                break
+
+    @property
+    def members(self) -> set[Any]:
+        """What is kept, each once."""
+        if self._members is None:
+            self._members = set(self.kept)
+        return self._members
+
+    @property
+    def least(self) -> Any:
+        """Of what is kept, which is not nothing."""
+        if self._least is None:
+            self._least = min(self.kept)
+        return self._least
+
+    @property
+    def most(self) -> Any:
+        """Of what is kept, which is not nothing."""
+        if self._most is None:
+            self._most = max(self.kept)
+        return self._most
+
+
+class _Side:
+    """One side of a comparison.
+
+    Attributes:
+        texts, numbers: None: it has none.
+    """
+
+    __slots__ = ("_said", "numbers", "texts")
+
+    def __init__(self, value: Value) -> None:
+        self._said: _Bag | None = None
+        found = plains(value)
+        texts = [each for each in found if each.__class__ is str]
+        self.texts = _Bag(texts) if texts else None
+        self.numbers: _Bag | None = None
+        if len(texts) < len(found):
+            numbers = [each for each in found if each.__class__ is not str] if texts else found
+            self.numbers = _Bag(numbers)
+
+    @property
+    def said(self) -> _Bag:
+        """The numbers that its texts say; NaN of one that says none."""
+        if self._said is None:
+            assert self.texts is not None
+            self._said = _Bag([parsed(each) for each in self.texts.items])
+        return self._said
+
+
+class _Lately:
+    """What was made of the last long arrays. Many filters ask the same ones of a message, and what
+    one of them has found out the others need not.
+
+    Invariant: an array that is kept here is alive, so that nobody else has its identity. Whoever
+    makes a tree is done with it before a filter sees it.
+    """
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, str | int | None], tuple[list[Value], Any]] = {}
+
+    def made(
+        self, array: list[Value], what: str | int | None, make: Callable[[list[Value]], Any]
+    ) -> Any:
+        key = id(array), what
+        found = self._made.get(key)
+        if found is None or found[0] is not array:
+            made = self._made
+            if len(made) >= LATELY_MAX:
+                del made[next(iter(made))]
+            found = made[key] = array, make(array)
+        return found[1]
+
+
+_lately = _Lately()
+
+
+def _side(value: Value) -> _Side:
+    if value.__class__ is list and len(value) >= LONG_ARRAY:
+        side: _Side = _lately.made(value, None, _Side)
+        return side
+    return _Side(value)
+
+
+def _any_pair(name: str, left: _Side, right: _Side) -> bool:
     """Whether any element compares so with any of the other side."""
-    texts, numbers = _parted(left)
-    texts_2, numbers_2 = _parted(right)
-    return (
-        _exists(name, texts, texts_2)
-        or _exists(name, numbers, numbers_2)
-        or bool(numbers_2 and texts and _any_text(name, texts, numbers_2))
-        or bool(numbers and texts_2 and _any_text(_MIRRORED[name], texts_2, numbers))
+    texts, numbers, texts_2, numbers_2 = left.texts, left.numbers, right.texts, right.numbers
+    return bool(
+        (texts and texts_2 and _exists(name, texts, texts_2))
+        or (numbers and numbers_2 and _exists(name, numbers, numbers_2))
+        or (texts and numbers_2 and _any_text(name, left, numbers_2))
+        or (numbers and texts_2 and _any_text(_MIRRORED[name], right, numbers))
     )
 
 
-def _parted(values: list[Value]) -> tuple[list[str], list[int | float]]:
-    """The texts and the numbers."""
-    texts = [each for each in values if each.__class__ is str]
-    return texts, [each for each in values if each.__class__ is not str]
-
-
-def _any_text(name: str, texts: list[str], numbers: list[int | float]) -> bool:
+def _any_text(name: str, texts: _Side, numbers: _Bag) -> bool:
     """Whether any text compares so with any number: by the number that it says, else as greater."""
-    said = [parsed(each) for each in texts]
-    read = [each for each in said if each == each]
-    return _exists(name, read, numbers) or (len(read) < len(said) and _OPERATORS[name](1, 0))
+    said = texts.said
+    return _exists(name, said, numbers) or (said.has_nan and _OPERATORS[name](1, 0))
 
 
-def _exists(name: str, left: list[Any], right: list[Any]) -> bool:
-    if not left or not right:
-        return False
-    if len(left) == len(right) == 1:
-        return _OPERATORS[name](left[0], right[0])
-    # NaN is unequal to everything, itself included, and neither less nor greater than anything.
-    a, b = [x for x in left if x == x], [x for x in right if x == x]
-    if name == "!=" and (len(a) < len(left) or len(b) < len(right)):
+def _exists(name: str, left: _Bag, right: _Bag) -> bool:
+    if len(left.items) == len(right.items) == 1:
+        return _OPERATORS[name](left.items[0], right.items[0])
+    if name == "!=" and (left.has_nan or right.has_nan):
         return True
-    if not a or not b:
+    if not left.kept or not right.kept:
         return False
     if name == "=":
-        return not set(a).isdisjoint(b)
+        small, large = (left, right) if len(left.kept) <= len(right.kept) else (right, left)
+        return not large.members.isdisjoint(small.kept)
     if name == "!=":
-        return len({*a, *b}) > 1
+        return len(left.members) > 1 or left.members != right.members
     if name in ("<", "<="):
-        return _OPERATORS[name](min(a), max(b))
-    return _OPERATORS[name](max(a), min(b))
+        return _OPERATORS[name](left.least, right.most)
+    return _OPERATORS[name](left.most, right.least)
 
 
 equal = _compared("=")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
+from raylay.services.configuration.exclusions import exclusions, server_names, topic_rules
 from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
     InstanceSettings,
 )
-from raylay.services.configuration.topology import waited_for
+from raylay.services.configuration.topology import shares, takes, waited_for
 from raylay.services.errors import ConfigurationError
+from raylay.services.fabric.nodes import HOST_LABEL
+from raylay.services.fabric.transports import Transports
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.validation import (
@@ -45,13 +48,33 @@ def members_of(settings: FabricSettings) -> list[Member]:
                 )
                 for destination in instance.destinations
             ),
-            settings.journaled_of(instance),
+            _shared_log(settings, instance),
             one_way=frozenset(
                 destination.name for destination in instance.destinations if _one_way(destination)
             ),
+            local=tuple(name for name, _ in _local_queues(settings, instance)),
         )
         for instance in settings.instances
     ]
+
+
+def _local_queues(settings: FabricSettings, instance: InstanceSettings) -> list[tuple[str, str]]:
+    """Names and message types."""
+    found = settings.queues_of(instance)
+    return [(each.name, each.message_type) for each in found if not each.is_distributed]
+
+
+def _shared_log(settings: FabricSettings, instance: InstanceSettings) -> tuple[TopicRule, ...]:
+    """The topics in an instance's log that others are to get: what bears the name of a local queue
+    is nobody else's."""
+    own = _local_queues(settings, instance)
+    names = {name for name, _ in own}
+    return tuple(
+        rule
+        for rule in settings.journaled_of(instance)
+        if (rule.name, rule.message_type) not in own
+        and (rule.message_type != "*" or rule.name not in names)
+    )
 
 
 def _by_address(settings: FabricSettings) -> dict[str, str]:
@@ -74,10 +97,7 @@ def descriptions_of(settings: FabricSettings) -> dict[str, Description]:
                 DestinationTerms(
                     each.name,
                     each.group,
-                    tuple(
-                        topic_rule(topic, excluded[instance.name, each.name])
-                        for topic in each.topics
-                    ),
+                    topic_rules(settings, instance, each, excluded[instance.name, each.name]),
                     each.pass_through,
                     server_names(each),
                 )
@@ -192,6 +212,50 @@ def _unsaid(settings: FabricSettings) -> list[Finding]:
     return found
 
 
+def _plain_passwords(settings: FabricSettings) -> list[Finding]:
+    """Finds links that would say a password, or a token, on a line that anybody can read."""
+    found = []
+    for instance in settings.instances:
+        dialling = Transports(settings, "", instance)
+        for destination in instance.destinations:
+            if not destination.dial or dialling.dialling(destination.tls, destination.to):
+                continue
+            own = destination.authenticators or (destination.authenticator,) * len(destination.to)
+            spoken = [
+                target
+                for target, each in zip(destination.to, own, strict=True)
+                if (each or instance.authenticator or settings.authenticator)
+                and not _is_on_this_host(settings, target)
+            ]
+            if spoken:
+                where = f"destination {destination.name} of {instance.name}"
+                found.append(
+                    Finding(
+                        "warning",
+                        "plain_password",
+                        (instance.name,),
+                        "",
+                        f"{where} has an authenticator and dials {listed(spoken)} without TLS: "
+                        "whoever sees the network reads the password",
+                        f"give {where} tls, or {listed(spoken)} a transport with TLS",
+                        (instance.name, destination.name),
+                    )
+                )
+    return found
+
+
+def _is_on_this_host(settings: FabricSettings, target: str) -> bool:
+    """Whether an address, or an instance of the fabric, is reached by loopback."""
+    if ":" in target:
+        host = target.rpartition(":")[0].strip("[]")
+    else:
+        other = settings.instance(target)
+        if other.node_labels:
+            return False  # it listens on the address of its node
+        host = other.replication_host or other.host
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 def _ownerless(settings: FabricSettings) -> list[Finding]:
     """Group-local queues whose messages begin at an instance that is none of theirs."""
     found = []
@@ -218,6 +282,101 @@ def _ownerless(settings: FabricSettings) -> list[Finding]:
                 )
             )
     return found
+
+
+def _one_way_queues(settings: FabricSettings) -> list[Finding]:
+    """Finds queues that a link brings to an instance from which nothing comes back: what is done
+    with a message there, or asked for, is heard of by nobody."""
+    by_address = _by_address(settings)
+    found = []
+    for instance in settings.instances:
+        for queue in settings.queues_of(instance):
+            if not queue.is_distributed:
+                continue
+            leads = {
+                each.name: {
+                    name
+                    for destination in each.destinations
+                    if takes(destination, queue.name, queue.message_type)
+                    for name in _servers(settings, each, destination, by_address)
+                }
+                for each in settings.instances
+            }
+            for name in sorted(leads[instance.name]):
+                if not shares(settings, instance, queue, name):
+                    continue
+                if instance.name in _reached(leads, name):
+                    continue
+                found.append(
+                    Finding(
+                        "error",
+                        "one_way_queue",
+                        (instance.name, name),
+                        queue.name,
+                        f"queue {queue.name} ({queue.message_type}) is of {instance.name} and "
+                        f"{name}, and no link brings what {name} says of it back to "
+                        f"{instance.name}: consumers at {name} are given nothing",
+                        f"give {name} a destination to {instance.name} that takes topics "
+                        f"{queue.topic} and {queue.name}, or let {name} have no such queue "
+                        "(queues: [])",
+                    )
+                )
+    return found
+
+
+def _reached(leads: Mapping[str, set[str]], start: str) -> set[str]:
+    """The instances that links lead to, one after the other."""
+    reached: set[str] = set()
+    left = [start]
+    while left:
+        for name in leads.get(left.pop(), ()):
+            if name not in reached:
+                reached.add(name)
+                left.append(name)
+    return reached
+
+
+def shared_hosts(settings: FabricSettings, host_of: Mapping[str, str]) -> list[Finding]:
+    """Finds hosts on which members of a sync pair keep their data.
+
+    Args:
+        host_of: The host of an instance, by the instance's name. An instance without a known host
+            is in no finding.
+    """
+    by_address = _by_address(settings)
+    sharing: dict[str, set[str]] = {}
+    for instance in settings.instances:
+        host = host_of.get(instance.name)
+        for destination in instance.destinations if host else ():
+            servers = _servers(settings, instance, destination, by_address)
+            beside = {name for name in servers if host_of.get(name) == host} - {instance.name}
+            if destination.sync and beside:
+                sharing.setdefault(host or "", set()).update(beside, (instance.name,))
+    return [
+        Finding(
+            "warning",
+            "shared_host",
+            tuple(sorted(names)),
+            "",
+            f"{listed(sorted(names))} acknowledge for each other and keep their data on the same "
+            f"host, {host}: the loss of that host loses every copy of an acknowledged message",
+            "put each of them on a host of its own (node_labels, or one more host with the label "
+            "of their group)",
+        )
+        for host, names in sorted(sharing.items())
+    ]
+
+
+def _pinned(settings: FabricSettings) -> list[Finding]:
+    """Finds members of a sync pair whose `node_labels` name the same host."""
+    return shared_hosts(
+        settings,
+        {
+            instance.name: instance.node_labels[HOST_LABEL]
+            for instance in settings.instances
+            if HOST_LABEL in instance.node_labels
+        },
+    )
 
 
 def _asks(settings: FabricSettings, name: str) -> bool:
@@ -287,7 +446,10 @@ def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -
             *_copies_in_circles(settings),
             *_wide_ip(settings),
             *_unsaid(settings),
+            *_plain_passwords(settings),
             *_ownerless(settings),
+            *_one_way_queues(settings),
+            *_pinned(settings),
         ],
         key=lambda finding: SEVERITIES.index(finding.severity),
     )

@@ -30,6 +30,7 @@ from raylay.services.configuration.model import TopicSettings as _TopicSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
 from raylay.services.fabric.applying import Applying
+from raylay.services.fabric.check import shared_hosts
 from raylay.services.fabric.clients import Clients
 from raylay.services.fabric.errands import NodeErrands
 from raylay.services.fabric.finding import is_over, runs_already
@@ -228,6 +229,8 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             self._check_tls(settings, record, [each.name for each in settings.instances])
             self._tell("starting Ray" if address is None else f"joining Ray at {address}")
             self._started_ray |= join_ray(address, start=address is None, head_directory=head)
+            for warning in self.shared_hosts():
+                _LOG.warning("fabric %s: %s", self.name, warning)
             record.starting, record.restarting = [], []
             self._keep(record)
             self._owns = True
@@ -244,6 +247,27 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             self._abandon()
             raise
         return self
+
+    def shared_hosts(self) -> list[str]:
+        """Says which members of a sync pair keep their data on the same host of the cluster, and
+        what to do about it. Empty on a cluster of one host, where they cannot do otherwise.
+
+        Raises:
+            FabricError: The fabric was not started.
+            HeadSilent: Ray's head does not answer.
+        """
+        settings, record = self._known()
+        hosts = {node.address for node in living_nodes()}
+        if len(hosts) < 2:
+            return []
+        here = str(ray_module().util.get_node_ip_address())
+        host_of = {
+            instance.name: record.nodes[instance.name].address
+            if instance.name in record.nodes
+            else here
+            for instance in settings.instances
+        }
+        return [f"{each.explanation}; {each.repair}" for each in shared_hosts(settings, host_of)]
 
     def _await_links(self, timeout_s: float) -> None:
         """What `start` waits for last. The fabric runs without them: an operator mends a link."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from raylay.services.client.credentials import credentials
 from raylay.services.client.failover import Server
-from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
+from raylay.services.configuration.exclusions import exclusions, server_names, topic_rules
 from raylay.services.configuration.model import (
     DestinationSettings,
     DowngradeSettings,
@@ -421,6 +421,7 @@ def instance_config(
             _destination_config(
                 settings,
                 record,
+                instance,
                 destination,
                 excluded[instance.name, destination.name],
                 transports.dialling(destination.tls, destination.to),
@@ -442,6 +443,7 @@ def instance_config(
         capacity=transports.capacity(),
         replication_host=instance.replication_host or instance.host,
         replication_port=ports.replication,
+        accepts_links=instance.accepts_links,
         replication_advertised=replication_address(record, instance),
         replication_terms=transports.first_replication(),
         replication_transports=transports.more_replication(),
@@ -450,6 +452,7 @@ def instance_config(
         durability=journal.durability,
         flush_interval_ms=journal.flush_interval_ms,
         front_log=journal.front_log,
+        disk_timeout_ms=journal.disk_timeout_ms,
         segment_bytes=journal.segment_bytes,
         archive_directory=_archive_directory(record, instance, journal.archive_directory),
         retention_bytes=journal.retention.size_bytes,
@@ -555,12 +558,14 @@ def _bootstrap_config(
         tuple(TopicRule(topic.name, topic.message_type) for topic in wanted.topics),
         tls=Transports(settings, record.directory, instance).dialling(wanted.tls, wanted.sources),
         authenticator=module(wanted.authenticator, record.directory),
+        authenticators=tuple(module(each, record.directory) for each in wanted.authenticators),
     )
 
 
 def _destination_config(
     settings: FabricSettings,
     record: FabricRecord,
+    instance: InstanceSettings,
     destination: DestinationSettings,
     excluded: frozenset[str],
     tls: TlsConfig | None,
@@ -581,7 +586,7 @@ def _destination_config(
         group=destination.group,
         sync=destination.sync,
         addresses=tuple(addresses),
-        topics=tuple(topic_rule(topic, excluded) for topic in destination.topics),
+        topics=topic_rules(settings, instance, destination, excluded),
         pass_through=destination.pass_through,
         compression=destination.compression,
         ack_conflation_ms=destination.ack_conflation_ms,
@@ -597,4 +602,5 @@ def _destination_config(
         waits_for=destination.waits_for,
         tls=tls,
         authenticator=module(destination.authenticator, record.directory),
+        authenticators=tuple(module(each, record.directory) for each in destination.authenticators),
     )

@@ -182,6 +182,10 @@ def _head_storage(directory: Path | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
+LOG_LIMITS = {"RAY_ROTATION_MAX_BYTES": str(16 << 20), "RAY_ROTATION_BACKUP_COUNT": "2"}
+"""Of each log file of Ray's own processes: Ray would keep six files of 512 MiB."""
+
+
 def start_ray(options: dict[str, Any]) -> None:
     """Begins a Ray on this machine. Where the machine is too busy for Ray's own time limits, once
     more.
@@ -192,6 +196,8 @@ def start_ray(options: dict[str, Any]) -> None:
     ray = ray_module()
     # Ray makes its workers nice, so that any other process goes before them: a broker is not that.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in LOG_LIMITS.items():
+        os.environ.setdefault(name, value)
     for attempt in (1, 2):
         try:
             with _without_watchers():
@@ -230,8 +236,33 @@ def _without_watchers() -> Iterator[None]:
 
 
 def leave_ray() -> None:
-    """Disconnects; a Ray that this process began ends."""
+    """Disconnects. A Ray that this process began ends, and its session directory goes: each start
+    makes one, and Ray never removes any. From one that goes on, this process's own logs go."""
+    session = _session()
     ray_module().shutdown()
+    if session is None:
+        return
+    directory, is_own = session
+    if is_own:
+        shutil.rmtree(directory, ignore_errors=True)
+        latest = directory.with_name("session_latest")
+        if latest.is_symlink() and not latest.exists():
+            latest.unlink(missing_ok=True)
+        return
+    # Three files, 8 kB: 70 MB a day of a command every ten seconds.
+    for path in (directory / "logs").glob(f"**/*_{os.getpid()}.log"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _session() -> tuple[Path, bool] | None:
+    """The session directory of the Ray that this process is connected to, and whether it began
+    that; None: it is connected to none."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    node = worker._global_node
+    if node is None:
+        return None
+    return Path(node.get_session_dir_path()), bool(node.head)
 
 
 def actor_state(handle: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from raylay.services.errors import FabricError
 from raylay.services.fabric.travelling import known_as
 from raylay.services.fabric.whole_file import write_whole
+from raylay.storage.files import sync_directory
 
 REGISTRY_VARIABLE = "RAYLAY_RUNTIME_DIR"
 STOPPED_SUFFIX = ".stopped"
@@ -121,6 +122,7 @@ def _note_stopped(path: Path) -> None:
     # Where that cannot be done it is in nobody's way: its process is gone.
     with suppress(OSError):
         path.replace(path.with_suffix(STOPPED_SUFFIX))
+        sync_directory(path.parent)
 
 
 def notes() -> list[Entry]:

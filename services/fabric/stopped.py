@@ -61,6 +61,27 @@ def stopped() -> list[Stopped]:
     )
 
 
+def refuse_empty(name: str, place: Path) -> None:
+    """Refuses to begin a fabric with nothing where one of its name is stopped in another directory:
+    whoever starts it from elsewhere means that one.
+
+    Args:
+        place: Where it would begin, since nobody named a directory.
+
+    Raises:
+        FabricError: There is one; says how each of the two is started.
+    """
+    if (place / FABRIC_FILE).exists():
+        return
+    others = [str(each.directory) for each in stopped() if each.name == name]
+    if others:
+        raise FabricError(
+            f"fabric {name} is stopped, its data is in {', '.join(others)}, and {place} is empty: "
+            f"give --directory {shlex.quote(others[0])} to go on with it, or --directory {place} "
+            "for a new one"
+        )
+
+
 def kept_settings(files: Sequence[Path]) -> FabricSettings | None:
     """The settings of a fabric that is named by its directory, as it ran last; None where files are
     named.

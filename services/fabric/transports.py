@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from raylay.services.configuration.transports import (
     ReplicationTerms,
     TlsChoice,
 )
+from raylay.services.errors import ConfigurationError
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.transport_config import ClientTransportConfig
@@ -140,7 +141,8 @@ class Transports:
 
 
 def check_files(config: InstanceConfig) -> None:
-    """Looks into the files of certificates, keys and CAs that an instance would use on this host.
+    """Looks at the files that an instance would use on this host: certificates, keys and CAs, and
+    what its modules read (passwords, permissions, secrets).
 
     Raises:
         ConfigurationError: one cannot be used; names it.
@@ -154,6 +156,41 @@ def check_files(config: InstanceConfig) -> None:
     for what, tls in dialling.items():
         if tls is not None:
             client_context(tls, f"{config.name}: {what}")
+    for what, used in _modules_of(config):
+        for option in _FILE_OPTIONS & used.options.keys():
+            path = Path(used.options[option])
+            try:
+                path.open("rb").close()
+            except OSError as error:
+                raise ConfigurationError(
+                    f"{config.name}: {what}, module {used.module}: {option} {path} cannot be read: "
+                    f"{error.strerror}"
+                ) from None
+
+
+_FILE_OPTIONS = frozenset({"File", "PasswordFileName", "PublicKeyFile", "SecretFile"})
+"""Options of the modules that are built in which name a file."""
+
+
+def _modules_of(config: InstanceConfig) -> Iterator[tuple[str, ModuleConfig]]:
+    """Every module that an instance would use, and where it stands."""
+    found: list[tuple[str, ModuleConfig | None]] = [
+        (name, getattr(config, name))
+        for name in (
+            *("authentication", "entitlement", "replication_authentication"),
+            *("replication_entitlement", "authenticator"),
+        )
+    ]
+    for transport in (*config.for_clients(), *config.for_instances()):
+        where = f"transport {transport.name}"
+        found += [(where, transport.authentication), (where, transport.entitlement)]
+    for each in config.destinations:
+        where = f"destination {each.name}"
+        found += [(where, used) for used in (each.authenticator, *each.authenticators)]
+    if config.bootstrap is not None:
+        used_there = (config.bootstrap.authenticator, *config.bootstrap.authenticators)
+        found += [("bootstrap", used) for used in used_there]
+    yield from ((where, used) for where, used in found if used is not None)
 
 
 def client_tls(settings: FabricSettings, directory: str) -> TlsConfig | None:

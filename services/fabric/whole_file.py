@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-import threading
 from pathlib import Path
 
 from raylay.services.errors import FabricError
+from raylay.storage.files import write_durably
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -17,20 +16,9 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         FabricError: it cannot be written; says where and why.
     """
-    aside = path.parent / f".{path.name}.{os.getpid()}.{threading.get_ident()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with aside.open("w", encoding="utf-8") as file:
-                os.fchmod(file.fileno(), 0o600)  # A record has the key of its fabric.
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        except OSError:
-            # On a full disk the half of a file is room that somebody else needs.
-            aside.unlink(missing_ok=True)
-            raise
+        write_durably(path, text.encode("utf-8"))  # A record has the key of its fabric.
     except OSError as error:
         raise FabricError(f"{path} cannot be written: {error.strerror}") from None
 

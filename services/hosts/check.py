@@ -34,6 +34,15 @@ EPHEMERAL_PORT_MIN = 32_768
 """Ports of instances are chosen below it."""
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs"})
+COPYING_FILE_SYSTEMS = frozenset({"btrfs", "zfs", "bcachefs"})
+_WHY_NO_FILE_SYSTEM = {
+    "overlay": "an overlay may be thrown away with its container",
+    **dict.fromkeys(
+        COPYING_FILE_SYSTEMS,
+        "it copies what is overwritten: acks take longer, and where its disk is full behind a "
+        "snapshot or a restore, writes through a mapping end the process (SIGBUS)",
+    ),
+}
 
 
 @dataclass(slots=True)
@@ -221,7 +230,7 @@ def _disk(facts: HostFacts) -> list[Finding]:
     if kind:
         level: Level = (
             "wrong" if kind in MEMORY_FILE_SYSTEMS | NETWORK_FILE_SYSTEMS
-            else "change" if kind == "overlay"
+            else "change" if kind in _WHY_NO_FILE_SYSTEM
             else "ok"
         )  # fmt: skip
         found.append(
@@ -230,9 +239,10 @@ def _disk(facts: HostFacts) -> list[Finding]:
                 level,
                 kind,
                 "ext4 or xfs on a disk of this host",
-                "what is acknowledged must outlive a power cut, and LMDB needs shared maps"
-                if level != "change"
-                else "an overlay may be thrown away with its container",
+                _WHY_NO_FILE_SYSTEM.get(
+                    kind,
+                    "what is acknowledged must outlive a power cut, and LMDB needs shared maps",
+                ),
                 "" if level == "ok" else "another data directory: --directory of `raylay up`",
             )
         )

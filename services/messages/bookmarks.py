@@ -39,12 +39,24 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A parsed bookmark, list or range."""
+    """A parsed bookmark, list or range.
+
+    Attributes:
+        begin_included: Whether what is at the begin is delivered; None, outside of ranges: each
+            point decides for itself (`includes`).
+    """
 
     begin: tuple[Point, ...]
     end: tuple[Point, ...] = ()
-    begin_included: bool = False
+    begin_included: bool | None = None
     end_included: bool = False
+
+    def includes(self, point: Point) -> bool:
+        """Whether what is at a point of the begin is delivered: outside of ranges what was received
+        at a time is, and a message that the subscriber names is not."""
+        if self.begin_included is not None:
+            return self.begin_included
+        return point.kind in ("epoch", "time")
 
     @property
     def bounded(self) -> bool:
@@ -121,5 +133,4 @@ def parse_position(text: str) -> Position:
             begin_included=text[0] == "[",
             end_included=text[-1] == "]",
         )
-    points = _points(text)
-    return Position(points, begin_included=points[0].kind in ("epoch", "time"))
+    return Position(_points(text))

@@ -114,8 +114,10 @@ class PublisherRanges(SharedMap[SequenceSet]):
     def __bool__(self) -> bool:
         return any(self.sets.values())
 
-    def __len__(self) -> int:
-        return sum(map(len, self.sets.values()))
+    @property
+    def count(self) -> int:
+        """How many messages, of all publishers."""
+        return sum(each.count for each in self.sets.values())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PublisherRanges):

@@ -235,7 +235,10 @@ class SequenceSet:
             return bits >> (sequence & _MASK) & 1 == 1
         return bool(self._full_starts) and self._is_full(sequence >> _BITS)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many sequences it has. Not its length: `list` reserves memory by that, for ranges of
+        which somebody else says how wide they are."""
         full = sum(self._full_ends) - sum(self._full_starts)
         return full * CHUNK + sum(bits.bit_count() for bits in self._part.values())
 
@@ -300,8 +303,7 @@ class SequenceSet:
             if not ones & (ones + 1):
                 base = chunk << _BITS
                 return [(base + low, base + bits.bit_length() - 1)]
-        # Not of the set itself: list() would ask it for its length, which counts all of its bits.
-        return list(iter(self))
+        return list(self)
 
     @property
     def pieces(self) -> int:

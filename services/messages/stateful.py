@@ -87,7 +87,7 @@ class Stateful(Protocol):
         """What is to be looked for before this run is prepared. Whoever asked closes it when the
         run was prepared, or never will be."""
 
-    def prepare(self, run: Run, now_us: int) -> Prepared:
+    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
         """The run as it is to be journaled: merged, enriched, or as it came. The same messages, in
         the same order, with all they had but their bodies (`left_of`), without those that are
         refused: their publisher is told, the session goes on, and nothing changes by them.
@@ -95,6 +95,7 @@ class Stateful(Protocol):
         Args:
             run: new here: what is held already is not prepared again.
             now_us: by the clock on the wall.
+            steady_us: by the clock that nobody sets, for what measures a time.
         """
 
     def staged(self, run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raylay.services.errors import ConfigurationError
@@ -27,6 +29,12 @@ def is_regex(topic: str) -> bool:
     A dot alone does not make one: topics such as `orders.eu` are names.
     """
     return not _REGEX_CHARACTERS.isdisjoint(topic)
+
+
+def all_but(names: Iterable[str]) -> str:
+    """The regular expression of all topics but these."""
+    escaped = [re.escape(name) for name in dict.fromkeys(names)]
+    return f"^(?!{escaped[0]}$)" if len(escaped) == 1 else f"^(?!({'|'.join(escaped)})$)"
 
 
 def compile_regex(pattern: str, where: str) -> TopicPattern:

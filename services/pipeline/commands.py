@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from raylay.services.pipeline.journals import Place
 
 pipeline_app = typer.Typer(
+    add_completion=False,
     help="Spark over journals: archive, audit, aggregate, latency, replay, publish.",
     no_args_is_help=True,
 )

@@ -7,11 +7,12 @@ it reads, whatever is written, sealed, compressed or archived meanwhile.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,8 +28,10 @@ from raylay.services.fabric.plan import FABRIC_FILE, FabricRecord, data_director
 from raylay.services.messages.bookmarks import Point, parse_position
 from raylay.services.messages.records import Kind, Run, iterate_records
 from raylay.services.pipeline.tables.predicates import Predicate
+from raylay.storage.environment import CutShortError, read_only
 from raylay.storage.front import FrontReader
 from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.read_holds import hold_read
 from raylay.storage.segment_index import SegmentIndex, read_header
 from raylay.storage.segments import (
     OpenSegment,
@@ -103,16 +106,12 @@ class Place:
             return {}
         found = {}
         try:
-            with (
-                lmdb.open(str(path), subdir=False, readonly=True, max_dbs=0) as opened,
-                opened.begin() as transaction,
-                transaction.cursor() as cursor,
-            ):
+            with read_only(path) as transaction, transaction.cursor() as cursor:
                 at = cursor.set_range(prefix)
                 while at and cursor.key().startswith(prefix):
                     found[cursor.key()] = cursor.value()
                     at = cursor.next()
-        except lmdb.Error as error:
+        except (lmdb.Error, CutShortError) as error:
             raise StorageError(f"{path} cannot be read: {error}", str(path)) from None
         return found
 
@@ -382,12 +381,19 @@ def _position_of(place: Place, reader: LmdbJournalReader, point: Point) -> int:
 # -- planning ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What one task reads: transaction ids of one segment, inclusive."""
+    """What one task reads: transaction ids of one segment, inclusive.
+
+    Attributes:
+        read, read_txid: by which name, and from where on, retention waits for all that was planned
+            together; empty: it does not.
+    """
 
     place: Place
     segment: int
     first_txid: int
     last_txid: int
+    read: str = ""
+    read_txid: int = 0
 
 
 def plan(
@@ -426,6 +432,15 @@ def plan(
         if predicate.needs_index and number + 1 < len(files) and not _may_hold(file, predicate):
             continue
         found += _divided(place, file, begin, end, partition_bytes)
+    if found:
+        name = f"{os.uname().nodename}-{os.getpid()}-{next(_reads)}"
+        begins = found[0].first_txid
+        found = [replace(each, read=name, read_txid=begins) for each in found]
+        hold_read(Path(place.journal), name, begins)
+        # Between the list and the note something may have gone.
+        now = place.files()
+        if not now or now[0].first_txid > found[0].segment:
+            raise removed(place, begins, now[0].first_txid if now else None)
     return found
 
 
@@ -459,6 +474,7 @@ def _divided(
         )
 
 
+_reads = itertools.count()
 _indexes: dict[tuple[str, int], SegmentIndex | None] = {}
 INDEXES_MAX = 4096
 
@@ -541,6 +557,9 @@ class StretchReader:
         self._skips = on_corrupt == "skip"
         self._segment: OpenSegment | None = None
         self._front = FrontReader(Path(stretch.place.journal))
+        if stretch.read:
+            # Planned long ago, perhaps: the rest of the read is waited for as long again.
+            hold_read(Path(stretch.place.journal), stretch.read, stretch.read_txid)
 
     def _open(self) -> OpenSegment | None:
         """The segment, whatever form it has by now; None where it is damaged and left out."""

@@ -66,6 +66,27 @@ class Constant:
         return self._found
 
 
+class _UniqueKeysLoader(yaml.SafeLoader):
+    """A safe loader that refuses equal keys. YAML and JSON take the last one, so a line that was
+    copied could silently give more than the first one says."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Builds a map.
+
+        Raises:
+            ConstructorError: two of its keys are equal.
+        """
+        keys = set()
+        for key, _ in node.value:
+            name = key.tag, str(key.value)
+            if name in keys:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is there twice", key.start_mark
+                )
+            keys.add(name)
+        return super().construct_mapping(node, deep)
+
+
 class FilePermissions:
     """A YAML or JSON file: a map of users to documents; `*` is for those that it does not name.
 
@@ -88,7 +109,12 @@ class FilePermissions:
 
     def _take(self, text: str) -> None:
         try:
-            given = yaml.safe_load(text)
+            given = yaml.load(text, _UniqueKeysLoader)
+        except yaml.constructor.ConstructorError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
+            raise ConfigurationError(
+                f"{self._where}: {self._path}:{line}: {error.problem}"
+            ) from None
         except (ValueError, yaml.YAMLError) as error:
             raise ConfigurationError(
                 f"{self._where}: {self._path} is neither YAML nor JSON: {error}"

@@ -37,6 +37,36 @@ def queue_problems(
     return found
 
 
+def letter_circle(definition: QueueDefinition, queues: Iterable[QueueDefinition]) -> list[str]:
+    """Names of other queues by which the dead letters of a queue come back to it; empty: they do
+    not."""
+    takers = [each for each in queues if each.message_type == definition.message_type]
+    ways = [[definition]]
+    seen = {definition.name}
+    while ways:
+        way = ways.pop()
+        letters = way[-1].dead_letters
+        for taker in takers:
+            if not letters or not _takes(taker, letters):
+                continue
+            if taker.name == definition.name:
+                return [each.name for each in way[1:]]
+            if taker.name not in seen:
+                seen.add(taker.name)
+                ways.append([*way, taker])
+    return []
+
+
+def _takes(queue: QueueDefinition, topic: str) -> bool:
+    """Whether messages of a topic may be in a queue."""
+    if not is_regex(queue.topic):
+        return topic == queue.topic
+    try:
+        return bool(compile_regex(queue.topic, "").search(topic))
+    except ConfigurationError:
+        return False  # That is told of the queue itself.
+
+
 def _topics(definition: QueueDefinition) -> Iterable[DefinitionProblem]:
     topic, target = definition.topic, definition.target
     if is_regex(topic):
@@ -46,6 +76,12 @@ def _topics(definition: QueueDefinition) -> Iterable[DefinitionProblem]:
             yield DefinitionProblem(("underlying",), str(error).removeprefix(": "))
             return
         fits = bool(takes.search(target))
+        if definition.dead_letters and takes.search(definition.dead_letters):
+            yield DefinitionProblem(
+                ("dead_letters",),
+                f"{definition.dead_letters} is of the underlying topic {topic}: dead letters would "
+                "be in the queue again. Name a topic that it does not match",
+            )
     else:
         fits = topic == target
     if is_regex(target):

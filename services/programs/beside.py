@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 from raylay.services.errors import RaylayError
-from raylay.services.protocol.control import CONTROL_FRAME_BYTES_MAX
+from raylay.services.protocol.control import CONTROL_FRAME_BYTES_MAX, PONG
 from raylay.services.protocol.frames import FrameReader, Header
 from raylay.services.transports.framed import FramedConnection, Outbox
 
@@ -62,7 +62,10 @@ class InstanceSocket(FramedConnection):
 
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the instance's."""
-        self._program.instance_said(header, body)
+        if header["c"] == "ping":
+            self.send(PONG)
+        else:
+            self._program.instance_said(header, body)
 
     def ended(self, why: str) -> None:
         """The instance is gone."""

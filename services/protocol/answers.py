@@ -19,6 +19,8 @@ from raylay.services.protocol.frames import (
 
 HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
 """Larger range sets travel in the body: a header ends at 64 KiB."""
+MISSING_PUBLISHERS_MAX = 100
+"""A subscriber is told the missing messages of so many publishers one by one."""
 LOGON_ANSWER_BYTES_MAX = 60 * 1024
 
 HEARTBEAT = encode_frame({"c": "heartbeat"})
@@ -54,9 +56,13 @@ def logon_answer(
     durable: list[Range],
     highest: int,
     peers: list[dict[str, Any]],
+    now_us: int,
+    unused: Range | None = None,
 ) -> bytes:
     """The answer to an accepted logon. `durable` is cut where the header would be too long: the
-    client then resends a little more, and is acked for it as for everything durable."""
+    client then resends a little more, and is acked for it as for everything durable. `unused`: the
+    sequences that it goes on with."""
+    extras: Header = {} if unused is None else {"unused": list(unused)}
     # A range is at most 19 bytes.
     room = max(LOGON_ANSWER_BYTES_MAX - len(msgpack.packb([peers, command_id])) - 2_048, 0) // 19
     return acknowledgment(
@@ -70,6 +76,8 @@ def logon_answer(
         durable=durable[: min(room, 2_000)],
         highest=highest,
         peers=peers,
+        now=now_us,
+        **extras,
     )
 
 
@@ -90,10 +98,30 @@ def safety_notice(peers: list[dict[str, Any]]) -> bytes:
 
 
 def ranges_ack(
-    kind: str, subscription: str, have: PublisherRanges | None, command_id: str = ""
+    kind: str,
+    subscription: str,
+    have: PublisherRanges | None,
+    command_id: str = "",
+    missing: PublisherRanges | None = None,
 ) -> bytes:
-    """An ack about a bookmark subscription, with ranges in the header, or, large ones, the body."""
+    """An ack about a bookmark subscription, with ranges in the header, or, large ones, the body.
+
+    `missing`: what retention removed. It is told as a count, and for each of the publishers that
+    lack most as a count, the first and the last.
+    """
     extras: dict[str, Any] = {"sub": subscription}
+    if missing:
+        counts = {publisher: sequences.count for publisher, sequences in missing.sets.items()}
+        told = sorted(counts, key=lambda publisher: -counts[publisher])[:MISSING_PUBLISHERS_MAX]
+        extras["missing"] = sum(counts.values())
+        extras["missing_of"] = {
+            publisher: [
+                counts[publisher],
+                missing.sets[publisher].first(),
+                missing.sets[publisher].last(),
+            ]
+            for publisher in told
+        }
     body = _with_have(extras, have)
     return acknowledgment(kind, command_id, body=body, **extras)
 

@@ -63,6 +63,8 @@ class Codec(Protocol):
         durable: list[Range],
         highest: int,
         peers: list[dict[str, Any]],
+        now_us: int,
+        unused: Range | None = None,
     ) -> bytes:
         """The answer to an accepted logon."""
 
@@ -72,9 +74,14 @@ class Codec(Protocol):
         """Everything up to `sequence` is durable; with a reason: that one is refused."""
 
     def ranges_ack(
-        self, kind: str, subscription: str, have: PublisherRanges | None, command_id: str = ""
+        self,
+        kind: str,
+        subscription: str,
+        have: PublisherRanges | None,
+        command_id: str = "",
+        missing: PublisherRanges | None = None,
     ) -> bytes:
-        """An ack about a bookmark subscription."""
+        """An ack about a bookmark subscription. `missing`: what retention removed."""
 
     def safety_notice(self, peers: list[dict[str, Any]]) -> bytes:
         """Which peers a client may fail over to."""

@@ -20,6 +20,17 @@ class Logon:
     user_id: str
     password: str
     ack_conflation_ms: int
+    takes_unused: bool = False
+    """Whether it goes on with the sequences that an earlier life left; it has numbered nothing."""
+
+
+@dataclass(slots=True)
+class Logoff:
+    """`logoff`: the client ends in good order. `unused`: the sequences that it has not used and
+    that nobody else may have used."""
+
+    unused: Range
+    command_id: str
 
 
 @dataclass(slots=True)
@@ -179,12 +190,14 @@ class QueueCancel:
 
     Attributes:
         keys: publisher to ranges of sequences.
+        unseen: no handler was given them: they count neither as delivered nor as given back.
     """
 
     topic: str
     message_type: str
     command_id: str
     keys: Mapping[int, Sequence[Range]]
+    unseen: bool = False
 
 
 @dataclass(slots=True)
@@ -244,5 +257,6 @@ Command = (
     | QueueCancel
     | QueueAck
     | QueueStatus
+    | Logoff
     | Refused
 )

@@ -23,6 +23,7 @@
                     come before, by datagram to the path of the Unix socket with LENT_SUFFIX behind
                     it: lent, destination, start
       keeps         for_good: the answer to `borrow` where it does not lend its connection
+      pong          the answer to `ping`: so answer owners of queues and buffers, too
       counts        sent records, sent bytes, in flight …: for status only
 
     instance to link
@@ -45,6 +46,7 @@
                     publisher to ranges
       returned      why: the connection that it has lent is over
       queue         body: a frame for the destination, where it understands that (queue_requests.py)
+      ping          it has said nothing for a while: `pong` answers
       stop          go away
 
 Both ends are of one version: they are started from one installation, so nothing is negotiated.
@@ -73,6 +75,8 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.placement import Placement, to_wire
 from raylay.services.replication.values import LentState, LinkStart
 
+PING, PONG = encode_frame({"c": "ping"}), encode_frame({"c": "pong"})
+"""Whether a child is there, whatever it is, and that it is."""
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
 
 LENT_SUFFIX = ".lent"

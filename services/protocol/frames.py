@@ -4,6 +4,9 @@ u32  length         little-endian; bytes behind this field
 u16  header length  little-endian
      header         msgpack map
      body
+
+A header that does not fit, as one that lists a thousand instances does not, has the header length
+65,535, and its own length as u32 before it.
 """
 
 from __future__ import annotations
@@ -13,17 +16,21 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import LocalProtocolError, RemoteProtocolError
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 16 * 1024 * 1024
-HEADER_BYTES_MAX = 64 * 1024 - 1
+HEADER_BYTES_MAX = 64 * 1024 - 2
+LONG_HEADER = 64 * 1024 - 1
+"""The header length of a frame whose header is longer; its true length follows."""
+LONG_HEADER_BYTES_MAX = 4 * 1024 * 1024
 UNAUTHENTICATED_FRAME_BYTES_MAX = 64 * 1024
 LOGON_TIMEOUT_S = 5.0
 
 Header = dict[str, Any]
 
 _FRONT = struct.Struct("<IH")
+_LONG = struct.Struct("<I")
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 FRAME_FRONT, pack_header = _FRONT, _pack
 """What `encode_front` is made of, for where a call less counts."""
@@ -41,13 +48,26 @@ class Frame(NamedTuple):
 def encode_frame(header: Header, body: bytes = b"") -> bytes:
     """Header and body as one frame."""
     packed: bytes = _pack(header)
+    if len(packed) > HEADER_BYTES_MAX:
+        return _long_front(packed, len(body)) + body
     return _FRONT.pack(2 + len(packed) + len(body), len(packed)) + packed + body
 
 
 def encode_front(header: Header, body_bytes: int) -> bytes:
     """All of a frame but its body, for a body that is sent from where it lies."""
     packed: bytes = _pack(header)
+    if len(packed) > HEADER_BYTES_MAX:
+        return _long_front(packed, body_bytes)
     return _FRONT.pack(2 + len(packed) + body_bytes, len(packed)) + packed
+
+
+def _long_front(packed: bytes, body_bytes: int) -> bytes:
+    if len(packed) > LONG_HEADER_BYTES_MAX:
+        raise LocalProtocolError(
+            f"a header of {len(packed):,} bytes is over the limit of {LONG_HEADER_BYTES_MAX:,}"
+        )
+    length = 2 + _LONG.size + len(packed) + body_bytes
+    return _FRONT.pack(length, LONG_HEADER) + _LONG.pack(len(packed)) + packed
 
 
 class FrameReader:
@@ -112,7 +132,17 @@ class FrameReader:
                         f"frame of {length} bytes is over the limit of {self.frame_bytes_max}",
                         "frame_too_large",
                     )
-                if header_length + 2 > length or header_length > self.header_bytes_max:
+                header_at = at + 6
+                if header_length == LONG_HEADER == self.header_bytes_max + 1:
+                    header_at += _LONG.size
+                    if end < header_at:
+                        self._wanted = header_at - at
+                        break
+                    (header_length,) = _LONG.unpack_from(source, at + 6)
+                    header_bytes_max = LONG_HEADER_BYTES_MAX
+                else:
+                    header_bytes_max = self.header_bytes_max
+                if header_at + header_length > at + 4 + length or header_length > header_bytes_max:
                     raise RemoteProtocolError(
                         f"header of {header_length} bytes in a frame of {length} bytes",
                         "bad_frame",
@@ -121,8 +151,8 @@ class FrameReader:
                 if following > end:
                     self._wanted = following - at
                     break
-                body_at = at + 6 + header_length
-                header = decode_header(view[at + 6 : body_at])
+                body_at = header_at + header_length
+                header = decode_header(view[header_at:body_at])
                 frames.append(_new(Frame, (header, bytes(view[body_at:following]))))
                 at = following
             else:

@@ -8,6 +8,8 @@ frames.
                leases (txid, publisher, sequence, number, until: u64 each), then the n records, as
                they are in the journal
       draft    tag, cmd; body: of the record
+      letters  why: one of `UNDONE`; body: records of messages, as they are in the journal, whose
+               dead letters are to be journaled before the next draft
       request  n; body: what is wanted, msgpack: [publisher, sequence, generation, owner] each
       floor    tx: what is below is not needed any more
       expired  body: msgpack: [txid, publisher, sequence, reason] each
@@ -17,8 +19,9 @@ frames.
       event    event, details
 
     instance to owner
-      begin    fence, tx: committed up to here, serves; body: msgpack: leases, consumers, names of
-               incarnations
+      begin    fence, tx: committed up to here, serves, steady: what the queues' steady clock is
+               ahead of the monotonic one of the host, in microseconds; body: msgpack: leases,
+               consumers, names of incarnations, and tx and offset of each `clock` so far
       told     tx: committed up to here
       sub      session, sub, client, filter, max
       left     session, sub
@@ -32,7 +35,8 @@ frames.
       proxied  on, reachable: names of instances
       ask      id, what (`sow`, `keys` or `status`), filter; of `sow` as well select, order_by, top,
                skip
-      clock    offset: by how many microseconds a drill has set the instance's clock
+      clock    tx, offset: the wall clock of the instance was set: receive times behind this
+               transaction are so many microseconds ahead of its steady clock
       stop     go away
 
 Both ends are of one version: they are started from one installation, so nothing is negotiated.
@@ -229,6 +233,14 @@ def read_draft(header: Header, body: bytes) -> Draft:
     return Draft(whole(header, "tag"), whole(header, "cmd"), body)
 
 
+def letters(reason: str, records: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    """Messages leave a queue undone, for this reason: their dead letters are to be journaled. The
+    frame in parts, and how many bytes that is."""
+    size_bytes = sum(map(len, records))
+    front = encode_front({"c": "letters", "why": reason}, size_bytes)
+    return (front, *records), len(front) + size_bytes
+
+
 def request(said: Request, asker: str = "") -> bytes:
     """Messages of others are asked for.
 
@@ -360,6 +372,8 @@ class Begin(NamedTuple):
         committed_txid: it may read the journal up to here.
         serves: whether it may deliver.
         names: of incarnations.
+        steady_base_us: what the queues' steady clock is ahead of the host's monotonic one.
+        clock_steps: after_txid and offset of each, as of `ClockSteps.all`.
     """
 
     fence_txid: int
@@ -368,6 +382,8 @@ class Begin(NamedTuple):
     leases: list[Lease]
     consumers: list[Subscribed]
     names: dict[int, str]
+    steady_base_us: int = 0
+    clock_steps: Sequence[tuple[int, int]] = ()
 
 
 def begin(said: Begin) -> bytes:
@@ -377,8 +393,9 @@ def begin(said: Begin) -> bytes:
         [*each.consumer, each.client, each.filter, each.backlog_max] for each in said.consumers
     ]
     header: Header = {"c": "begin", "fence": said.fence_txid, "tx": said.committed_txid}
+    header |= {"serves": said.serves, "steady": said.steady_base_us}
     return encode_frame(
-        header | {"serves": said.serves}, _pack([leases, consumers, dict(said.names)])
+        header, _pack([leases, consumers, dict(said.names), list(said.clock_steps)])
     )
 
 
@@ -390,7 +407,7 @@ def read_begin(header: Header, body: bytes) -> Begin:
     """
     said = _unpack(body)
     try:
-        leases, consumers, names = said
+        leases, consumers, names, steps = said
         return Begin(
             whole(header, "fence"),
             whole(header, "tx"),
@@ -404,6 +421,8 @@ def read_begin(header: Header, body: bytes) -> Begin:
                 for session, name, client, filter_, backlog_max in consumers
             ],
             _names(names),
+            _signed(header, "steady"),
+            [(_u64(after_txid), int(offset_us)) for after_txid, offset_us in steps],
         )
     except (TypeError, ValueError):
         raise _wrong("a beginning that is none") from None
@@ -432,14 +451,28 @@ def read_sub(header: Header) -> Subscribed:
     )
 
 
-def left(consumer: Consumer) -> bytes:
-    """A consumer is gone."""
-    return encode_frame(_about("left", consumer))
+def left(consumer: Consumer, *, has_said: bool = False) -> bytes:
+    """A consumer is gone.
+
+    Args:
+        has_said: it unsubscribed, and gave back before what no handler was given.
+    """
+    header = _about("left", consumer)
+    if has_said:
+        header["said"] = True
+    return encode_frame(header)
 
 
-def cancel(consumer: Consumer, leases: Iterable[tuple[Key, int]]) -> bytes:
-    """A consumer gives messages back."""
-    return encode_frame(_about("cancel", consumer), _given_back(leases))
+def cancel(consumer: Consumer, leases: Iterable[tuple[Key, int]], *, unseen: bool = False) -> bytes:
+    """A consumer gives messages back.
+
+    Args:
+        unseen: no handler was given them.
+    """
+    header = _about("cancel", consumer)
+    if unseen:
+        header["unseen"] = True
+    return encode_frame(header, _given_back(leases))
 
 
 def bounce(consumer: Consumer, leases: Iterable[tuple[Key, int]]) -> bytes:
@@ -521,20 +554,24 @@ SERVES = encode_frame({"c": "serves"})
 STOP = encode_frame({"c": "stop"})
 
 
-def clock(offset_us: int) -> bytes:
-    """By how much a drill has set the instance's clock: its owner's goes with it."""
-    return encode_frame({"c": "clock", "offset": offset_us})
+def clock(after_txid: int, offset_us: int) -> bytes:
+    """The wall clock of the instance was set: see `ClockSteps` (services/queues/clock_steps.py)."""
+    return encode_frame({"c": "clock", "tx": after_txid, "offset": offset_us})
 
 
-def read_clock(header: Header) -> int:
+def read_clock(header: Header) -> tuple[int, int]:
     """The inverse of `clock`.
 
     Raises:
         RemoteProtocolError: it is none.
     """
-    value = header.get("offset")
+    return whole(header, "tx"), _signed(header, "offset")
+
+
+def _signed(header: Header, name: str) -> int:
+    value = header.get(name)
     if type(value) is not int:
-        raise _wrong("a clock that is set by no number")
+        raise _wrong(f"a clock whose {name} is no number")
     return value
 
 

@@ -24,7 +24,11 @@ def read_queue_cancel(header: Header, body: bytes) -> QueueCancel:
     except RemoteProtocolError as error:
         raise BadValue(error.reason, str(error)) from None
     return QueueCancel(
-        read_topic(header), read_message_type(header, ""), read_command_id(header), keys
+        read_topic(header),
+        read_message_type(header, ""),
+        read_command_id(header),
+        keys,
+        bool(header.get("unseen")),
     )
 
 

@@ -89,6 +89,8 @@ path, topic, type and group beside it: less than 4 KiB."""
 PART_BYTES = 32 * 1024
 """Of a range set that is told in parts: 1,000 publishers of one range each, or a part of one with
 many gaps: some milliseconds of work for whoever reads it."""
+LACKS_BYTES_MAX = 2 * PART_BYTES
+"""The limit of one `lacks` frame. Its sender cuts what it says into parts."""
 RANGES_IN_ACK_MAX = 100_000
 NAME_BYTES_MAX = 400
 """Of an instance, a group, a destination: part of a key of the instance's state, which has at most
@@ -475,8 +477,13 @@ class Batch:
     yours: Ranges = field(default_factory=dict)
 
 
-def read_batch(header: Header, body: bytes) -> Batch:
+def read_batch(
+    header: Header, body: bytes, awaited_bytes_max: int = REPLICATION_FRAME_BYTES_MAX
+) -> Batch:
     """The inverse of `batch_front`.
+
+    Args:
+        awaited_bytes_max: of what its sender asks answers for.
 
     Raises:
         RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
@@ -486,6 +493,12 @@ def read_batch(header: Header, body: bytes) -> Batch:
     compression = header.get("z")
     if awaited_bytes > len(body):
         raise _wrong(header, "w", f"within the {len(body)} bytes of the body")
+    if awaited_bytes > awaited_bytes_max:
+        raise RemoteProtocolError(
+            f"answers are asked for in {awaited_bytes:,} bytes of ranges: at most "
+            f"{awaited_bytes_max:,} from who does not prove to be of the fabric",
+            "bad_ranges",
+        )
     if compression not in (None, *COMPRESSION_TYPES):
         raise _wrong(header, "z", f"one of {', '.join(COMPRESSION_TYPES)}")
     awaited = unpack_rooted(body[:awaited_bytes]) if awaited_bytes else {}
@@ -537,6 +550,11 @@ def read_lacks(header: Header, body: bytes) -> tuple[PublisherRanges, bool]:
     Raises:
         RemoteProtocolError: with reason `bad_ranges`.
     """
+    if len(body) > LACKS_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a part of what is lacking has {len(body):,} bytes: at most {LACKS_BYTES_MAX:,}",
+            "bad_ranges",
+        )
     lacks = PublisherRanges()
     read_part(body, lacks)
     return lacks, header.get("whole") is True

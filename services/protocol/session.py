@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.records import SEQUENCE_HELD_MAX
+from raylay.services.messages.records import SEQUENCE_HELD_MAX, SEQUENCE_MAX
 from raylay.services.protocol.commands import (
     Command,
     Flush,
     Heartbeat,
+    Logoff,
     Logon,
     Ping,
     Publish,
@@ -84,6 +85,7 @@ _ONCE_LOGGED_ON = (
     "queue_cancel",
     "queue_ack",
     "queue_status",
+    "logoff",
 )
 ALLOWED: dict[State, frozenset[str]] = {
     NEW: frozenset(("logon",)),
@@ -173,6 +175,9 @@ def _read_logon(header: Header, _: bytes) -> Logon:
         raise RemoteProtocolError(
             f"client_name is no text of 1 to {CLIENT_NAME_BYTES_MAX} bytes", "bad_client_name"
         )
+    takes_unused = header.get("takes_unused", False)
+    if type(takes_unused) is not bool:
+        raise BadValue("bad_command", "`takes_unused` of logon is neither true nor false")
     conflation_ms = read_options(header).get("ack_conflation_ms") or 0
     if type(conflation_ms) not in (int, float) or not 0 <= conflation_ms <= 60_000:
         raise BadValue("bad_command", "ack_conflation_ms is no number from 0 to 60000")
@@ -183,7 +188,22 @@ def _read_logon(header: Header, _: bytes) -> Logon:
         read_text(header, "user_id"),
         read_text(header, "pw"),
         int(conflation_ms),
+        takes_unused,
     )
+
+
+def _read_logoff(header: Header, _: bytes) -> Logoff:
+    unused = header.get("unused")
+    if (
+        type(unused) is not list
+        or len(unused) != 2
+        or any(type(each) is not int for each in unused)
+        or not 0 < unused[0] <= unused[1] <= SEQUENCE_MAX
+    ):
+        raise BadValue(
+            "bad_command", f"`unused` of logoff is no range of sequences from 1 to {SEQUENCE_MAX}"
+        )
+    return Logoff((unused[0], unused[1]), read_command_id(header))
 
 
 def _read_publish(header: Header, body: bytes) -> Publish:
@@ -258,4 +278,5 @@ _READERS: dict[str, Callable[[Header, bytes], Command]] = {
     "queue_cancel": read_queue_cancel,
     "queue_ack": read_queue_ack,
     "queue_status": read_queue_status,
+    "logoff": _read_logoff,
 }

@@ -182,7 +182,7 @@ class Asking:
         looked at before come first."""
         waiting = self._by_owner.get(owner)
         looked_us = self._looked_us.get(owner)
-        if waiting is None or (looked_us is not None and now_us < looked_us + LOOK_AGAIN_US):
+        if waiting is None or (looked_us is not None and 0 <= now_us - looked_us < LOOK_AGAIN_US):
             return []
         chosen: dict[Message, None] = {}
         looked = dropped = 0
@@ -194,7 +194,8 @@ class Asking:
                 dropped += 1
                 continue
             age_us = now_us - message.arrival.received_us
-            # One of the future came before the clock was set back: nobody knows how old it is.
+            # One of the future came in an earlier life, before the clock was set back: nobody knows
+            # how old it is.
             if len(chosen) >= most or 0 <= age_us < self.usual_us:
                 # What is behind a young one is younger, or was looked at already.
                 break

@@ -33,7 +33,7 @@ class Lease(NamedTuple):
 
     Attributes:
         number: of the lease; never used twice by one owner of the queue.
-        until_us: its end, by the clock on the wall, in microseconds since 1970; 0: it has none.
+        until_us: its end, by the instance's steady clock, in microseconds; 0: it has none.
     """
 
     key: Key

@@ -44,6 +44,8 @@ class QueueDefinition:
         deliveries_max: a message that was delivered so often in vain expires; 0: never. Counted
             here and since the last start.
         cancels_max: a message expires when it is given back for this time; 0: never.
+        dead_letters: the topic that gets a copy of each message that leaves the queue undone;
+            empty: none does.
         priority: an identifier or an expression; higher ones go first; empty: none.
         barrier: an expression; a message that it fits waits for all before it, and what comes
             behind it waits for it; empty: none.
@@ -82,6 +84,7 @@ class QueueDefinition:
     deferred_ack_us: int = DAY_US
     initial_owner: str = ""
     domain: str = ""
+    dead_letters: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or is_regex(self.name):
@@ -117,6 +120,13 @@ class QueueDefinition:
             )
         if self.domain and self.kind != "group_local":
             raise self._wrong("only a group_local queue has a domain: leave it out")
+        if is_regex(self.dead_letters):
+            raise self._wrong(f"dead_letters {self.dead_letters} is an expression: name one topic")
+        if self.dead_letters and self.dead_letters in (self.name, self.topic):
+            raise self._wrong(
+                f"its dead letters would be in the queue again: give dead_letters another topic "
+                f"than {self.dead_letters}"
+            )
         if self.recovery_point not in RECOVERY_POINTS:
             try:
                 recovery_from(self.recovery_point)

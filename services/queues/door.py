@@ -205,7 +205,7 @@ class QueueDoor:
         """What of a decision holds now.
 
         Args:
-            now_us: by the clock on the wall.
+            now_us: by the instance's steady clock.
         """
         consumer, messages, folded_txid = decision
         removed = self._removed

@@ -12,6 +12,7 @@ from raylay.services.messages.records import Command
 from raylay.services.queues.decisions import Consumer, Draft, Key, Leased
 from raylay.services.queues.records import (
     NAMES_MAX,
+    UNDONE,
     Keys,
     Move,
     Removal,
@@ -23,6 +24,8 @@ from raylay.services.queues.records import (
 from raylay.services.queues.values import FROZEN, Message
 
 DRAFT_MESSAGES_MAX = 4_096
+LETTERS_MAX = 16
+"""Messages of a removal before which their dead letters are journaled: the largest are 256 MB."""
 NAMES = "names"
 """Of a draft that is about no message."""
 AGAIN = "again"
@@ -66,14 +69,23 @@ class Drafts:
         incarnation, life, fence_txid: what tells these tags from those of all former machines,
             whose records the journal may bring again.
         least: the highest number of a lease that was told.
+        has_letters: whether messages that leave the queue undone have dead letters.
     """
 
-    __slots__ = ("_absent", "_name", "_next", "_open", "_out", "made")
+    __slots__ = ("_absent", "_has_letters", "_name", "_next", "_open", "_out", "made")
 
     def __init__(
-        self, name: str, incarnation: int, life: int, fence_txid: int, least: int = 0
+        self,
+        name: str,
+        incarnation: int,
+        life: int,
+        fence_txid: int,
+        least: int = 0,
+        *,
+        has_letters: bool = False,
     ) -> None:
         self._name = name
+        self._has_letters = has_letters
         seed = checksum64(struct.pack("<QQQ", incarnation, life, fence_txid))
         self._next = max(seed >> _TAGS_SHIFT << _TAGS_SHIFT, least)
         self._out: dict[int, Drafted] = {}
@@ -164,8 +176,25 @@ class Drafts:
         self._freeze(drafted, message)
         if receivers is not None:
             drafted.receivers.append(receivers)
-        if len(drafted.messages) >= DRAFT_MESSAGES_MAX:
+        most = LETTERS_MAX if self._has_letters and why in UNDONE else DRAFT_MESSAGES_MAX
+        if len(drafted.messages) >= most:
             self._say(self._open.pop(why))
+
+    def letters(self, tag: int) -> tuple[str, list[int]]:
+        """The dead letters that are to be in the journal before a draft.
+
+        Returns:
+            Why its messages leave the queue, and the transaction ids of those that still wait for
+            it; no reason: it needs no letters.
+        """
+        drafted = self._out.get(tag)
+        if drafted is None or not self._has_letters or drafted.why not in UNDONE:
+            return "", []
+        return drafted.why, [each.txid for each in drafted.messages if drafted.frozen(each)]
+
+    def is_out(self, tag: int) -> bool:
+        """Whether a draft was neither read back nor has failed."""
+        return tag in self._out
 
     def flush(self) -> list[Draft]:
         """All drafts that are to be said now."""

@@ -115,8 +115,12 @@ class Entrance:
             offset += length
         return found
 
-    def each(self, run: Run) -> Iterator[Coming]:
-        """The messages of a run that belong to the queue; `at`: how many are before it."""
+    def each(self, run: Run, received_us: int) -> Iterator[Coming]:
+        """The messages of a run that belong to the queue; `at`: how many are before it.
+
+        Args:
+            received_us: when the run was received, by the clock that messages expire by.
+        """
         payload, offset, unpack = run.payload, 0, _RECORD.unpack_from
         priority: int | None = None
         is_barrier = False
@@ -129,7 +133,7 @@ class Entrance:
                     continue
                 priority, is_barrier = found
             period_us = self._period_us(expiration_s)
-            expires_us = run.receive_time_us + period_us if period_us else 0
+            expires_us = received_us + period_us if period_us else 0
             yield Coming(at, sequence, priority, is_barrier, expires_us)
             offset += length
 

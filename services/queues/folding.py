@@ -27,6 +27,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.messages.types.base import MessageType, Types
 from raylay.services.queues.asking import Asking
+from raylay.services.queues.clock_steps import ClockSteps
 from raylay.services.queues.decisions import (
     Consumer,
     Decision,
@@ -107,6 +108,7 @@ class FoldedQueue:
         "_again",
         "_asking",
         "_barriers",
+        "_condemned",
         "_consumers",
         "_contents",
         "_counted",
@@ -132,6 +134,7 @@ class FoldedQueue:
         "_refused",
         "_said",
         "_sent",
+        "_steps",
         "_tells_names",
         "_told_leases",
         "_told_txid",
@@ -173,7 +176,17 @@ class FoldedQueue:
         self._holdings = Holdings(definition.deliveries_max, definition.cancels_max)
         self._expirations = Expirations()
         told = max((lease.number for lease in start.leases), default=0)
-        self._drafts = Drafts(name, incarnation, start.life, start.fence_txid, told)
+        self._drafts = Drafts(
+            name,
+            incarnation,
+            start.life,
+            start.fence_txid,
+            told,
+            has_letters=bool(definition.dead_letters),
+        )
+        self._condemned: set[Message] = set()
+        """Messages of which somebody has said expire, where there are dead letters. Their owner
+        removes them."""
         self._known: dict[int, dict[int, Message]] = {}
         self._barriers = 0
         """How many of them are barriers."""
@@ -191,6 +204,7 @@ class FoldedQueue:
         self._reachable: frozenset[str] = frozenset()
         self._said: list[Decision] = []
         self._now_us = 0
+        self._steps = ClockSteps()
         self._watch = watch
         self._counted = dict.fromkeys(("came", "left", "transferred_in", "transferred_out"), 0)
 
@@ -214,15 +228,14 @@ class FoldedQueue:
     def _arrive(self, run: Run) -> None:
         history = self._history
         publisher, ranges = run.publisher, run.ranges()
+        received_us = self._received_us(run)
         gone: list[Range] = []
         moved: list[tuple[int, int, Register]] = []
         since_txid = 0
         if history.early:
-            gone, moved, since_txid = history.early.arrived(publisher, ranges, run.receive_time_us)
+            gone, moved, since_txid = history.early.arrived(publisher, ranges, received_us)
         register = self._owners.initial(run.path)
-        arrival = history.arrived(
-            publisher, ranges, run.first_txid, run.last_txid, run.receive_time_us
-        )
+        arrival = history.arrived(publisher, ranges, run.first_txid, run.last_txid, received_us)
         known = self._known.get(publisher)
         if known is None:
             known = self._known[publisher] = {}
@@ -249,6 +262,10 @@ class FoldedQueue:
             for message in messages:
                 self._asking.add(message)
 
+    def _received_us(self, run: Run) -> int:
+        """When it was received, by the steady clock."""
+        return self._steps.steady_us(run.first_txid, run.receive_time_us, self._now_us)
+
     def _arrive_one_by_one(
         self,
         run: Run,
@@ -264,7 +281,7 @@ class FoldedQueue:
             for first, last, register in moved
             for sequence in range(first, last + 1)
         }
-        for coming in self._entrance.each(run):
+        for coming in self._entrance.each(run, self._received_us(run)):
             # Each instance sends a barrier by itself, whatever was said of it elsewhere.
             if coming.sequence in left and not coming.is_barrier:
                 if self._definition.is_distributed:
@@ -311,8 +328,12 @@ class FoldedQueue:
             except RemoteProtocolError:
                 continue
             if isinstance(said, Acknowledgment):
-                reason = "forced_expire" if said.how == "expire" else ""
-                self._remove(said.keys, txid, run, reason)
+                if said.how != "expire":
+                    self._remove(said.keys, txid, run, "")
+                elif self._definition.dead_letters:
+                    self._condemn(said.keys)
+                else:
+                    self._remove(said.keys, txid, run, "forced_expire")
             elif isinstance(said, Transfer):
                 self._transfer(said, txid)
             elif said is not None:
@@ -354,15 +375,42 @@ class FoldedQueue:
                         del known[message.sequence]
                     self._leave_all(found, txid, reason)
                 if found and run.path and reason in ("", "sent"):
-                    age_us = run.receive_time_us - found[0].arrival.received_us
+                    age_us = self._received_us(run) - found[0].arrival.received_us
                     self._asking.acknowledged(age_us)
                 early += self._early(publisher, first, last)
                 if self._sent and reason not in ("sent", "left"):
                     self._forget_sent(publisher, first, last)
             if early:
-                history.early.removed(publisher, early, txid, run.receive_time_us)
+                history.early.removed(publisher, early, txid, self._received_us(run))
             if known is not None and not known:
                 del self._known[publisher]
+
+    def _condemn(self, keys: Keys) -> None:
+        """Somebody has said expire of these: nobody is given them any more, and their owner removes
+        them behind their dead letters. What has not come yet is not condemned: it has no letter,
+        so it is delivered."""
+        for publisher, ranges in keys.items():
+            known = self._known.get(publisher)
+            if not known:
+                continue
+            within = Within(known)
+            for first, last in ranges:
+                for message in within.find(first, last):
+                    if not message.is_barrier and message not in self._condemned:
+                        self._condemned.add(message)
+                        self._take_back(message)
+
+    def _take_back(self, message: Message) -> None:
+        """Whoever has it, has it no more."""
+        held = message.held
+        if isinstance(held, Lease):
+            self._holdings.end(message, held)
+            if message.state == LEASED:
+                self._picking.freed(held.consumer, message)
+            self._release(message)
+        elif message.state == AVAILABLE and self._is_ours(message):
+            self._displace(message)
+            self._place(message)
 
     def _leave_all(self, messages: Sequence[Message], txid: int, reason: str) -> None:
         done: dict[Consumer, list[Message]] = {}
@@ -405,6 +453,8 @@ class FoldedQueue:
         self._holdings.forget(message)
         if self._expirations.overdue:
             self._expirations.overdue.discard(message)
+        if self._condemned:
+            self._condemned.discard(message)
         if self._asking.is_waiting:
             self._asking.got(message.key)
         is_told = reason not in ("", "sent", "barrier", "left") and txid > self._told_txid
@@ -492,15 +542,22 @@ class FoldedQueue:
         if message.is_barrier:
             return
         if message.register.owner == self._name:
-            overdue = self._expirations.overdue
             # Where the append of its removal has failed, it is removed again.
-            why = "time_limit" if message in overdue else self._holdings.spent(message)
+            why = self._undone(message)
             if why and self._is_ready:
                 self._drafts.remove(message, why)
             else:
                 self._picking.add(message)
         else:
             self._asking.add(message)
+
+    def _undone(self, message: Message) -> str:
+        """Why a message is to leave the queue without being done; empty: it is not."""
+        if message in self._condemned:
+            return "forced_expire"
+        if message in self._expirations.overdue:
+            return "time_limit"
+        return self._holdings.spent(message)
 
     def _displace(self, message: Message) -> None:
         """Takes an available message from there. Asking finds out by itself."""

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from raylay.services.queues.decisions import Consumer, Lease
-from raylay.services.queues.values import Message
+from raylay.services.queues.values import DONE, Message
 
 STALE_MAX = 1_000
 """Ends of leases that are over otherwise, beside as many as there are leases."""
@@ -37,6 +37,7 @@ class Holdings:
     """
 
     __slots__ = (
+        "_blamed",
         "_cancels_max",
         "_count",
         "_deliveries_max",
@@ -50,6 +51,9 @@ class Holdings:
         self._deliveries_max = deliveries_max
         self._cancels_max = cancels_max
         self._of: dict[Consumer, dict[Message, None]] = {}
+        self._blamed: dict[Consumer, int] = {}
+        """The highest lease number that a consumer had when one of its leases ended by time: of
+        those up to it, no other one counts as delivered in vain."""
         self._ends: list[_End] = []
         self._tries: dict[Message, _Tries] = {}
         self._count = 0
@@ -131,6 +135,29 @@ class Holdings:
         self.ended_count += len(found)
         return found
 
+    def suspects(self, ended: Sequence[Message]) -> list[Message]:
+        """Those of messages whose leases end now, unsaid, that count as delivered in vain: of what
+        a consumer held at one time and has not acknowledged, the oldest one."""
+        if not self._deliveries_max:
+            return []
+        found: list[Message] = []
+        for message in ended:
+            lease = message.held
+            assert isinstance(lease, Lease)
+            consumer = lease.consumer
+            if message.state == DONE or lease.number <= self._blamed.get(consumer, 0):
+                continue
+            there = [each for each in self._of[consumer] if each.state != DONE]
+            self._blamed[consumer] = max(map(_lease_number, there))
+            oldest = min(there, key=_lease_number)
+            if _lease_number(oldest) == lease.number or oldest in ended:
+                found.append(oldest)
+        return found
+
+    def gone(self, consumer: Consumer) -> None:
+        """The consumer is no more."""
+        self._blamed.pop(consumer, None)
+
     def tried(self, message: Message, *, is_cancel: bool) -> str:
         """It was delivered in vain, or given back on purpose: the reason why it is to be removed;
         empty: none."""
@@ -163,6 +190,11 @@ class Holdings:
         """Of those that consumers have, the one that came first."""
         held = (message for there in self._of.values() for message in there)
         return min(held, key=lambda message: message.txid, default=None)
+
+
+def _lease_number(message: Message) -> int:
+    held = message.held
+    return held.number if isinstance(held, Lease) else 0
 
 
 def _is(end: _End) -> bool:

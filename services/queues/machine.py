@@ -90,6 +90,10 @@ class QueueMachine(FoldedQueue):
         self._read(runs, through_txid)
         self._look_ready()
 
+    def clock_set(self, after_txid: int, offset_us: int) -> None:
+        """The wall clock of the instance was set: see `ClockSteps`."""
+        self._steps.add(after_txid, offset_us)
+
     # -- consumers ---------------------------------------------------------------------------
     def subscribed(self, each: Subscribed) -> None:
         """There is a consumer, or it has another filter or backlog; what it has, it keeps.
@@ -106,25 +110,43 @@ class QueueMachine(FoldedQueue):
                 if message.state == LEASED:
                     self._picking.leased(each.consumer, message)
 
-    def left(self, consumer: Consumer) -> None:
+    def left(self, consumer: Consumer, *, has_said: bool = False) -> None:
         """The consumer is no more: what it had is available, but for what it has acknowledged. That
         is on its way to the disk, and nobody else's until its lease would have ended: an append may
-        fail, and then nobody sends the acknowledgment again."""
+        fail, and then nobody sends the acknowledgment again.
+
+        Args:
+            has_said: it gave back before what no handler was given, so all that it still holds
+                counts as delivered in vain. Of a consumer that just went, the oldest message
+                counts and no other: those behind it may have waited for their turn.
+        """
         self._consumers.discard(consumer)
         self._picking.left(consumer)
         self._drafts.left(consumer)
         for key in [key for key, told in self._told_leases.items() if told.consumer == consumer]:
             del self._told_leases[key]
-        for message in self._holdings.of(consumer):
-            if message.state != DONE or not message.held.until_us:  # type: ignore[union-attr]
-                self._end_lease(message, in_vain=True)
+        held = self._holdings.of(consumer)
+        suspects = held if has_said else self._holdings.suspects(held)
+        ended = [
+            each
+            for each in held
+            if each.state != DONE or not each.held.until_us  # type: ignore[union-attr]
+        ]
+        self._end_in_vain(ended, suspects)
+        self._holdings.gone(consumer)
         for key in [key for key, (_, of) in self._sent.items() if of == consumer]:
             del self._sent[key]
 
-    def cancelled(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> None:
-        """The consumer gives messages back: each with the number of its lease."""
+    def cancelled(
+        self, consumer: Consumer, leases: Sequence[tuple[Key, int]], *, unseen: bool = False
+    ) -> None:
+        """The consumer gives messages back: each with the number of its lease.
+
+        Args:
+            unseen: no handler was given them: they count neither as delivered nor as given back.
+        """
         for message in self._leased(consumer, leases):
-            self._end_lease(message, in_vain=True, is_cancel=True)
+            self._end_lease(message, in_vain=not unseen, is_cancel=not unseen)
 
     def bounced(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> None:
         """The instance did not deliver these: their lease was over, or their consumer gone, or
@@ -190,6 +212,7 @@ class QueueMachine(FoldedQueue):
             committed_txid: the journal's end.
         """
         self._fence_txid = min(self._fence_txid, committed_txid)
+        self._steps.failed(committed_txid)
         self._look_ready()
         for drafted in self._drafts.failed(tags):
             for message, receivers in zip(drafted.messages, drafted.receivers, strict=False):
@@ -288,18 +311,30 @@ class QueueMachine(FoldedQueue):
     def tick(self, now_us: int) -> None:
         """Ends leases and expires messages whose time is over."""
         self._now_us = now_us
-        for message in self._holdings.ended(now_us):
-            self._end_lease(message, in_vain=True)
+        self._end_by_time(now_us)
         if len(self._expirations):
             for message in self._expirations.due(now_us):
                 self._expire(message)
             self._expirations.clean(self.depth)
 
-    def _expire(self, message: Message) -> None:
-        """Drafts the removal of an overdue message, if it is this instance's to do so."""
+    def _end_by_time(self, now_us: int) -> None:
+        """Ends leases whose time is over. Of those that a consumer held at one time the oldest one
+        counts as delivered in vain: the others may have waited for their turn behind it."""
+        ended = self._holdings.ended(now_us)
+        if ended:
+            self._end_in_vain(ended, self._holdings.suspects(ended))
+
+    def _end_in_vain(self, ended: Sequence[Message], suspects: Sequence[Message]) -> None:
+        """Ends these leases; those of `suspects` count as delivered in vain."""
+        counted = set(suspects)
+        for message in ended:
+            self._end_lease(message, in_vain=message in counted)
+
+    def _expire(self, message: Message, why: str = "time_limit") -> None:
+        """Drafts the removal of a message that leaves undone, if it is this instance's to do so."""
         if self._is_ready and message.state == AVAILABLE and self._is_ours(message):
             self._displace(message)
-            self._drafts.remove(message, "time_limit")
+            self._drafts.remove(message, why)
 
     def _look_ready(self) -> None:
         """Ready is who serves and has read all that its predecessor drafted (rule 9)."""
@@ -312,6 +347,8 @@ class QueueMachine(FoldedQueue):
         for consumer in self._holdings.consumers():
             if consumer not in self._consumers:
                 self.left(consumer)
+        for message in list(self._condemned):
+            self._expire(message, "forced_expire")
         for message in list(self._expirations.overdue):
             self._expire(message)
 
@@ -437,6 +474,14 @@ class QueueMachine(FoldedQueue):
         return self._picking.taker(message) is not None
 
     # -- what is asked -------------------------------------------------------------------------
+    def letters(self, tag: int) -> tuple[str, list[int]]:
+        """The dead letters that are to be in the journal before a draft: see `Drafts.letters`."""
+        return self._drafts.letters(tag)
+
+    def is_out(self, tag: int) -> bool:
+        """Whether a draft was neither read back nor has failed."""
+        return self._drafts.is_out(tag)
+
     @property
     def depth(self) -> int:
         """Messages in the queue."""

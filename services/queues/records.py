@@ -5,7 +5,8 @@ is delivered them. All instances that have the queue read the same.
 
     acknowledgment (command 3), a client's:
       acks   map of publisher to first, last, first, last, … of the messages
-      how    `ack`, or `expire`: they are removed, with reason `forced_expire`
+      how    `ack`, or `expire`: they are removed, with reason `forced_expire`; where the queue has
+             dead letters, their owner removes them, behind their letters
     transfer (command 4), an instance's:
       by     its name
       tag    u64 by which it knows its draft again
@@ -35,10 +36,9 @@ NAME_BYTES_MAX = 400
 """Of an instance: as in a link's logon."""
 U64_MAX = (1 << 64) - 1
 HOW = ("ack", "expire")
-REASONS = (
-    *("time_limit", "forced_expire", "max_cancels", "max_deliveries"),
-    *("sent", "barrier", "left"),
-)
+UNDONE = ("time_limit", "forced_expire", "max_cancels", "max_deliveries")
+"""Why a message has left a queue without being done."""
+REASONS = (*UNDONE, "sent", "barrier", "left")
 """Why a message has left a queue without an acknowledgment. `sent` and `barrier`: it was delivered.
 `left`: another record said so before the message came, and this says it again behind it."""
 

@@ -82,8 +82,10 @@ class RootedRanges:
         # Nearly always nothing at all, and asked some times a message.
         return bool(self.roots) and any(self.roots.values())
 
-    def __len__(self) -> int:
-        return sum(map(len, self.roots.values()))
+    @property
+    def count(self) -> int:
+        """How many sequences, each as often as roots have it."""
+        return sum(each.count for each in self.roots.values())
 
     def __repr__(self) -> str:
         return f"RootedRanges({self.roots!r})"
@@ -121,6 +123,7 @@ class DestinationLedger:
         "destination",
         "downgrade_refused",
         "downgraded_at_us",
+        "downgraded_by_hand",
         "further_on",
         "incarnation",
         "owed",
@@ -182,6 +185,9 @@ class DestinationLedger:
         self.further_on = False
         self.downgrade_refused = False
         self.downgraded_at_us = 0
+        self.downgraded_by_hand = False
+        """Whether an operator downgraded it: until an operator upgrades it, or the instance
+        restarts, no age brings it back."""
         self._ages = AgeLog()
 
     @property

@@ -7,6 +7,10 @@ the other side, or itself. So it is asked twice:
     refused_before → nothing is written for a link that is refused anyway
     decide → its epoch is on disk: in, refused, or gone meanwhile
 
+In a fabric that has a key, epochs, incarnations and names count from those who prove that they have
+it: what another one says is kept apart, and none of it is ever theirs, whoever is connected at the
+moment. `decide` is told whether it would be.
+
 One whose connection is gone must not be taken in: nobody would ever say that it has left, and what
 waits for all upstreams to catch up would wait for it.
 """
@@ -18,7 +22,11 @@ from typing import Protocol
 
 from raylay.services.replication.effects import Effect
 from raylay.services.replication.instance import InstanceMachine
-from raylay.services.replication.values import UpstreamAnswer
+from raylay.services.replication.values import Identity, UpstreamAnswer
+
+EPOCH_STEP_MAX = 1 << 40
+"""The most by which an epoch may be above the one before. An instance counts one up for each
+attempt of its links: a higher one is made up, and a few of these would use all epochs up."""
 
 
 class LinkWords(Protocol):
@@ -81,19 +89,43 @@ class Admitted:
     effects: list[Effect]
 
 
+def epoch_key(identity: Identity, logon: LinkWords) -> str:
+    """The key of the highest epoch of a link. A link that proves nothing has one of its own."""
+    kind = "epoch" if logon.proven or not identity.in_fabric else "unproven"
+    return f"{kind}/{logon.incarnation:016x}/{logon.destination}"
+
+
+def proven_keys(logon: LinkWords) -> tuple[str, str]:
+    """The keys under which it is kept that an incarnation and a name are of the fabric."""
+    return f"proven/{logon.incarnation:016x}", f"proven_name/{logon.name}"
+
+
+def counts(epoch: int, epoch_seen: int) -> bool:
+    """Whether an epoch may be written down as the highest."""
+    return epoch_seen < epoch <= epoch_seen + EPOCH_STEP_MAX
+
+
 def refused_before(machine: InstanceMachine, logon: LinkWords) -> Refused | None:
     """Why it is refused whatever epochs were seen before; None when it is not."""
     return _refused(machine, logon, logon.epoch - 1)
 
 
 def decide(
-    machine: InstanceMachine, connection: int, logon: LinkWords, epoch_seen: int, *, is_open: bool
+    machine: InstanceMachine,
+    connection: int,
+    logon: LinkWords,
+    epoch_seen: int,
+    *,
+    is_open: bool,
+    is_anothers: bool = False,
 ) -> Admitted | Refused | None:
     """Its epoch is on disk. None when its connection is gone: there is nobody to tell.
 
     Args:
         epoch_seen: the highest that was on disk before.
         is_open: whether its connection is open at this moment.
+        is_anothers: it proves nothing, and one who did had its name or incarnation before
+            (`proven_keys`).
     """
     if not is_open:
         return None
@@ -101,6 +133,20 @@ def decide(
     refused = _refused(machine, logon, epoch_seen)
     if refused is not None:
         return refused
+    mine = machine.identity
+    if is_anothers and mine.in_fabric and not logon.proven:
+        return Refused(
+            "unproven",
+            f"{logon.name} (incarnation {logon.incarnation:016x}) is of the fabric of {mine.name}, "
+            "and this link does not prove that it is: end what pretends to be it; where it is, "
+            "give it the fabric's key (`fabric_key` of its configuration)",
+        )
+    if not counts(logon.epoch, epoch_seen):
+        return Refused(
+            "bad_epoch",
+            f"epoch {logon.epoch} of {logon.name} is more than {EPOCH_STEP_MAX} above "
+            f"{epoch_seen}, the last one: no instance counts so far",
+        )
     effects, answer = machine.upstream_logged_on(
         connection,
         logon.name,

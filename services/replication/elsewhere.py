@@ -7,7 +7,9 @@ from __future__ import annotations
 PATIENCE_US = 300_000
 """A message waits for so long, once the destination shows nothing more of its way, and half as long
 again at most: two links that wait for each other must not give up at the same time. Three times as
-long as others had to wait, where that is longer."""
+long as others had to wait, where that is longer. What the destination shows renews the patience
+only for a message that may still come: not behind a later one of its publisher, and not where the
+one before it waited in vain."""
 DEFERRED_US_MAX = 3_000_000
 """Whatever it shows."""
 MISSES_MAX = 6
@@ -41,7 +43,12 @@ class Elsewhere:
         return min(max(PATIENCE_US, 3 * self.usual_us), DEFERRED_US_MAX) >> self.misses
 
     def came(self, waited_us: int) -> None:
-        """A message was shown after so long."""
+        """Counts a message that waited and was shown.
+
+        Args:
+            waited_us: How long it waited.
+        """
+        self.misses = 0
         self.usual_us = max(waited_us, self.usual_us - self.usual_us // 8)
 
     def missed(self) -> None:

@@ -17,17 +17,25 @@ class _Met(NamedTuple):
     generation: int
     address: str
     proven: bool = False
+    dialled: bool = False
 
 
 class Meetings:
     """Who is connected to an instance, in whichever direction.
 
     Owner: the instance's machine. Lifecycle: one life of the instance.
+
+    Args:
+        in_fabric: instances of its fabric prove that they are: the word of others does not count
+            against theirs.
     """
 
-    __slots__ = ("_met", "_mine")
+    __slots__ = ("_in_fabric", "_met", "_mine")
 
-    def __init__(self, name: str, incarnation: int, generation: int) -> None:
+    def __init__(
+        self, name: str, incarnation: int, generation: int, *, in_fabric: bool = False
+    ) -> None:
+        self._in_fabric = in_fabric
         self._mine = _Met(name, incarnation, generation, "")
         self._met: dict[Hashable, _Met] = {}
 
@@ -40,9 +48,15 @@ class Meetings:
         address: str,
         *,
         proven: bool = False,
+        dialled: bool = False,
     ) -> None:
-        """One has connected. `proven`: it has shown that it is of this instance's fabric."""
-        self._met[key] = _Met(name, incarnation, generation, address, proven)
+        """One has connected.
+
+        Args:
+            proven: it has shown that it is of this instance's fabric.
+            dialled: this instance has connected to it, at an address of its own configuration.
+        """
+        self._met[key] = _Met(name, incarnation, generation, address, proven, dialled)
 
     def left(self, key: Hashable) -> None:
         """Its connection ended."""
@@ -62,7 +76,14 @@ class Meetings:
         return ""
 
     def clash(
-        self, key: Hashable, name: str, incarnation: int, generation: int, address: str
+        self,
+        key: Hashable,
+        name: str,
+        incarnation: int,
+        generation: int,
+        address: str,
+        *,
+        proven: bool = False,
     ) -> str:
         """Which two have one name, if this one may not come in; empty: it may.
 
@@ -71,6 +92,7 @@ class Meetings:
 
         Args:
             key: of its connection: one that it replaces is no other instance.
+            proven: it is, or it was dialled: see `met`.
         """
         new = _Met(name, incarnation, generation, address)
         if _of_one_name(self._mine, new):
@@ -80,6 +102,8 @@ class Meetings:
                 "of them another, or end it"
             )
         for other, known in self._met.items():
+            if self._in_fabric and proven and not (known.proven or known.dialled):
+                continue  # It only says so.
             if other != key and _of_one_name(known, new):
                 return (
                     f"{name} is the name of two instances that are connected to {self._mine.name}: "

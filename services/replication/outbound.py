@@ -100,6 +100,9 @@ class OutboundLink:
         """Of the message that waits."""
         self._deferred_txid = 0
         self._deferred_us = 0
+        self._shown_upto: dict[int, int] = {}
+        """Publisher to the highest of its sequences that the destination got by other ways. What is
+        missing below it was passed by there: each way keeps a publisher's order."""
         self._news_us = 0
         self._has_news = False
         self._jitter = 0
@@ -163,6 +166,7 @@ class OutboundLink:
                 self._at_connect.remove_ranges(publisher, ranges)
         self.sync = start.sync
         self._deferred, self._deferred_txid = None, 0
+        self._shown_upto.clear()
         self._jitter = (start.own_root ^ downstream) % 16
         self._number = 0
         self._in_flight.clear()
@@ -268,10 +272,11 @@ class OutboundLink:
         patience_us = elsewhere.patience_us
         patience_us += patience_us * self._jitter // 32
         patience_us += 1_000 * self.destination.ack_conflation_ms
-        return min(
-            max(self._deferred_us, self._news_us) + patience_us,
-            self._deferred_us + DEFERRED_US_MAX,
-        )
+        since_us = self._deferred_us
+        # Other messages of the way say nothing of this one where the one before it was missed.
+        if not elsewhere.misses:
+            since_us = max(since_us, self._news_us)
+        return min(since_us + patience_us, self._deferred_us + DEFERRED_US_MAX)
 
     def look_again(self) -> None:
         """Has `take` look again at a message that waits."""
@@ -416,6 +421,7 @@ class OutboundLink:
         way = (run.path, run.topic)
         if len(self._ways) >= WAYS_MAX:
             self._ways.clear()
+            self._shown_upto.clear()
         self._ways[run.publisher] = way
         elsewhere = self._elsewhere.get(way)
         if part is None and elsewhere is not None and self._deferred_txid == run.first_txid:
@@ -427,7 +433,7 @@ class OutboundLink:
         self._deferred = way
         due_us = self.due_us
         assert due_us is not None
-        if now_us < due_us:
+        if now_us < due_us and self._shown_upto.get(part.publisher, 0) <= part.last_sequence:
             return True
         self._deferred = None
         self.deferrals_ended += 1
@@ -436,7 +442,7 @@ class OutboundLink:
 
     def _shown_elsewhere(self, held: Ranges) -> None:
         """The destination got messages of these publishers by other ways."""
-        for publisher in held:
+        for publisher, ranges in held.items():
             way = self._ways.get(publisher)
             if way is None:
                 continue
@@ -446,9 +452,11 @@ class OutboundLink:
                     self._elsewhere.clear()
                 elsewhere = self._elsewhere[way] = Elsewhere()
             elsewhere.shown += 1
-            elsewhere.misses = 0
             if way == self._deferred:
                 self._has_news = True
+            last = ranges[-1][1]
+            if last > self._shown_upto.get(publisher, 0):
+                self._shown_upto[publisher] = last
         if self._has_news:
             self._deferred = None
 

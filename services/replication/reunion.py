@@ -83,7 +83,7 @@ class Reunion:
         found = PublisherRanges()
         for progress in self.progress.values():
             found.update(progress.conflicts)
-        return len(found)
+        return found.count
 
     def link(self, destination: str, window_bytes: int) -> OutboundLink:
         """The machine of one destination's link."""

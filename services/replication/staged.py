@@ -139,6 +139,11 @@ class StagedLog:
             if span > self._spans[publisher]:
                 self._spans[publisher] = span
 
+    def in_memory(self) -> Iterator[Run]:
+        """All runs that are found here, those that are taken out among them."""
+        for runs in self._runs.values():
+            yield from runs
+
     def committed(self, last_txid: int) -> Entry | None:
         """Takes the oldest entry out, if all of it up to this transaction id is committed."""
         if not self._entries or self._entries[0].txid > last_txid:

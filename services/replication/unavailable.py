@@ -17,6 +17,9 @@ from raylay.services.messages.records import Kind, Run
 from raylay.services.replication.effects import Report
 
 RANGES_SHOWN_MAX = 8
+PIECES_MAX = 250_000
+"""The pieces that are remembered of what upstreams say, until it is judged: some 90 MB (see
+gap_limit.py)."""
 
 
 class UnavailableMessages:
@@ -30,13 +33,15 @@ class UnavailableMessages:
         known: everything that is held here; the machine's own, which grows.
     """
 
-    __slots__ = ("_known", "_lacking", "_told", "_unwritten", "ranges")
+    __slots__ = ("_known", "_lacking", "_pieces", "_told", "_unwritten", "ranges")
 
     def __init__(self, ranges: PublisherRanges, known: PublisherRanges) -> None:
         self.ranges = ranges
         self.ranges.difference_update(known)
         self._known = known
         self._lacking = PublisherRanges()
+        self._pieces = 0
+        """The pieces of `_lacking`, at most."""
         self._told: dict[int, int] = {}
         """By upstream incarnation: how many were said to be missing at most."""
         self._unwritten: tuple[int, int] | None = None
@@ -61,22 +66,30 @@ class UnavailableMessages:
         """Whether it is still to be found out if something is unavailable."""
         return bool(self._lacking.sets)
 
+    def reduce(self, lacks: PublisherRanges) -> None:
+        """Takes from what an upstream says that is missing here what is not, or is known to be.
+        Only that one's words change."""
+        lacks.difference_update(self._known)
+        lacks.difference_update(self.ranges)
+
     def upstream_lacks(
         self, name: str, incarnation: int, lacks: PublisherRanges, whole: bool
     ) -> Report | None:
-        """An upstream lacks these. `whole`: all that it had was routed here."""
-        lacks.difference_update(self._known)
-        lacks.difference_update(self.ranges)
-        if whole:
+        """An upstream lacks these, which `reduce` has reduced. `whole`: all that it had was routed
+        here."""
+        pieces = sum(each.pieces for each in lacks.sets.values())
+        if whole and self._pieces + pieces <= PIECES_MAX:
+            self._pieces += pieces
             self._lacking.update(lacks)
-        elif len(lacks) > self._told.get(incarnation, 0):
-            self._told[incarnation] = len(lacks)
-            return Report("messages_maybe_unavailable", {"peer": name, "at_most": len(lacks)})
+        elif lacks.count > self._told.get(incarnation, 0):
+            self._told[incarnation] = lacks.count
+            return Report("messages_maybe_unavailable", {"peer": name, "at_most": lacks.count})
         return None
 
     def judged(self) -> list[Run]:
         """All connected upstreams have caught up: the notes to journal, without their ids."""
         lacking, self._lacking = self._lacking, PublisherRanges()
+        self._pieces = 0
         lacking.difference_update(self._known)
         lacking.difference_update(self.ranges)
         return [encode_unavailable(*item) for item in lacking.sets.items() if item[1]]

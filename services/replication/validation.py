@@ -276,7 +276,10 @@ def _names(description: Description) -> Iterator[tuple[str, str]]:
             for name in exact_names(rule.name) or ():
                 yield name, rule.message_type
     yield from ((topic.name, topic.message_type) for topic in description.sow)
-    yield from ((queue.name, queue.message_type) for queue in description.queues)
+    for queue in description.queues:
+        yield queue.name, queue.message_type
+        for name in exact_names(queue.underlying) or () if queue.underlying else ():
+            yield name, queue.message_type
 
 
 def _subjects(
@@ -318,6 +321,7 @@ class _Validation:
         self._upstream = upstream
         self._downstream = downstream
         where = f"of {downstream.name}"
+        self._taken = _Rules(destination.topics, f"Destination {destination.name}")
         self._log = _Rules(downstream.log, f"TransactionLog {where}")
         self._onward = [
             (terms, _Rules(terms.topics, f"Destination {terms.name} {where}"))
@@ -476,7 +480,15 @@ class _Validation:
     def _queue_underlying(self, subject: _Subject, rule: TopicRule) -> str:
         mine, theirs = self._queue_of(subject)
         if mine is None or theirs is None:
-            return ""
+            return self._queue_left_out(subject)
+        topic = mine.underlying or mine.name
+        if not self._takes_some(topic, mine.message_type):
+            return (
+                f"{mine.name} ({mine.message_type}) is a queue of {self._upstream.name} and "
+                f"{self._downstream.name} over {topic!r}, which Destination "
+                f"{self._destination.name!r} of {self._upstream.name} does not take: add a Topic "
+                "for it there"
+            )
         for element, one, other in (
             ("UnderlyingTopic", mine.underlying or mine.name, theirs.underlying or theirs.name),
             ("Filter", mine.filter.strip(), theirs.filter.strip()),
@@ -490,6 +502,34 @@ class _Validation:
                     "same at both"
                 )
         return ""
+
+    def _queue_left_out(self, subject: _Subject) -> str:
+        """A topic whose messages both sides have in a queue, while what is said of them stays."""
+        if not subject.is_literal:
+            return ""
+        for mine in self._upstream.queues:
+            if mine.underlying != subject.name or mine.name == subject.name:
+                continue
+            named = _Subject(mine.name, "", mine.message_type)
+            shared, theirs = self._queue_of(named)
+            if shared is None or theirs is None or self._taken.of(named):
+                continue
+            return (
+                f"{subject.name} is what {mine.name} ({mine.message_type}) is a queue over at "
+                f"{self._upstream.name} and {self._downstream.name}, and Destination "
+                f"{self._destination.name!r} of {self._upstream.name} does not take "
+                f"{mine.name!r}: add a Topic for it there"
+            )
+        return ""
+
+    def _takes_some(self, topic: str, message_type: str) -> bool:
+        """Whether the destination takes a topic, or, of what an expression matches, something."""
+        if not is_regex(topic):
+            return bool(self._taken.of(_Subject(topic, "", message_type)))
+        return any(
+            _meet(rule.message_type, message_type) and may_overlap(rule.name, topic)
+            for rule in self._destination.topics
+        )
 
     def _queue_passthrough(self, subject: _Subject, rule: TopicRule) -> str:
         mine, _ = self._queue_of(subject)

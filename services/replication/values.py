@@ -25,11 +25,13 @@ class Identity:
 
 
 class LogonAnswer(NamedTuple):
-    """What a client is told at its logon."""
+    """The answer to a client's logon. `unused`: the sequences that an earlier life of it left,
+    which it goes on with."""
 
     publisher: int
     durable: list[Range]
     highest: int
+    unused: Range | None = None
 
 
 class UpstreamAnswer(NamedTuple):
@@ -92,6 +94,8 @@ class Counters:
     duplicates: int = 0
     late: int = 0
     conflicts: int = 0
+    passed_over: int = 0
+    """Messages of topics that are not in the log here."""
     commits: int = 0
     persisted: int = 0
     downgrades: int = 0

@@ -157,6 +157,13 @@ class Permissions:
             found = self._look(self._replicates, self.replicated, topic, False)
         return found.allowed
 
+    @property
+    def replicates_all(self) -> bool:
+        """Whether a link may bring messages of every topic: its first entry, which says all, is
+        `.*`."""
+        first = self.replicated[0] if self.replicated else None
+        return first is not None and first.topic == ".*" and first.write.allowed
+
     def copies(self, topic: bytes) -> bool:
         """Whether an instance may copy messages of this topic: what it may bring, it may have."""
         found = self._copies.get(topic)

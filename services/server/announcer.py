@@ -57,7 +57,8 @@ class Announcer:
         host, port = split_address(address)
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                reader, writer = await open_streams(host, port, self._here.config.announce_tls)
+                tls, _ = self._here.config.dialled_at(address)
+                reader, writer = await open_streams(host, port, tls)
                 try:
                     answer = await self._answer(reader, writer, address)
                 finally:
@@ -79,7 +80,7 @@ class Announcer:
     ) -> Header | None:
         """Logs on; None: the connection ended, or it is challenged too often."""
         here, logon = self._here, self._placements.logon_words("", 0, announces=True)
-        credentials = OwnCredentials(here.config.authenticator_at(address), here.config.name)
+        credentials = OwnCredentials(here.config.dialled_at(address)[1], here.config.name)
         said = await credentials.say()
         for _ in range(CHALLENGES_MAX + 1):
             writer.write(link_logon(replace(logon, user_id=said[0], password=said[1])))

@@ -208,7 +208,7 @@ class Bootstrap:
         rules = here.config.topics
         wanted = self.config.topics or (TopicRule(".*"),)
         credentials = OwnCredentials(
-            self.config.authenticator or here.config.authenticator_at(address),
+            self.config.authenticator_of(address) or here.config.authenticator,
             f"{here.config.name}: bootstrap from {address}",
         )
         who = await credentials.say()

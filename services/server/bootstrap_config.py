@@ -19,6 +19,8 @@ class BootstrapConfig:
         retry_ms_min, retry_ms_max: pause after every source failed; doubles up to the maximum.
         tls: how they are dialled; None: without TLS.
         authenticator: what it says of itself there; None: as the instance does.
+        authenticators: What it says at each of the sources, where they differ: one for each source,
+            None where it says nothing.
     """
 
     sources: tuple[str, ...]
@@ -27,3 +29,10 @@ class BootstrapConfig:
     retry_ms_max: int = 10_000
     tls: TlsConfig | None = None
     authenticator: ModuleConfig | None = None
+    authenticators: tuple[ModuleConfig | None, ...] = ()
+
+    def authenticator_of(self, source: str) -> ModuleConfig | None:
+        """What the instance says of itself to one of the sources."""
+        if not self.authenticators:
+            return self.authenticator
+        return self.authenticators[self.sources.index(source)]

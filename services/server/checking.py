@@ -7,11 +7,15 @@ finds cold caches. Whatever begins meanwhile ends that at once (`Surroundings.hu
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from raylay.services.errors import RaylayError
 from raylay.services.replication.instance.looking import Looking
 from raylay.services.server.clients import Clients
 from raylay.services.server.commits import Commits
 from raylay.services.server.link_control import Links
 from raylay.services.server.maintenance import Maintenance
+from raylay.services.server.opening import AGING_KEY
 from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.sow_keeper import SowKeeper
@@ -21,6 +25,12 @@ from raylay.services.server.upstream_connection import Upstreams
 REST_S = 0.5
 """Between two checks of an instance where nothing goes on. A publish that begins meanwhile is
 looked at one check interval later, a clock that is set is seen half a second later."""
+
+CLOCK_SET_US = 1_000_000
+"""A wall clock that moved by so much more than time passed was set: an event says so."""
+
+BEHIND_US = 60_000_000
+"""The aging clock is written down when it is by so much further behind, or nearer."""
 
 
 class Checks:
@@ -49,10 +59,15 @@ class Checks:
         self._upstreams = upstreams
         self._looking: Looking
         self._resting_intervals = 1
+        self._behind_us = 0
+        """How far behind the aging clock was when that was written down last."""
+        self._offset_us = 0
+        """What the wall clock was ahead of the steady one at the last check."""
 
     def begin(self) -> None:
         """From now on, until the instance stops."""
         config = self._here.config
+        self._behind_us = self._here.state.get_number(AGING_KEY)
         self._looking = Looking(self._here.machine)
         # No beat is to be late by more than half of the time between two.
         rest_ms = min([1000 * REST_S, *(each.heartbeat_ms / 2 for each in config.destinations)])
@@ -65,7 +80,10 @@ class Checks:
         # Ages are asked for: what is on disk and not taken yet is not owed yet.
         self._commits.catch_up()
         now_us = here.steady_us()
-        here.machine.wall_offset_us = here.now_us() - now_us
+        here.machine.wall_offset_us = offset_us = here.now_us() - now_us
+        self._queues.clock_is(offset_us)
+        self._say_if_set(offset_us)
+        self._keep_aging()
         if self._looking.is_due(now_us):
             here.perform(here.machine.tick(now_us))
             self._maintenance.check()
@@ -76,9 +94,36 @@ class Checks:
         now_s = here.loop.time()
         for upstream in list(self._upstreams.connected.values()):
             upstream.beat(now_s)
+        self._look_at_children(now_s)
         for name, link in self._links.controls.items():
             link.borrowing.tick(caught_up=here.machine.destinations[name].caught_up)
         self._replays.keep_ticking()
+
+    def _look_at_children(self, now_s: float) -> None:
+        for name, link in self._links.controls.items():
+            link.process.look(link.connection, now_s, destination=name)
+        for name, queue in self._queues.controls.items():
+            queue.process.look(queue.connection, now_s, queue=name)
+        for pool in self._clients.pools.all:
+            pool.buffer.process.look(pool.buffer.connection, now_s, pool=pool.name)
+
+    def _say_if_set(self, offset_us: int) -> None:
+        by_us, self._offset_us = offset_us - self._offset_us, offset_us
+        if abs(by_us) >= CLOCK_SET_US:
+            self._here.report("clock_set", by_s=round(by_us / 1e6, 1))
+
+    def _keep_aging(self) -> None:
+        """A restart must not let the data age that a jump of the wall clock did not."""
+        here = self._here
+        behind_us = max(here.now_us() - here.aging_us(), 0)
+        if abs(behind_us - self._behind_us) >= BEHIND_US:
+            self._behind_us = behind_us
+            here.spawn(self._remember(behind_us))
+
+    async def _remember(self, behind_us: int) -> None:
+        # Said again while it changes.
+        with suppress(RaylayError):
+            await self._here.state.put({AGING_KEY: behind_us.to_bytes(8, "big")})
 
     def pause_intervals(self) -> int:
         """Behind a check: after how many check intervals the next one is to come. Where there is no

@@ -24,6 +24,7 @@ from raylay.services.protocol.commands import (
     Command,
     Flush,
     Heartbeat,
+    Logoff,
     Logon,
     Pause,
     Ping,
@@ -65,6 +66,8 @@ _BEHIND_FOLDS = (Subscribe, Sow, SowAndSubscribe, Unsubscribe)
 """They see, or change, what is folded for whom."""
 _UNUSED = FrameReader()
 """What comes is cut by the codec."""
+UNREAD_S = 0.05
+"""The time in which the loop reads what lies in its sockets."""
 
 
 class ClientConnection(HeldConnection, PacedReading):
@@ -115,6 +118,8 @@ class ClientConnection(HeldConnection, PacedReading):
         self._builders: dict[tuple[int, str, str], RecordBuilder] = {}
         self._logon_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
+        self._suspected_s = -1.0
+        """When something had come last, as the silence behind it became too long."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     # -- the connection ----------------------------------------------------------------------
@@ -139,20 +144,28 @@ class ClientConnection(HeldConnection, PacedReading):
         """Bytes came: performs the commands they complete."""
         self.received_at_s = self.loop.time()
         try:
-            commands = self.codec.receive(data)
-        except RemoteProtocolError as error:
-            if self.is_open:
-                self.end(error.reason, str(error))
-            return
-        for command in commands:
-            if not self.is_open:
+            try:
+                commands = self.codec.receive(data)
+            except RemoteProtocolError as error:
+                if self.is_open:
+                    self.end(error.reason, str(error))
                 return
-            fetch = self.arrivals.came(command)
-            if fetch is not None:
-                # What it sends again is looked at in the journal: what follows waits, most of it
-                # in the socket.
-                self.pause_reading("journal")
-                self._clients.reading.read_for(self, fetch)
+            for command in commands:
+                if not self.is_open:
+                    return
+                fetch = self.arrivals.came(command)
+                if fetch is not None:
+                    # What it sends again is looked at in the journal: what follows waits, most of
+                    # it in the socket.
+                    self.pause_reading("journal")
+                    self._clients.reading.read_for(self, fetch)
+        except Exception as error:
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Ends the connection: there is a fault in what was done for a command."""
+        who = f"{self.client_name} at {self.peer}" if self.client_name else self.peer
+        self._here.contain(error, who, self.end)
 
     def went_on(self, is_waiting: bool) -> None:
         """What waited for a look into the journal was taken; `is_waiting`: more does."""
@@ -254,6 +267,9 @@ class ClientConnection(HeldConnection, PacedReading):
             self._refused(command)
         elif isinstance(command, Logon):
             self._logon.ask(command)
+        elif isinstance(command, Logoff):
+            here = self._here
+            here.machine.client_logged_off(self.number, command.unused, here.steady_us())
         return None
 
     def _behind_folds(self, command: Command, answers: Answers) -> Questions | None:
@@ -325,6 +341,8 @@ class ClientConnection(HeldConnection, PacedReading):
                 durable=answer.durable,
                 highest=answer.highest,
                 peers=clients.peers(),
+                now_us=here.now_us(),
+                unused=answer.unused,
             )
         )
 
@@ -576,9 +594,16 @@ class ClientConnection(HeldConnection, PacedReading):
         self._beat()
 
     def _beat(self) -> None:
-        silent_s = self.loop.time() - self.received_at_s
-        if silent_s > self._heartbeat_s and self.reading:
+        heard_s = self.received_at_s
+        silent_s = self.loop.time() - heard_s
+        is_silent = silent_s > self._heartbeat_s and self.reading
+        if is_silent and self._suspected_s == heard_s:
             self.end("heartbeat", f"nothing came for {silent_s:.1f} s")
+            return
+        if is_silent:
+            # This loop may have been held as long: what lies unread is read first.
+            self._suspected_s = heard_s
+            self._heartbeat_timer = self.loop.call_later(UNREAD_S, self._beat)
             return
         self.send(self.codec.heartbeat)
         self._heartbeat_timer = self.loop.call_later(self._heartbeat_s / 2, self._beat)

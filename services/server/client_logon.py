@@ -31,6 +31,9 @@ class Entering(Client, Protocol):
     def peer_certificate(self) -> Shown | None:
         """Of the other side; None: it showed none."""
 
+    def failed(self, error: Exception) -> None:
+        """Ends the connection: there is a fault in what was done for it."""
+
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
         """It is in."""
 
@@ -69,7 +72,7 @@ class ClientLogon:
             self._turn_down(logon, *refusal)
             return
         self._is_asking = True
-        clients.here.spawn(self._pass_gate(gate, logon))
+        clients.here.spawn(self._pass_gate(gate, logon), connection.failed)
 
     def _turn_down(self, logon: Logon, reason: str, text: str) -> None:
         connection = self._connection
@@ -128,5 +131,11 @@ class ClientLogon:
         machine = clients.here.machine
         connection.logged_on(
             logon,
-            machine.client_logged_on(connection.number, logon.client_name, logon.low, judge),
+            machine.client_logged_on(
+                connection.number,
+                logon.client_name,
+                logon.low,
+                judge,
+                takes_unused=logon.takes_unused,
+            ),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.capacity.pool import Holding
@@ -47,6 +48,7 @@ ENTITLEMENT_RESET = "entitlement_reset"
 class Client(Asking, Protocol):
     """A client's connection (`ClientConnection`)."""
 
+    transport: asyncio.Transport | None
     user_id: str
     permissions: Permissions | None
     publisher: int
@@ -261,6 +263,17 @@ class Clients:
         """Ends all sessions and says why."""
         for client in list(self.connected):
             client.end(reason, text)
+
+    def descriptors(self) -> list[int]:
+        """Of the sockets of all connections, for a thread that has to end them while the loop
+        stands."""
+        found = []
+        for client in list(self.connected):
+            transport = client.transport
+            of_it = None if transport is None else transport.get_extra_info("socket")
+            if of_it is not None and of_it.fileno() >= 0:
+                found.append(of_it.fileno())
+        return found
 
     def close(self, why: str) -> None:
         """Closes all connections."""

@@ -22,6 +22,7 @@ from raylay.services.errors import StorageFull
 from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.commit_place import CommitPlace, Place
+from raylay.services.server.disk_watch import DiskWatch
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.telemetry.metrics import LatencyHistogram
 from raylay.storage.journal import Journal
@@ -107,6 +108,10 @@ class Commits:
         self._slowed: dict[Publishing, asyncio.TimerHandle] = {}
         self._news = CommitNews()
         self._place = CommitPlace()
+        self.watch: DiskWatch | None = None
+        """Told when the disk writes; None: nobody is."""
+        self._handed_txid = 0
+        """The last transaction that the writer thread was given."""
         self._is_due = False
         """Whether the end of this turn commits, or hands over, what was staged in it."""
         self._is_here = False
@@ -160,6 +165,7 @@ class Commits:
             "staged_bytes": self.staged_bytes,
             "storage_failure": self.failure[1] if self.failure else "",
             "front_log_failure": self._journal.front_log_failure,
+            "retention_held": self._journal.retention_held,
         }
 
     # -- staging -----------------------------------------------------------------------------
@@ -187,8 +193,12 @@ class Commits:
         place = self._place.choose(
             thread_idle=journal.is_thread_idle, pending=bool(self._here.machine.waiters)
         )
+        watch = self.watch
+        if watch is not None:
+            watch.begins()
         if place is Place.THREAD:
             self._is_traced = False
+            self._handed_txid = self._here.machine.next_txid - 1
             journal.hand_over()
             return
         waits = self._is_traced or self.failure is not None
@@ -197,6 +207,8 @@ class Commits:
             journal.commit_here(None if waits else self)
         finally:
             self._is_here = False
+            if watch is not None:
+                watch.ends()
         untold, self._untold = self._untold, None
         if (error := self._fault or untold) is not None:
             raise error
@@ -260,6 +272,11 @@ class Commits:
         del self._slowed[connection]
         connection.resume_reading("slowed")
 
+    @property
+    def disk_waits_ms(self) -> int:
+        """For how long the disk has not answered by now."""
+        return 0 if self.watch is None else int(1000 * self.watch.waits_s)
+
     # -- what the journal says ---------------------------------------------------------------
     def on_disk(self, last_txid: int, commit_ns: int) -> None:
         """Everything up to here is committed."""
@@ -267,6 +284,8 @@ class Commits:
             commit_ns = max(0, commit_ns - self._not_disk_ns)
         self.latency.record(commit_ns)
         self._place.took(commit_ns)
+        if self.watch is not None and not self._is_here:
+            self.watch.ends(writes_more=last_txid < self._handed_txid)
         calls, woken = self._news.committed(last_txid)
         if calls and not self._is_here:
             self._call(self._take)
@@ -280,6 +299,8 @@ class Commits:
 
     def failed(self, first_txid: int, error: Exception) -> None:
         """Nothing from here on is, or will be, committed under these transaction ids."""
+        if self.watch is not None:
+            self.watch.ends()
         if self._is_prepared:
             if self._fault is None:
                 self._give_up(error)

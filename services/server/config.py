@@ -7,7 +7,6 @@ checked when the instance starts; a wrong value is a ConfigurationError that nam
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +37,7 @@ from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
 from raylay.services.tls.config import TlsConfig
+from raylay.storage.files import write_durably
 
 INSTANCE_FILE = "instance.json"
 CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
@@ -76,6 +76,9 @@ class DestinationConfig:
         retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
         tls: how it is dialled; None: without TLS.
         authenticator: what its link says of itself there; None: as the instance does.
+        authenticators: What its link says at each of the addresses, where they differ: one for each
+            address, None for an address at which it says nothing. `authenticator` then is what it
+            says over a connection that the other side made.
     """
 
     name: str
@@ -103,6 +106,11 @@ class DestinationConfig:
     waits_for: tuple[str, ...] = ()
     tls: TlsConfig | None = None
     authenticator: ModuleConfig | None = None
+    authenticators: tuple[ModuleConfig | None, ...] = ()
+
+    def authenticator_of(self, server: int) -> ModuleConfig | None:
+        """What the link says to one of the servers, by its place in `addresses`."""
+        return self.authenticators[server] if self.authenticators else self.authenticator
 
     def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
         """For how long each address is tried; None: until the attempt ends by itself."""
@@ -148,11 +156,15 @@ class InstanceConfig:
         type_definitions: message types of names of their own.
         client_advertised, replication_advertised: `host:port` that clients, and other instances,
             reach it by; None: host and port.
+        accepts_links: Whether it has a transport for other instances at all. Without one it listens
+            nowhere for links, and replicates to others only.
         first: an empty data directory admits clients at once, without a peer to catch up with.
         durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
         front_log: whether small commits become durable in the front log (docs/journal.md). A file
             that does not say so is of a release that does not know it: there it is off.
         lent_links: whether links that have caught up lend it their connections.
+        disk_timeout_ms: for which a commit may wait for the disk before clients are sent to other
+            instances; 0: for ever.
         check_interval_ms: how often ages are looked at for downgrade and upgrade.
         client_buffer_bytes_max: that the rows of one query in order may take in memory.
         staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
@@ -192,6 +204,7 @@ class InstanceConfig:
     client_advertised: str | None = None
     replication_host: str = "127.0.0.1"
     replication_port: int = 0
+    accepts_links: bool = True
     first: bool = False
     durability: str = "fsync"
     flush_interval_ms: int = 100
@@ -201,6 +214,7 @@ class InstanceConfig:
     archive_directory: str | None = None
     storage_bytes_max: int | None = None
     policy: DowngradePolicy = field(default_factory=DowngradePolicy)
+    disk_timeout_ms: int = 10_000
     check_interval_ms: int = 100
     client_buffer_bytes_max: int = CLIENT_BUFFER_BYTES_MAX_DEFAULT
     staged_bytes_max: int = STAGED_BYTES_MAX_DEFAULT
@@ -321,7 +335,9 @@ class InstanceConfig:
         )
 
     def for_instances(self) -> tuple[ClientTransportConfig, ...]:
-        """All its transports for other instances."""
+        """All its transports for other instances; none where it accepts no links."""
+        if not self.accepts_links:
+            return ()
         first = replace(
             self.replication_terms or ClientTransportConfig(REPLICATION_TRANSPORT),
             port=self.replication_port,
@@ -340,11 +356,18 @@ class InstanceConfig:
             admin.entitlement or self.entitlement,
         )
 
-    def authenticator_at(self, address: str) -> ModuleConfig | None:
-        """What is said at a replication transport: as the destination does that dials it, else as
-        the instance does. None: nothing."""
-        found = (each.authenticator for each in self.destinations if address in each.addresses)
-        return next((each for each in found if each is not None), self.authenticator)
+    def dialled_at(self, address: str) -> tuple[TlsConfig | None, ModuleConfig | None]:
+        """How a replication transport is dialled, and what is said of oneself there: as the
+        destination does whose address it is, else as the instance does.
+
+        Returns:
+            TLS (None: without) and the authenticator (None: nothing is said).
+        """
+        for each in self.destinations:
+            if address in each.addresses:
+                own = each.authenticator_of(each.addresses.index(address))
+                return each.tls, own or self.authenticator
+        return self.announce_tls, self.authenticator
 
     def to_json(self) -> str:
         """As the text of `instance.json`."""
@@ -370,6 +393,8 @@ class InstanceConfig:
             for name in ("tls", "authenticator") if each is not None else ():
                 if each[name] is None:
                     del each[name]
+            if each is not None and not each["authenticators"]:
+                del each["authenticators"]
         return json.dumps(values, indent=2)
 
     @classmethod
@@ -389,15 +414,10 @@ class InstanceConfig:
         return _made(cls, values, where)
 
     def save(self, directory: Path) -> None:
-        """Writes `instance.json`, whole or not at all."""
+        """Writes `instance.json`, whole or not at all; it is on the disk when this returns."""
         directory.mkdir(parents=True, exist_ok=True)
-        aside = directory / f".{INSTANCE_FILE}.{os.getpid()}"
-        with aside.open("w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o600)  # it has the key of the fabric
-            file.write(self.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(directory / INSTANCE_FILE)
+        # Its owner alone may read it: it has the key of the fabric.
+        write_durably(directory / INSTANCE_FILE, self.to_json().encode("utf-8"))
 
     @classmethod
     def load(cls, directory: Path) -> InstanceConfig:
@@ -549,6 +569,7 @@ _NESTED_LISTS: dict[str, type] = {
     "type_definitions": TypeDefinition,
     "sow": SowTopicDefinition,
     "queue_definitions": RunQueue,
+    "authenticators": ModuleConfig,
 }
 
 
@@ -564,7 +585,9 @@ def _made(cls: type[Value], values: Any, where: str) -> Value:
         if key in _NESTED and value is not None:
             made[key] = _made(_NESTED[key], value, inside)
         elif key in _NESTED_LISTS and value is not None:
-            made[key] = tuple(_made(_NESTED_LISTS[key], item, inside) for item in value)
+            made[key] = tuple(
+                None if item is None else _made(_NESTED_LISTS[key], item, inside) for item in value
+            )
         elif isinstance(value, list):
             made[key] = tuple(tuple(each) if isinstance(each, list) else each for each in value)
         else:
@@ -576,8 +599,10 @@ def _made(cls: type[Value], values: Any, where: str) -> Value:
 
 
 def reachable(address: str) -> str:
-    """An address that others can dial; empty where a server listens on every address of its host,
-    which is none of them."""
+    """An address that others can dial; empty where there is none, and where a server listens on
+    every address of its host, which is none of them."""
+    if not address:
+        return ""
     host, _ = split_address(address)
     return "" if host in ("0.0.0.0", "::", "*") else address
 

@@ -10,7 +10,9 @@ import itertools
 import resource
 from typing import Protocol
 
-FILES = "three quarters of the files that the process may have"
+FILES = "the files that the process may have, less those that the instance keeps for itself"
+OWN_FILES_MIN = 48
+"""An instance opens about 32 files of its own, before the segments of its journal that it reads."""
 RAISE_FILES = "try again, or raise the limit (`ulimit -n`)"
 
 
@@ -22,9 +24,10 @@ class Visitor(Protocol):
 
 
 def connections_max() -> int:
-    """Three quarters of the descriptors that the process may have."""
+    """The descriptors that the process may have, less a quarter, and less `OWN_FILES_MIN` at
+    least."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft - soft // 4
+    return max(1, soft - max(soft // 4, OWN_FILES_MIN))
 
 
 class Doorway:

@@ -20,7 +20,10 @@ _WARNINGS = frozenset(
         "late",
         "link_disconnected",
         "storage_failed",
+        "disk_hangs",
+        "clients_sent_away",
         "front_log_failed",
+        "retention_held",
         "messages_lost_to_destination",
         "messages_maybe_unavailable",
         "messages_unavailable",
@@ -41,6 +44,11 @@ class EventLog:
 
     def add(self, event: str, details: dict[str, Any]) -> None:
         """Keeps and logs one event. Details named like a key of the entry win nothing."""
+        self.keep(event, details)
+        self.write(event, details)
+
+    def keep(self, event: str, details: dict[str, Any]) -> None:
+        """Keeps it, without a word to the log."""
         self.last_number += 1
         self._events.append(
             {
@@ -50,6 +58,9 @@ class EventLog:
                 "event": event,
             }
         )
+
+    def write(self, event: str, details: dict[str, Any]) -> None:
+        """Logs it alone. On any thread."""
         write = self._logger.warning if event in _WARNINGS else self._logger.event
         write(event, **details)
 

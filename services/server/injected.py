@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 from raylay.services.errors import ConfigurationError
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.transports.impaired import MODES, OPEN, Impairment
+from raylay.storage.files import write_durably
 
 SECONDS_MAX = 600.0
 HOLD_FILE = "drill.json"
@@ -43,8 +43,6 @@ class Injections:
     def __init__(self, here: Surroundings, links: Mapping[str, Impairable]) -> None:
         self._here = here
         self._links = links
-        self.clock_set: Callable[[], None] = lambda: None
-        """Called when the clock was set, or set back: other processes go by it, too."""
         self.narrow: Callable[[int, int], None] = lambda memory_bytes, disk_bytes: None
         """Called with what slow clients may cost in memory and on disk; 0: as ever."""
         self._narrowed = (0, 0)
@@ -53,9 +51,9 @@ class Injections:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._file_bytes_max: tuple[int, int] | None = None
 
-    def reach(self, clock_set: Callable[[], None], narrow: Callable[[int, int], None]) -> None:
+    def reach(self, narrow: Callable[[int, int], None]) -> None:
         """What faults act upon besides."""
-        self.clock_set, self.narrow = clock_set, narrow
+        self.narrow = narrow
 
     def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
         """Injects a fault, or makes one that is there last longer; 0 seconds end it.
@@ -129,7 +127,6 @@ class Injections:
     def _clock(self, offset_us: int, seconds: float) -> None:
         if offset_us != self._here.clock_offset_us:
             self._here.clock_offset_us = offset_us
-            self.clock_set()
             self._here.report("drill_clock", offset_us=offset_us)
         self._end_after("clock", seconds, lambda: self._clock(0, 0.0))
 
@@ -164,9 +161,7 @@ class Injections:
 def hold(directory: Path, seconds: float) -> None:
     """An instance that starts in this data directory waits until then before it touches it."""
     until_us = time.time_ns() // 1000 + int(seconds * 1e6)
-    aside = directory / f".{HOLD_FILE}.{os.getpid()}"
-    aside.write_text(json.dumps({"away_until_us": until_us}), encoding="utf-8")
-    aside.replace(directory / HOLD_FILE)
+    write_durably(directory / HOLD_FILE, json.dumps({"away_until_us": until_us}).encode())
 
 
 def release(directory: Path) -> None:

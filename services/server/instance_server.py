@@ -41,6 +41,7 @@ from raylay.services.server.config import (
 )
 from raylay.services.server.control import Control
 from raylay.services.server.data_directory import GENERATION_KEY
+from raylay.services.server.disk_watch import DiskWatch
 from raylay.services.server.doorway import Doorway, connections_max
 from raylay.services.server.held_digest import HeldDigest
 from raylay.services.server.injected import Injections
@@ -48,7 +49,7 @@ from raylay.services.server.link_control import LinkControl, Links
 from raylay.services.server.listening import Listening
 from raylay.services.server.maintenance import Maintenance
 from raylay.services.server.node_address import following
-from raylay.services.server.opening import JOURNAL_DIRECTORY, STATE_FILE, open_journal
+from raylay.services.server.opening import AGING_KEY, JOURNAL_DIRECTORY, STATE_FILE, open_journal
 from raylay.services.server.performing import Performing
 from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.queue_asking import QueueAsking
@@ -192,7 +193,13 @@ class InstanceServer:
             replays=replays,
             sow=sow,
         )
-        self.injections.reach(queues.clock_set, self.clients.pools.narrow)
+        self.injections.reach(self.clients.pools.narrow)
+        self.disk_watch = commits.watch = DiskWatch(
+            here,
+            config.disk_timeout_ms / 1000,
+            lambda text: self.clients.end("not_ready", text),
+            self.clients.descriptors,
+        )
         self._listening = Listening(
             here, clients=self.clients, links=self.links, queues=queues, upstreams=self.upstreams
         )
@@ -287,6 +294,9 @@ class InstanceServer:
         # The journal first: its lock on the directory admits one process.
         here.journal = await here.in_thread(open_journal, config, here.directory)
         here.state = StateThread(await here.in_thread(LmdbStateStore, here.directory / STATE_FILE))
+        behind_us = here.state.get_number(AGING_KEY)
+        here.aging.resume(behind_us)
+        here.journal.age_behind(behind_us)
         self._recovery.open()
         here.tracing = start_tracing(config.name, config.tracing)
         self.placements.check()
@@ -326,6 +336,7 @@ class InstanceServer:
         self._sow.serve()
         self._queues.serve()
         self.commits.start()
+        self.disk_watch.start()
         moved = here.machine.placements.items()
         for destination in config.destinations:
             link = self.links.add(aimed_at(destination, moved))
@@ -352,6 +363,9 @@ class InstanceServer:
                 replace(
                     destination,
                     authenticator=destination.authenticator or config.authenticator,
+                    authenticators=tuple(
+                        each or config.authenticator for each in destination.authenticators
+                    ),
                 ),
                 config.tracing,
                 config.log,
@@ -410,6 +424,7 @@ class InstanceServer:
         self._listening.keep_looking()
         self.control.keep_looking()
         self.reading.keep_tidy()
+        self._maintenance.look_at_retention()
         self._status.measure()
 
     # -- the end -----------------------------------------------------------------------------
@@ -445,6 +460,7 @@ class InstanceServer:
     async def _close_everything(self) -> None:
         here = self.here
         here.is_serving = False
+        self.disk_watch.stop()
         self._listening.close()
         here.cancel_timers()
         await self.links.stop()
@@ -473,6 +489,7 @@ class InstanceServer:
             await here.in_thread(self._metrics.stop)
         if hasattr(here, "tracing"):
             await here.in_thread(here.tracing.close)
+        self._recovery.close()
         self._listening.remove()
 
     def _retired(self, effect: Retired) -> None:

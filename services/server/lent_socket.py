@@ -40,6 +40,7 @@ from raylay.services.server.config import DestinationConfig
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.telemetry.link_traces import LinkTraces
 from raylay.services.transports.framed import FramedConnection
+from raylay.services.transports.liveness import Silence, host_answers, why_lost
 
 DATAGRAM_BYTES_MAX = 4096
 TELLS_US = 1_000_000
@@ -298,6 +299,7 @@ class LentSocket(FramedConnection):
         self._behind: list[Run] = []
         """Committed before it is connected here."""
         self._why = ""
+        self._silence = Silence()
 
     async def connect(self, found: socket.socket) -> None:
         """Goes on with the descriptor."""
@@ -349,8 +351,11 @@ class LentSocket(FramedConnection):
             return
         config = self._link.config
         now_s = self.loop.time()
-        if now_s - self.received_at_s > config.timeout_ms / 1000:
-            self.abort(f"nothing came for {config.timeout_ms / 1000:g} s")
+        timeout_s, heard_s = config.timeout_ms / 1000, self.received_at_s
+        if self._silence.is_lost(
+            now_s - heard_s, heard_s, timeout_s, lambda: host_answers(self.transport, timeout_s)
+        ):
+            self.abort(why_lost(now_s - heard_s, timeout_s))
             return
         if now_s - self.sent_at_s >= config.heartbeat_ms / 1000:
             self.send(BEAT)
@@ -450,6 +455,10 @@ class LentSocket(FramedConnection):
         elif header["c"] != "beat":
             # Still refused, or instances were moved: the link is told when it dials.
             self.abort(f"{header['c'][:64]} came")
+
+    def failed(self, error: Exception) -> None:
+        """Ends the connection: what is done with a frame of the destination's has a fault."""
+        self._here.contain(error, self._link.name, lambda _, text: self.abort(text))
 
     def broken(self, error: RemoteProtocolError) -> None:
         """The destination broke the protocol."""

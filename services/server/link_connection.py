@@ -107,6 +107,11 @@ class LinkConnection(FramedConnection):
         """The link's process talks nonsense: it is ended."""
         self.abort(str(error))
 
+    def failed(self, error: Exception) -> None:
+        """Ends the connection: what its process said met a fault, maybe by a peer's words."""
+        who = self.link.name if self.link is not None else "a process of ours"
+        self._links.here.contain(error, who, lambda _, text: self.abort(text))
+
     def ended(self, why: str) -> None:
         """The link's process ended."""
         if self.link is not None:

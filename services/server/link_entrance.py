@@ -36,6 +36,9 @@ class Entering(Protocol):
     def refuse(self, reason: str, text: str) -> None:
         """Ends the connection and says why."""
 
+    def failed(self, error: Exception) -> None:
+        """Ends the connection: there is a fault in what was done for it."""
+
 
 class LinkEntrance:
     """See the file's docstring. Owner: the connection. Lifecycle: until it is let in."""
@@ -63,7 +66,7 @@ class LinkEntrance:
             let_in()
             return
         self.is_asking = True
-        self._here.spawn(self._pass(gate, name, said, let_in))
+        self._here.spawn(self._pass(gate, name, said, let_in), self._connection.failed)
 
     async def _pass(
         self, gate: Gate, name: str, said: tuple[str, str], let_in: Callable[[], None]

@@ -5,6 +5,8 @@ links.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import hashlib
 import os
 import tempfile
@@ -12,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raylay.services.errors import ConfigurationError
+from raylay.services.errors import ConfigurationError, StorageError, StorageFull
 from raylay.services.protocol.codec import NativeCodec
 from raylay.services.protocol.control import LENT_SUFFIX
 from raylay.services.protocol.replication import refusal
@@ -73,6 +75,7 @@ class Listening:
 
         Raises:
             ConfigurationError: a port is in use, or the machine has no such address.
+            StorageError: the Unix socket cannot be made; names its path.
         """
         here = self._here
         config = here.config
@@ -107,18 +110,16 @@ class Listening:
         for transport in self.transports.values():
             if self._kept[transport.name][0].is_enabled:
                 await transport.enable(self._listen)
-        self._upstreams.gate = self.transports[config.for_instances()[0].name].gate
-        self._tell_addresses()
-        self.unix_path = self._unix_socket_path()
-        self.remove()
-        self._servers.append(
-            await here.loop.create_unix_server(
-                lambda: LinkConnection(self._links, self._queues, self._clients.pools),
-                self.unix_path,
-            )
+        self._upstreams.gate = next(
+            (self.transports[each.name].gate for each in config.for_instances()), None
         )
-        os.chmod(self.unix_path, 0o600)
-        self._links.descriptors.open(self.unix_path + LENT_SUFFIX)
+        self._tell_addresses()
+        self.unix_path, server = await listen_where_there_is_room(
+            unix_socket_paths(here.directory),
+            lambda: LinkConnection(self._links, self._queues, self._clients.pools),
+            self._links.descriptors.open,
+        )
+        self._servers.append(server)
 
     def close(self) -> None:
         """Lets nobody in any more."""
@@ -129,10 +130,9 @@ class Listening:
         self._links.descriptors.close()
 
     def remove(self) -> None:
-        """Removes the Unix socket's file."""
-        for path in (self.unix_path, self.unix_path + LENT_SUFFIX) if self.unix_path else ():
-            if os.path.exists(path):
-                os.unlink(path)
+        """Removes the Unix socket's files."""
+        if self.unix_path:
+            _remove_sockets(self.unix_path)
 
     @property
     def more_client_addresses(self) -> dict[str, str]:
@@ -204,7 +204,8 @@ class Listening:
         """Where the first of each kind are reached."""
         first = {each.kind: each for each in reversed(self.transports.values())}
         self._here.client_address = first[FIRST_TRANSPORT].address
-        self._here.replication_address = first[REPLICATION_TRANSPORT].address
+        accepting = first.get(REPLICATION_TRANSPORT)
+        self._here.replication_address = accepting.address if accepting is not None else ""
 
     def _tls(self, name: str, config: TlsConfig | None) -> RenewedContext | None:
         here = self._here
@@ -272,12 +273,57 @@ class Listening:
             return server, f"{shown(host)}:{bound}"
         raise AssertionError("no port was tried")
 
-    def _unix_socket_path(self) -> str:
-        path = str(self._here.directory / "links.sock")
-        if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX:
-            return path
-        name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-        return str(Path(tempfile.gettempdir()) / f"raylay-{name}.sock")
+
+def unix_socket_paths(directory: Path) -> list[str]:
+    """Where the Unix socket of an instance may be, the first choice first. On XFS and others a file
+    of a socket takes space, which a full disk of a data directory does not have."""
+    path = str(directory / "links.sock")
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    elsewhere = str(Path(tempfile.gettempdir()) / f"raylay-{name}.sock")
+    is_short = len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX
+    return [path, elsewhere] if is_short else [elsewhere]
+
+
+async def listen_where_there_is_room(
+    paths: list[str],
+    make: Callable[[], asyncio.Protocol],
+    open_lent: Callable[[str], None],
+) -> tuple[str, asyncio.AbstractServer]:
+    """Listens at the first of these paths whose disk has room for the sockets. Returns which one.
+
+    Args:
+        open_lent: opens the socket beside it, for descriptors.
+
+    Raises:
+        StorageError: it is possible at none of them; names the last one.
+    """
+    loop = asyncio.get_running_loop()
+    for path in paths:
+        _remove_sockets(path)
+        server = None
+        try:
+            server = await loop.create_unix_server(make, path)
+            os.chmod(path, 0o600)
+            open_lent(path + LENT_SUFFIX)
+            return path, server
+        except OSError as error:
+            if server is not None:
+                server.close()
+            with contextlib.suppress(OSError):
+                _remove_sockets(path)
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not is_full or path == paths[-1]:
+                kind = StorageFull if is_full else StorageError
+                raise kind(
+                    f"the Unix socket {path} cannot be made: {error.strerror or error}", path
+                ) from error
+    raise AssertionError("no path was tried")
+
+
+def _remove_sockets(path: str) -> None:
+    for each in (path, path + LENT_SUFFIX):
+        if os.path.exists(each):
+            os.unlink(each)
 
 
 def _port_key(transport: str) -> str:

@@ -20,6 +20,7 @@ class Maintenance:
         self._reading = reading
         self._schedule = JournalSchedule(here.config.journal_actions)
         self._working = asyncio.Lock()
+        self._held = ""
 
     async def perform(
         self, action: str, before_txid: int | None = None, *, force: bool = False
@@ -44,6 +45,18 @@ class Maintenance:
         await self._reading.tidy()
         return [{"outcome": str(outcome)} for outcome in outcomes]
 
+    def look_at_retention(self) -> None:
+        """Reports where something keeps the journal above its bounds of size or age, and where it
+        is within them again. Called each second."""
+        held = self._here.journal.retention_held
+        if held == self._held:
+            return
+        self._held = held
+        if held:
+            self._here.report("retention_held", text=held)
+        else:
+            self._here.report("retention_goes_on")
+
     def check(self) -> None:
         """Called now and then: begins what is due by the schedule."""
         here = self._here
@@ -56,10 +69,11 @@ class Maintenance:
         here = self._here
         async with self._working:
             for action in due:
-                before_us = here.now_us() - action.age_ms * 1000
+                now_us = here.aging_us()
+                before_us = now_us - action.age_ms * 1000
                 try:
                     before_txid = written_before(
-                        await here.in_thread(here.journal.segments), before_us
+                        await here.in_thread(here.journal.segments), before_us, now_us
                     )
                     outcomes = await self.perform(action.do, before_txid)
                 except RaylayError as error:

@@ -9,6 +9,8 @@ from raylay.storage.lmdb_journal import LmdbJournal
 
 STATE_FILE = "state.lmdb"
 JOURNAL_DIRECTORY = "journal"
+AGING_KEY = "aging behind"
+"""Entry of the state store: how far the clock that data ages by is behind the wall clock."""
 
 
 def open_journal(config: InstanceConfig, directory: Path) -> LmdbJournal:

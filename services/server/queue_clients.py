@@ -35,6 +35,15 @@ SHOWN_CHARACTERS = 200
 BACKLOG_WHILE_FULL = 0
 """Of a consumer whose socket is full: it keeps what it has, and is given nothing."""
 
+_UNKNOWN = {"queue_depth": None}
+"""What nobody has said."""
+
+
+def _whole(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status with what nobody has said yet as None, behind what was said: readers show it in this
+    order."""
+    return {**status, **{key: value for key, value in _UNKNOWN.items() if key not in status}}
+
 
 class QueueClient(Protocol):
     """A client's connection (`ClientConnection`)."""
@@ -154,7 +163,7 @@ class QueueClients:
         if found is None:
             return False
         self._full.get(client.number, {}).pop(name, None)
-        self._left(*found)
+        self._left(*found, has_said=True)
         return True
 
     def names(self, client: QueueClient) -> list[str]:
@@ -167,11 +176,12 @@ class QueueClients:
             self._left(*found)
         self._full.pop(client.number, None)
 
-    def _left(self, door: QueueDoor, consumer: Consumer) -> None:
+    def _left(self, door: QueueDoor, consumer: Consumer, *, has_said: bool = False) -> None:
         from raylay.services.protocol import queue_control
 
         door.left(consumer)
-        self._keeper.controls[door.definition.stored_as].say(queue_control.left(consumer))
+        frame = queue_control.left(consumer, has_said=has_said)
+        self._keeper.controls[door.definition.stored_as].say(frame)
 
     # -- deliveries ----------------------------------------------------------------------------
     def deliver(
@@ -191,7 +201,8 @@ class QueueClients:
             return
         now_us = self._here.now_us()
         until_us = min(each.until_us for each in messages)
-        lease_ms = max(until_us - now_us, 0) // 1000 if until_us else None
+        left_us = max(until_us - self._keeper.steady_us(), 0)
+        lease_ms = left_us // 1000 if until_us else None
         name = _name_of(consumer)
         is_traced = since_us > 0
         client.send_parts(
@@ -248,7 +259,7 @@ class QueueClients:
         """Gives messages back."""
         try:
             door = self._named(command.topic, command.message_type, client)
-            count = self._keeper.cancelled(door, client.number, command.keys)
+            count = self._keeper.cancelled(door, client.number, command.keys, unseen=command.unseen)
         except RemoteProtocolError as error:
             self._refuse(client, command.command_id, error)
             return
@@ -295,7 +306,7 @@ class QueueClients:
             holder = client.number if door.definition.strict else None
             return self._keeper.cancelled(door, holder, keys)
         said = Acknowledgment(keys, command.how)
-        said = door.judged(said, client.publisher, self._here.now_us())
+        said = door.judged(said, client.publisher, self._keeper.steady_us())
         return sum(self._keeper.acknowledge(door, each) for each in parts_of(said))
 
     def _answer(self, client: QueueClient, command_id: str, count: int) -> None:
@@ -336,13 +347,17 @@ class QueueClients:
             if not answer.error:
                 control.counts = json.loads(answer.body)
             if client.is_open:
-                self._say_status(client, command, control.status())
+                self._say_status(client, command, _whole(control.status()))
 
         try:
-            control.ask(Question("status"), told)
+            if control.counts:
+                control.ask(Question("status"), told)
+            else:
+                # Nothing is known of it: an instance that has just started waits for its owner.
+                control.ask_when_started(Question("status"), told)
         except RemoteProtocolError:
             # Without its owner: as it was last heard of.
-            self._say_status(client, command, found[name])
+            self._say_status(client, command, _whole(found[name]))
 
     def _say_status(
         self, client: QueueClient, command: QueueStatus, found: Mapping[str, Any]

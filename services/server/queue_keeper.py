@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raylay.services.core.queues import Queues
     from raylay.services.messages.topic_book import QueueTopics
     from raylay.services.protocol.queue_control import Answer, Delivery, Question
+    from raylay.services.queues.clock_steps import ClockSteps
     from raylay.services.queues.decisions import Consumer, Key
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.door import Asked, QueueDoor
@@ -35,12 +36,16 @@ if TYPE_CHECKING:
 
 HERALD_KEY = "herald/"
 """Entry of the state store: under which incarnation the journal says who bears it."""
+CLOCK_KEY = "clock steps"
+"""Entry of the state store: how the wall clock was set, as of `ClockSteps.all`."""
 PROXIED_KEY = "proxied/"
 """Entry of the state store: there while a queue's proxied transfer is on."""
 STOP_S_MAX = 2.0
 """An owner that is told to stop is killed after as long."""
 QUESTIONS_MAX = 1_000
 """To one owner, that are not answered."""
+OWNER_WAIT_S = 5.0
+"""How long a question waits for an owner that has not started."""
 
 
 class QueueControl:
@@ -69,6 +74,10 @@ class QueueControl:
         It is as much as consumers may hold, at most."""
         self._asked: dict[int, Callable[[Answer], None]] = {}
         self._asked_last = 0
+        self._letters: list[tuple[str, bytes]] = []
+        """Messages whose dead letters are drafted with the removal that comes next, and why they
+        leave. Drafted before, they could fail without it."""
+        self._waiting: list[tuple[Question, Callable[[Answer], None]]] = []
         door.acknowledging = lambda keys: self.say(queue_control.done(keys))
         self._left = asyncio.Event()
         self.process = Supervisor(keeper.here, self._start, self._process_ended, self._kill_failed)
@@ -111,7 +120,7 @@ class QueueControl:
         self._keeper.author_now()
         self._keeper.owner_came(self.name)
         machine = here.machine
-        begin = self.door.owner_came(machine.next_txid - 1, here.now_us())
+        begin = self.door.owner_came(machine.next_txid - 1, self._keeper.steady_us())
         said = self._control.Begin(
             begin.fence_txid,
             machine.committed_txid,
@@ -119,10 +128,13 @@ class QueueControl:
             begin.leases,
             begin.consumers,
             self._keeper.names,
+            here.steady_base_us - self._keeper.behind_us,
+            self._keeper.clock_steps.all(),
         )
         connection.send(self._control.begin(said))
-        if here.clock_offset_us:
-            self.clock_set()
+        waiting, self._waiting = self._waiting, []
+        for question, told in waiting:
+            self.ask(question, told)
         return True
 
     def lost(self, connection: FramedConnection, why: str) -> None:
@@ -134,15 +146,13 @@ class QueueControl:
             self.why = f"its process ended: {why}"
             self.door.owner_left()
             self._to_judge.clear()
+            # Their removal did not come: the next owner says both again.
+            self._letters.clear()
             asked, self._asked = self._asked, {}
             for told in asked.values():
                 why = f"the owner of queue {self.name} has ended: try again"
                 told(self._control.Answer(b"", False, why, "not_ready"))
             self.process.lost()
-
-    def clock_set(self) -> None:
-        """The owner's clock is that of its instance."""
-        self.say(self._control.clock(self._here.clock_offset_us))
 
     def say(self, frame: bytes) -> None:
         """Tells the owner, if there is one. One that comes later is told what holds then."""
@@ -161,7 +171,10 @@ class QueueControl:
         if command == "deliver":
             self._deliver(header, body)
         elif command == "draft":
-            keeper.draft(self.door, control.read_draft(header, body))
+            letters, self._letters = self._letters, []
+            keeper.draft(self.door, control.read_draft(header, body), letters)
+        elif command == "letters":
+            self._letters.append((control.text(header, "why"), body))
         elif command == "request":
             keeper.request(self.name, control.read_request(header, body))
         elif command == "floor":
@@ -200,7 +213,7 @@ class QueueControl:
     def _judge(self, delivery: Delivery) -> None:
         control, keeper = self._control, self._keeper
         decision = delivery.decision
-        decided = self.door.decide(decision, self._here.now_us())
+        decided = self.door.decide(decision, keeper.steady_us())
         if decided.send:
             records: Sequence[bytes] = (delivery.records,)
             if decided.bounced or delivery.decided_us:
@@ -229,6 +242,25 @@ class QueueControl:
         self._asked_last += 1
         self._asked[self._asked_last] = told
         self.connection.send(self._control.ask(self._asked_last, question))
+
+    def ask_when_started(self, question: Question, told: Callable[[Answer], None]) -> None:
+        """Asks the owner, which may not have started: the question waits for it for a while.
+
+        Raises:
+            RemoteProtocolError: it is asked too much; with reason `not_ready`.
+        """
+        if self.connection is not None or len(self._waiting) >= QUESTIONS_MAX:
+            self.ask(question, told)
+            return
+        waiting = (question, told)
+        self._waiting.append(waiting)
+
+        def give_up() -> None:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+                told(self._control.Answer(b"", False, self.why, "not_ready"))
+
+        self._here.loop.call_later(OWNER_WAIT_S, give_up)
 
     def _answered(self, header: Header, body: bytes) -> None:
         number, answer = self._control.read_answer(header, body)
@@ -292,6 +324,10 @@ class QueueKeeper:
         self.controls: dict[str, QueueControl] = {}
         self.names: dict[int, str] = {}
         """Of incarnations, as links were told them."""
+        self.clock_steps: ClockSteps
+        self.behind_us = 0
+        """What the steady clock of the queues is behind the instance's, which begins with the wall
+        clock at each start."""
         self.reachable: Callable[[], frozenset[str]] = frozenset
         """Names of the instances that links are connected to."""
         self._proxied: dict[str, frozenset[str] | None] = {}
@@ -331,6 +367,15 @@ class QueueKeeper:
         queues, here = self.queues, self.here
         if queues is None:
             return
+        import msgpack
+
+        from raylay.services.queues.clock_steps import ClockSteps
+
+        kept = here.state.get(CLOCK_KEY)
+        self.clock_steps = ClockSteps([] if kept is None else msgpack.unpackb(kept))
+        self.clock_steps.failed(here.machine.next_txid - 1)
+        self.behind_us = self.clock_steps.behind_us
+        self.clock_is(0)
         incarnation = here.identity.incarnation.to_bytes(8, "big")
         for name, door in queues.doors.items():
             self.controls[name] = QueueControl(self, door)
@@ -383,14 +428,13 @@ class QueueKeeper:
         done = {name for name in self._unheralded if self.queues.doors[name].is_heralded}
         if done:
             self._unheralded -= done
-            self.here.spawn(self._remember(done))
+            incarnation = self.here.identity.incarnation.to_bytes(8, "big")
+            self.here.spawn(self._remember({HERALD_KEY + name: incarnation for name in done}))
 
-    async def _remember(self, heralded: set[str]) -> None:
-        incarnation = self.here.identity.incarnation.to_bytes(8, "big")
-        try:
-            await self.here.state.put({HERALD_KEY + name: incarnation for name in heralded})
-        except RaylayError:
-            pass  # It is said once more at the next start.
+    async def _remember(self, values: dict[str, bytes | None]) -> None:
+        # Heralds are said once more at the next start, and a later step tells of all before it.
+        with suppress(RaylayError):
+            await self.here.state.put(values)
 
     def failed(self, committed_txid: int) -> None:
         """Nothing staged behind this transaction id comes to the disk."""
@@ -398,6 +442,7 @@ class QueueKeeper:
         from raylay.services.protocol import queue_control
 
         tags = self.queues.failed(committed_txid)
+        self.clock_steps.failed(committed_txid)
         for name, control in self.controls.items():
             control.say(queue_control.failed(tags.get(name, ()), committed_txid))
         if self._unheralded and self.queues.herald(self.here.now_us()):
@@ -413,14 +458,19 @@ class QueueKeeper:
         return self._folds.folded_txid(self.here.machine.committed_txid)
 
     # -- what owners want ----------------------------------------------------------------------
-    def draft(self, door: QueueDoor, said: Any) -> None:
+    def draft(self, door: QueueDoor, said: Any, letters: Sequence[tuple[str, bytes]] = ()) -> None:
         """A record is to be journaled, with the others of this turn.
+
+        Args:
+            letters: reasons, and messages whose dead letters are journaled before it.
 
         Raises:
             RemoteProtocolError: no owner drafts that.
         """
         assert self.queues is not None
         try:
+            for reason, messages in letters:
+                self.queues.letters(door, reason, messages, self.here.now_us())
             self.queues.draft(door, said, self.here.now_us())
         except RaylayError as error:
             raise RemoteProtocolError(str(error), "bad_record") from None
@@ -486,10 +536,25 @@ class QueueKeeper:
         for control in self.controls.values():
             control.say(queue_control.names(names))
 
-    def clock_set(self) -> None:
-        """A drill has set the instance's clock, or set it back."""
-        for control in self.controls.values():
-            control.clock_set()
+    def steady_us(self) -> int:
+        """The time by which leases end and messages expire. It goes on over a restart."""
+        return self.here.steady_us() - self.behind_us
+
+    def clock_is(self, offset_us: int) -> None:
+        """Takes what the wall clock, which receive times follow from now on, is ahead of the
+        instance's steady one. The owners are told of a step before they are told of what is
+        received behind it."""
+        after_txid = self.here.machine.next_txid - 1
+        offset_us += self.behind_us
+        if self.queues is not None and self.clock_steps.note(after_txid, offset_us):
+            import msgpack
+
+            from raylay.services.protocol import queue_control
+
+            # Messages that are older than the next start of this instance age by it, too.
+            self.here.spawn(self._remember({CLOCK_KEY: msgpack.packb(self.clock_steps.all())}))
+            for control in self.controls.values():
+                control.say(queue_control.clock(after_txid, offset_us))
 
     def became_ready(self) -> None:
         """The instance serves: it has what its peers have."""
@@ -498,23 +563,35 @@ class QueueKeeper:
 
             control.say(queue_control.SERVES)
 
-    def cancelled(self, door: QueueDoor, session: int | None, keys: Any) -> int:
+    def cancelled(
+        self, door: QueueDoor, session: int | None, keys: Any, *, unseen: bool = False
+    ) -> int:
         """A session gives messages back, or, where it is None, whoever holds them; returns how many
-        of them were held."""
+        of them were held.
+
+        Args:
+            unseen: no handler was given them, so they do not count as delivered in vain.
+        """
         from raylay.services.protocol import queue_control
 
+        control = self.controls[door.definition.stored_as]
+        if door.definition.at_most_once:
+            # They have left the queue before they were sent. What there is to give back is the
+            # place of the consumer.
+            control.say(queue_control.done(keys))
+            return 0
         count = 0
         found: dict[Consumer, list[tuple[Key, int]]] = door.cancelled(session, keys)
         for consumer, leases in found.items():
             count += len(leases)
-            self.controls[door.definition.stored_as].say(queue_control.cancel(consumer, leases))
+            control.say(queue_control.cancel(consumer, leases, unseen=unseen))
         return count
 
     # -- what is due ---------------------------------------------------------------------------
     def check(self) -> None:
         """Called now and then."""
         if self.queues is not None:
-            now_us = self.here.now_us()
+            now_us = self.steady_us()
             for door in self.queues.doors.values():
                 door.tick(now_us)
         if self._proxied:

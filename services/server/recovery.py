@@ -10,6 +10,7 @@ import msgpack
 
 from raylay.services.core.compose import Composition, compose
 from raylay.services.errors import CorruptRecord, RaylayError
+from raylay.services.messages.suspects import Suspects
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.plugins.filters import filter_language
 from raylay.services.replication.instance import InstanceMachine
@@ -28,6 +29,7 @@ from raylay.services.server.queue_keeper import QueueKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
+from raylay.storage.in_hand import InHand
 
 _NOWHERE = (-1, -1)
 
@@ -56,6 +58,7 @@ class Recovery:
         self._sow = sow
         self._directory: DataDirectory
         self._log: RecoveryLog
+        self._in_hand: InHand | None = None
         self._hinted = _NOWHERE
         """Where the machine was when the recovery point was last written."""
 
@@ -64,6 +67,28 @@ class Recovery:
         """The state store is open."""
         here = self._here
         self._directory = DataDirectory(here.state, here.directory / STATE_FILE)
+        try:
+            self._in_hand = InHand(here.directory)
+        except OSError as error:
+            here.report("no_shared_memory", text=f"no note of messages in hand is kept: {error}")
+            return
+        suspect = self._in_hand.just_left
+        if suspect is not None:
+            here.report(
+                "messages_suspected",
+                publisher=f"{suspect.publisher:016x}",
+                first=suspect.first,
+                last=suspect.last,
+                deaths=suspect.deaths,
+                text="the process before this one ended while it worked on these messages: they "
+                "are taken one at a time, and one that ends this process too is refused",
+            )
+
+    def close(self) -> None:
+        """Nothing is in hand any more."""
+        if self._in_hand is not None:
+            self._in_hand.close()
+            self._in_hand = None
 
     def forget(self) -> None:
         """Of what the directory was before, nothing is left: a copy begins in it."""
@@ -114,6 +139,7 @@ class Recovery:
         here.filters = filter_language(
             (rule for each in config.destinations for rule in each.topics), config.type_definitions
         )
+        note = self._in_hand
         sow = self._sow.open()
         stateful = () if sow is None else sow.book.stateful()
         composition = Composition(
@@ -135,6 +161,7 @@ class Recovery:
             policy=config.policy,
             recent_bytes_max=RECENT_BYTES_MAX,
             filters=here.filters,
+            suspects=None if note is None else Suspects(note, note.left),
             sow=sow,
             sow_folded=self._sow.folded,
         )

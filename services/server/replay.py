@@ -112,7 +112,14 @@ class ReplayPump:
         reader = self._reading.reader
 
         def look_up() -> tuple[Start, int]:
-            found = resolve(position, command.bookmark_not_found, reader, committed_txid)
+            found = resolve(
+                position,
+                command.bookmark_not_found,
+                reader,
+                committed_txid,
+                removed=reader.removed(),
+                have=command.have,
+            )
             return found, reader.first_txid
 
         try:
@@ -523,7 +530,11 @@ class ReplayPump:
             subscription = member.subscription
             member.connection.send(
                 member.connection.codec.ranges_ack(
-                    "processed", subscription.id, subscription.base, member.command_id
+                    "processed",
+                    subscription.id,
+                    subscription.base,
+                    member.command_id,
+                    subscription.missing,
                 )
             )
 

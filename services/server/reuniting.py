@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from raylay.services.plugins.filters import filter_language
 from raylay.services.plugins.own_credentials import OwnCredentials
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.protocol.link_credentials import RETRY, read_said
+from raylay.services.protocol.proof import proof_of
 from raylay.services.protocol.replication import (
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
@@ -41,10 +41,12 @@ from raylay.services.replication.instance import Identity
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.placement import Placements, from_wire
 from raylay.services.replication.reunion import SUCCESSOR, Reunion
+from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.config import InstanceConfig, split_address
 from raylay.services.server.state_thread import StateThread
 from raylay.services.tls.config import TlsConfig
 from raylay.services.tls.dialling import open_streams
+from raylay.storage.files import write_durably
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.state import LmdbStateStore
@@ -167,7 +169,6 @@ class Reuniting:
                 self.config.type_definitions,
             ),
         )
-        self._authenticators = {each.name: each.authenticator for each in self.config.destinations}
         self._why = dict.fromkeys(self._reunion.destinations, "not connected yet")
 
     def _known_placements(self) -> dict[str, Any]:
@@ -217,7 +218,6 @@ class Reuniting:
 
     def _mark(self, report: ReunionReport) -> None:
         """Beside the journal: for `raylay status`, and for whoever finds the directory."""
-        aside = self._directory / f".{REUNITED_FILE}.{os.getpid()}"
         text = json.dumps(
             {
                 "at_us": time.time_ns() // 1000,
@@ -228,11 +228,7 @@ class Reuniting:
                 "conflicts": report.conflicts,
             }
         )
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._directory / REUNITED_FILE)
+        write_durably(self._directory / REUNITED_FILE, text.encode())
 
     # -- one destination -----------------------------------------------------------------------
     async def _keep(self, name: str) -> None:
@@ -240,16 +236,17 @@ class Reuniting:
             addresses = self._addresses_of(name)
             if not addresses:
                 self._why[name] = "nobody has said yet where it lives"
-            for address in addresses:
+            for address, authenticator in addresses:
                 try:
-                    await self._once(name, address)
+                    await self._once(name, address, authenticator)
                     return
                 except (OSError, RemoteProtocolError, ConfigurationError, TimeoutError) as error:
                     self._why[name] = f"{address}: {error or type(error).__name__}"
             await asyncio.sleep(PAUSE_S)
 
-    def _addresses_of(self, name: str) -> list[str]:
-        """In the order of the destination's list."""
+    def _addresses_of(self, name: str) -> list[tuple[str, ModuleConfig | None]]:
+        """The addresses in the order of the destination's list, and what is said at each."""
+        own: tuple[ModuleConfig | None, ...] = (None,)
         if name == SUCCESSOR:
             targets: dict[str, str] = {self.identity.name: ""}
         else:
@@ -257,35 +254,38 @@ class Reuniting:
             names = config.server_names or config.addresses
             dialled = config.addresses or ("",) * len(names)
             targets = dict(zip(names, dialled, strict=True))
-        found = []
-        for target, address in targets.items():
+            own = tuple(config.authenticator_of(at) for at in range(len(names)))
+        found: dict[str, ModuleConfig | None] = {}
+        for (target, address), said in zip(targets.items(), own, strict=True):
             moved = self._placements.get(target)
             known = (moved.address if moved else "") or self._addresses.get(target, "") or address
             if known:
-                found.append(known)
-        return list(dict.fromkeys(found))
+                found.setdefault(known, said)
+        return list(found.items())
 
     def _tls_of(self, name: str) -> TlsConfig | None:
         tls = {each.name: each.tls for each in self.config.destinations}
         return tls.get(name, self.config.announce_tls)
 
-    async def _once(self, name: str, address: str) -> None:
+    async def _once(self, name: str, address: str, authenticator: ModuleConfig | None) -> None:
         host, port = split_address(address)
         reader, writer = await asyncio.wait_for(
             open_streams(host, port, self._tls_of(name)), CONNECT_TIMEOUT_S
         )
         try:
             connection = _Connection(reader, writer)
-            accepted, held = await self._log_on(connection, name)
+            accepted, held = await self._log_on(connection, name, authenticator)
             with self._journal.reader() as journal:
                 await self._send_all(connection, name, journal, accepted, held)
         finally:
             writer.close()
 
-    async def _log_on(self, connection: _Connection, name: str) -> tuple[Accepted, PublisherRanges]:
+    async def _log_on(
+        self, connection: _Connection, name: str, authenticator: ModuleConfig | None
+    ) -> tuple[Accepted, PublisherRanges]:
         identity, destination = self.identity, self._reunion.destinations[name]
         credentials = OwnCredentials(
-            self._authenticators.get(name) or self.config.authenticator,
+            authenticator or self.config.authenticator,
             f"{identity.name}: destination {name}",
         )
         said = await credentials.say()
@@ -303,6 +303,7 @@ class Reuniting:
             placements=self._placements.items(),
             reunites=True,
         )
+        logon.proof = proof_of(self.config.fabric_key, logon)
         connection.writer.write(link_logon(replace(logon, user_id=said[0], password=said[1])))
         accepted: Accepted | None = None
         held = PublisherRanges()

@@ -352,7 +352,7 @@ class SowKeeper:
         self._turn = None
         if feature is None or not here.is_serving or self._is_folding:
             return
-        now_us = here.now_us()
+        now_us = here.aging_us()
         changes = feature.tick(now_us, only_due=only_due)
         if changes:
             # Who follows a topic is told: nothing was committed.

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from raylay.services.core.steps import Steps
+from raylay.services.errors import StorageError, UnfinishedStep
+from raylay.services.messages.aging_clock import AgingClock
 from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.effects import Effect
 from raylay.services.replication.instance import Identity, InstanceMachine
@@ -26,6 +29,11 @@ from raylay.services.transports.framed import Outbox
 from raylay.storage.lmdb_journal import LmdbJournal
 
 Result = TypeVar("Result")
+FAULT_CHARACTERS_MAX = 500
+"""The characters of a fault that are told. A peer's words may be in it."""
+PLACES_TOLD = 3
+"""The calls that led to a fault and are told with it."""
+_TREE = f"{Path(__file__).parents[2]}/"
 
 
 class Recurring:
@@ -125,6 +133,8 @@ class Surroundings:
         """Why it is over here for good; empty: it is not."""
         self.events_log = EventLog(logs.get("instance"))
         self.topic_counts = TopicCounts()
+        self.faults_contained = 0
+        """Faults in the handler of a frame that ended its connection and no more."""
         self.clock_offset_us = 0
         """By how much a drill has set the clock."""
         self._ended: asyncio.Future[None]
@@ -132,7 +142,9 @@ class Surroundings:
         """Whether something is done less often, because nothing goes on (`every`, `hurry`)."""
         self._recurring: list[Recurring] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._steady_base_us = self.now_us() - time.monotonic_ns() // 1000
+        self.steady_base_us = self.now_us() - time.monotonic_ns() // 1000
+        """What `steady_us` is ahead of the monotonic clock of the host."""
+        self.aging = AgingClock(self.now_us(), self.steady_us())
 
     def begin(self) -> None:
         """Takes the loop that runs."""
@@ -160,7 +172,12 @@ class Surroundings:
     def steady_us(self) -> int:
         """Microseconds since 1970 by the clock of the start of this process: ages count by it, so
         that nobody is downgraded because somebody set the clock."""
-        return self._steady_base_us + time.monotonic_ns() // 1000
+        return self.steady_base_us + time.monotonic_ns() // 1000
+
+    def aging_us(self) -> int:
+        """Microseconds since 1970 by the clock that what is stored ages by: see `AgingClock`. On
+        the event loop only."""
+        return self.aging.now_us(self.now_us(), self.steady_us())
 
     def every(
         self, interval_s: float, work: Callable[[], None], pause: Callable[[], int] = lambda: 1
@@ -203,9 +220,15 @@ class Surroundings:
         """Runs something that blocks, in a thread."""
         return await self.loop.run_in_executor(None, work, *arguments)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something beside; a fault in it is the loop's affair."""
-        task = self.loop.create_task(work)
+    def spawn(
+        self, work: Coroutine[Any, Any, None], failed: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Runs something beside.
+
+        Args:
+            failed: told of a fault in it; None: it is the loop's affair.
+        """
+        task = self.loop.create_task(work if failed is None else _watched(work, failed))
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
 
@@ -252,6 +275,45 @@ class Surroundings:
         # Whoever waits for it hears of it; nobody may be waiting yet.
         self._ended.exception()
 
+    @property
+    def is_half_done(self) -> bool:
+        """Whether a fault came in the middle of a step: the machine had begun to change, or what it
+        asked for was not performed, or folded, to the end."""
+        if not hasattr(self, "machine"):
+            return False
+        machine, steps = self.machine, self.steps
+        return machine.is_changing or machine.steps_taken != steps.performed or steps.is_folding
+
+    def contain(self, error: Exception, peer: str, end: Callable[[str, str], None]) -> None:
+        """The handler of a frame has a fault that nobody foresaw. What came is to blame: its
+        connection ends, and no more. The state that all share changes in steps, behind the last
+        check of what came. Where the fault came in the middle of one, or of what is on a disk,
+        going on could acknowledge what is not journaled: the instance ends.
+
+        Args:
+            peer: from whom the frame came.
+            end: ends the connection, with a reason and a sentence.
+        """
+        if self.has_ended:
+            return
+        where = _place(error)
+        if isinstance(error, StorageError) or self.is_half_done:
+            fatal = UnfinishedStep(f"{self.config.name}: {error!r} at {where}, by {peer}")
+            fatal.__cause__ = error
+            context = {"message": "a frame was half taken", "exception": fatal}
+            self._loop_exception(self.loop, context)
+            return
+        self.faults_contained += 1
+        self.report(
+            "connection_fault", peer=peer, text=f"{error!r}"[:FAULT_CHARACTERS_MAX], at=where
+        )
+        end(
+            "internal_error",
+            f"{self.config.name} has a fault in what it does with this: its event "
+            "`connection_fault` says where; please report it",
+        )
+        self.outbox.flush()
+
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the loop raised. A socket's error ends its connection and no more; anything
         else may have left the machine half way through a step: going on could acknowledge what is
@@ -265,3 +327,19 @@ class Surroundings:
         self.report("fatal", text=text)
         loop.default_exception_handler(context)
         self.end(error)
+
+
+async def _watched(work: Coroutine[Any, Any, None], failed: Callable[[Exception], None]) -> None:
+    try:
+        await work
+    except Exception as error:
+        failed(error)
+
+
+def _place(error: Exception) -> str:
+    """The place of a fault: file, line and function, the innermost first."""
+    frames = traceback.extract_tb(error.__traceback__)[-PLACES_TOLD:]
+    return " < ".join(
+        f"{each.filename.removeprefix(_TREE)}:{each.lineno} {each.name}"
+        for each in reversed(frames)
+    )

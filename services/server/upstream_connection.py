@@ -36,7 +36,15 @@ from raylay.services.protocol.replication import (
     read_placed,
     refusal,
 )
-from raylay.services.replication.admission import Admitted, Refused, decide, refused_before
+from raylay.services.replication.admission import (
+    Admitted,
+    Refused,
+    counts,
+    decide,
+    epoch_key,
+    proven_keys,
+    refused_before,
+)
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.incoming import Incoming
@@ -63,10 +71,14 @@ from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.turns import in_turns
 from raylay.services.tls.files import PeerCertificate
 from raylay.services.transports.carried import CarriedStream, Carrier
+from raylay.services.transports.liveness import Silence, host_answers, why_lost
 
 BEAT_S = 1.0
 CONFLATION_MS_MAX = 60_000
 SILENCE_S_MAX = 5.0
+AWAITED_BYTES_MAX = 4 * 1024 * 1024
+"""The ranges for which one frame asks answers, where its link does not prove to be of a fabric that
+has a key: 220,000 of them."""
 WAITING_BYTES_MAX = 2 * WINDOW_BYTES_DEFAULT
 """Of batches that wait for a look into the journal: more than its window lets a link have on the
 way. Behind as many the connection is not read, its beats and the stream that it carries neither:
@@ -197,6 +209,7 @@ class UpstreamConnection(Carrier, PacedReading):
         self._logon_timer: asyncio.TimerHandle | None = None
         self.arrivals = Arrivals(self._take)
         self._decompressor = Decompressor(REPLICATION_FRAME_BYTES_MAX)
+        self._silence = Silence()
 
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
@@ -254,16 +267,23 @@ class UpstreamConnection(Carrier, PacedReading):
         self._copied = copied
         if self._logon_timer is not None:
             self._logon_timer.cancel()
-        self._here.spawn(copied.run())
+        self._here.spawn(copied.run(), self.failed)
 
     def _let_in(self, logon: UpstreamLogon) -> None:
         self.logon = logon
         logon.password = ""
         logon.proven = is_proven(self._here.config.fabric_key, logon)
-        self._here.spawn(self._announced(logon) if logon.announces else self._log_on(logon))
+        self._here.spawn(
+            self._announced(logon) if logon.announces else self._log_on(logon), self.failed
+        )
 
     def _queue_requested(self, request: QueueRequest) -> None:
-        """Who may not bring a queue's records gets none of its messages: refusal is silence."""
+        """Passes a request for messages on. A link that may not bring the queue's records gets
+        none. In a fabric with a key nor does one that does not prove to be of it. Refusal is
+        silence."""
+        logon = self.logon
+        if self._here.identity.in_fabric and not (logon is not None and logon.proven):
+            return
         if self.permissions is None or self.permissions.replicates(request.queue.encode()):
             self._upstreams.requested(request)
 
@@ -301,6 +321,16 @@ class UpstreamConnection(Carrier, PacedReading):
         """The link broke the protocol."""
         self.refuse(error.reason, str(error))
 
+    def failed(self, error: Exception) -> None:
+        """The handler of a frame has a fault."""
+        self._here.contain(error, self.said_by, self.refuse)
+
+    @property
+    def said_by(self) -> str:
+        """The peer as people are told of it: instance and address."""
+        name = self.logon.name if self.logon is not None else ""
+        return f"{name} at {self.peer}" if name else self.peer
+
     def refuse(self, reason: str, text: str) -> None:
         """Ends the connection and tells the link why."""
         if self.is_open:
@@ -317,7 +347,7 @@ class UpstreamConnection(Carrier, PacedReading):
     def _told(self, placements: Mapping[str, Placement]) -> None:
         """Where instances live now, as an open connection tells it."""
         if self._counts(placements):
-            self._here.spawn(self._upstreams.placements.learn_quietly(placements))
+            self._here.spawn(self._upstreams.placements.learn_quietly(placements), self.failed)
 
     def _counts(self, placements: Mapping[str, Placement]) -> bool:
         """Whether it is believed what a link tells of them: only from this instance's fabric."""
@@ -377,7 +407,6 @@ class UpstreamConnection(Carrier, PacedReading):
             self.refuse("not_ready", f"{here.config.name} is {here.phase}")
             return
         machine = here.machine
-        key = f"epoch/{logon.incarnation:016x}/{logon.destination}"
         try:
             if self._counts(logon.placements):
                 await self._upstreams.placements.learn(logon.placements)
@@ -385,10 +414,17 @@ class UpstreamConnection(Carrier, PacedReading):
             if decided is None and logon.description:
                 decided = await here.in_thread(self._validate, logon)
             if decided is None:
-                seen = await here.state.run(lambda: self._take_epoch(logon.epoch, key))
+                seen, is_anothers = await here.state.run(lambda: self._take_epoch(logon))
                 # What is on disk and not taken yet is held: who may not be ready asks for that.
                 self._upstreams.commits.catch_up()
-                decided = decide(machine, self.number, logon, seen, is_open=self.is_open)
+                decided = decide(
+                    machine,
+                    self.number,
+                    logon,
+                    seen,
+                    is_open=self.is_open,
+                    is_anothers=is_anothers,
+                )
         except RaylayError as error:
             self.refuse("storage_error", str(error))
             return
@@ -485,14 +521,23 @@ class UpstreamConnection(Carrier, PacedReading):
         failures = check(upstream.destinations[0], upstream, describe(self._here.config))
         return Refused("validation", told(failures)) if failures else None
 
-    def _take_epoch(self, epoch: int, key: str) -> int:
+    def _take_epoch(self, logon: UpstreamLogon) -> tuple[int, bool]:
         """Runs on the state's thread: returns the highest epoch seen before, and writes this one
-        where it is higher. Of two connections with one epoch, one finds it taken."""
-        state = self._here.state
+        where it is higher. Of two connections with one epoch, one finds it taken. And whether it is
+        of another one, who has proved to be of the fabric: nothing is written then."""
+        state, identity = self._here.state, self._here.identity
+        key = epoch_key(identity, logon)
         seen = state.get_number(key)
-        if epoch > seen:
-            state.put_number(key, epoch)
-        return seen
+        if identity.in_fabric:
+            proven = {each: state.get_number(each) for each in proven_keys(logon)}
+            if not logon.proven and any(proven.values()):
+                return seen, True
+            for each in proven if logon.proven else ():
+                if not proven[each]:
+                    state.put_number(each, 1)
+        if counts(logon.epoch, seen):
+            state.put_number(key, logon.epoch)
+        return seen, False
 
     def _take(self, frame: tuple[Header, bytes], answers: Answers) -> Questions | None:
         if not self.is_open:
@@ -501,6 +546,10 @@ class UpstreamConnection(Carrier, PacedReading):
         if header["c"] == "batch":
             return self._batch(header, body, answers)
         lacks, whole = read_lacks(header, body)
+        permissions, logon = self.permissions, self.logon
+        if permissions is not None and not (permissions.replicates_all or (logon and logon.proven)):
+            # It names sequences and no topics: who may bring some of these may not speak of all.
+            return None
         self._here.perform(self._here.machine.upstream_lacks(self.number, lacks, whole))
         return None
 
@@ -513,7 +562,7 @@ class UpstreamConnection(Carrier, PacedReading):
         if answers.decoded is not None:
             batch, runs = answers.decoded
         else:
-            batch = read_batch(header, body)
+            batch = read_batch(header, body, self._awaited_bytes_max)
             block = batch.block
             if batch.compression and block:
                 block = self._decompressor.decompress(batch.compression, block)
@@ -544,6 +593,12 @@ class UpstreamConnection(Carrier, PacedReading):
         )
         self._upstreams.commits.check_slowed(self, is_link=True)
         return None
+
+    @property
+    def _awaited_bytes_max(self) -> int:
+        logon = self.logon
+        is_doubted = self._here.identity.in_fabric and not (logon is not None and logon.proven)
+        return AWAITED_BYTES_MAX if is_doubted else REPLICATION_FRAME_BYTES_MAX
 
     def acknowledge(self, ack: AckUpstream) -> None:
         """Sends an ack, or holds it back for as long as the link's Destination allows. What the
@@ -580,10 +635,17 @@ class UpstreamConnection(Carrier, PacedReading):
             return
         if self._behind_answer is not None:
             return  # It says nothing before it is answered.
-        if now_s - self.received_at_s > SILENCE_S_MAX and self.reading:
-            self.close(f"nothing came for {SILENCE_S_MAX:g} s")
+        silent_s = now_s - self.received_at_s
+        if self.reading and self._silence.is_lost(
+            silent_s, self.received_at_s, SILENCE_S_MAX, self._host_answers
+        ):
+            self.close(why_lost(silent_s, SILENCE_S_MAX))
         elif now_s - self.sent_at_s >= BEAT_S:
             self.send(BEAT)
+
+    def _host_answers(self) -> bool:
+        # A link of ours has the connection that carries this one, and ends this one with it.
+        return bool(self.carried_over) or host_answers(self.transport, SILENCE_S_MAX)
 
 
 def _extend(mine: Ranges, more: Ranges) -> None:

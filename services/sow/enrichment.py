@@ -18,7 +18,7 @@ from raylay.services.expressions.functions.registry import NOWHERE, Functions, S
 from raylay.services.expressions.parser import parse_assignment
 from raylay.services.messages.records import Record
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.base import Known, MessageType
 from raylay.services.messages.types.composite import CompositeLocal
 from raylay.services.messages.types.struct import StructType
 from raylay.services.messages.types.trees import ABSENT, FieldPath, Tree, value_at
@@ -119,19 +119,19 @@ def tell(around: Surroundings, record: Record, now_us: int) -> None:
     around.now_s = now_us / 1e6
 
 
-def written(kind: MessageType, body: bytes | memoryview, message: Tree) -> bytes:
-    """A body with the fields of an enriched message in it.
+def written(kind: MessageType, known: Known, message: Tree) -> bytes:
+    """A body with the fields of an enriched message in it; what was not set keeps its bytes.
 
     Args:
-        body: as it came.
+        known: the body as it came, with its fields.
         message: its fields, enriched.
 
     Raises:
         MessageTypeError: the type cannot say one of the values.
     """
-    made = kind.serialize(message)
+    made = kind.rewritten(message, known)
     # What of several parts has no fields is in no tree.
-    return kind.merge(body, made) if isinstance(kind, CompositeLocal) else made
+    return kind.merge(known.body, made) if isinstance(kind, CompositeLocal) else made
 
 
 def _read(text: str, kind: MessageType, functions: Functions, use: Use) -> _Field:

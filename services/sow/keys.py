@@ -64,7 +64,13 @@ class KeyRule:
                 if type(value) is not dict:
                     break
                 value = value.get(name)
-            text = value.encode("utf-8", "surrogatepass") if type(value) is str else _text(value)
+            try:
+                # Bytes that are no UTF-8 have the key of the text that expressions take them for.
+                text = (
+                    value.encode("utf-8", "surrogateescape") if type(value) is str else _text(value)
+                )
+            except UnicodeEncodeError:
+                text = value.encode("utf-8", "surrogatepass")
             if not text:
                 raise SowKeyError(self._wrong(path, value))
             parts += (_LENGTH.pack(len(text)), text)

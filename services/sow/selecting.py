@@ -59,7 +59,8 @@ class Selection:
     def of_body(self, body: bytes) -> bytes:
         """The message with these fields alone; empty, where its type cannot say what is left."""
         try:
-            return self._type.serialize(self.of_tree(self._type.parse(body)))
+            known = self._type.known(body)
+            return self._type.rewritten(self.of_tree(known.tree), known)
         except MessageTypeError:
             return b""
 

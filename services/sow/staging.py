@@ -16,7 +16,13 @@ from typing import Any
 
 import msgpack
 
-from raylay.services.errors import ExpressionError, MessageTooLarge, MessageTypeError, SowKeyError
+from raylay.services.errors import (
+    CorruptRecord,
+    ExpressionError,
+    MessageTooLarge,
+    MessageTypeError,
+    SowKeyError,
+)
 from raylay.services.expressions.expression import Expression, Use, expression, refusal
 from raylay.services.expressions.functions.registry import Functions
 from raylay.services.messages.records import (
@@ -28,7 +34,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.messages.stateful import Prepared, Refused, left_of
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.base import Known, MessageType
 from raylay.services.messages.types.trees import Tree, merged
 from raylay.services.sow import folding
 from raylay.services.sow.enrichment import tell, written
@@ -149,6 +155,7 @@ class SowStaging:
         "_parses",
         "_ready",
         "_runs",
+        "_steady_us",
         "_topic",
         "_touched",
     )
@@ -165,6 +172,8 @@ class SowStaging:
         self._over: _AsStaged | None = None
         self._findings: dict[tuple[int, int], Finding] = {}
         """What is looked for, by publisher and sequence of the delete."""
+        self._steady_us = 0
+        """Of the run that is prepared: what is done at once has a bound by it."""
         self._looks_from_us, self._looks_left = 0, LOOKED_MAX
         self._made_from_us, self._made_left = 0, BATCH_BYTES_MAX
         self._touched: dict[bytes, int] = {}
@@ -310,7 +319,7 @@ class SowStaging:
             return None
 
     # -- what a client publishes ---------------------------------------------------------------
-    def prepare(self, run: Run, now_us: int) -> Prepared:
+    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
         """See `Stateful`.
 
         Raises:
@@ -320,11 +329,12 @@ class SowStaging:
         making = _Making()
         staged = _Staged(run, making.keys)
         self._making = staged, making, now_us
+        self._steady_us = steady_us
         try:
             for record in iterate_records(run.payload):
                 try:
                     key, body = self._made(record, now_us)
-                    self._check_size(record, body, now_us)
+                    self._check_size(record, body)
                 except _RefusalError as error:
                     ranges = [(record.sequence, record.sequence)]
                     making.refused.append(Refused(ranges, error.reason, str(error)))
@@ -355,7 +365,7 @@ class SowStaging:
             # Which of its parts lie over what is folded is not worth knowing: it is made anew.
             self._forget_over()
 
-    def _check_size(self, record: Record, body: bytes, now_us: int) -> None:
+    def _check_size(self, record: Record, body: bytes) -> None:
         size_bytes = len(record.raw) - len(record.body) + len(body)
         if size_bytes > RECORD_BYTES_MAX:
             raise _RefusalError(
@@ -372,8 +382,8 @@ class SowStaging:
                 f"topic {record.topic}: {_what(record)} makes a message of {len(body):,} bytes, of "
                 f"type {record.message_type} the limit is {most:,}: {_advice(record)}",
             )
-        if now_us >= self._made_from_us + BATCH_EACH_US:
-            self._made_from_us, self._made_left = now_us, BATCH_BYTES_MAX
+        if self._steady_us >= self._made_from_us + BATCH_EACH_US:
+            self._made_from_us, self._made_left = self._steady_us, BATCH_BYTES_MAX
         if size_bytes > self._made_left:
             raise _RefusalError(
                 "too_large",
@@ -383,27 +393,45 @@ class SowStaging:
         self._made_left -= size_bytes
 
     def _made(self, record: Record, now_us: int) -> tuple[bytes | None, bytes]:
-        """The key of a record, and the body that it is to have."""
-        topic = self._topic
-        if topic.state.last_writer:
-            self._check_time(record, now_us)
-        if record.command == Command.DELETE:
-            return None, self._delete(record, now_us)
-        is_delta = record.command == Command.DELTA_PUBLISH
-        if is_delta:
-            self._check_delta(record)
-        tree: Tree | None = None
+        """The key of a record, and the body that it is to have.
+
+        Raises:
+            _RefusalError: whatever the message made a type, a key generator, a function, an
+                enrichment or a filter raise.
+            CorruptRecord: what is on disk is no record.
+        """
         try:
-            if self._parses:
-                tree = topic.type.parse(record.body)
-            if not is_delta and topic.preprocess is None and topic.enrich is None:
-                return topic.key_of(record, tree), record.body
-            assert tree is not None
-            return self._computed(record, tree, is_delta, now_us)
+            if record.command == Command.DELETE:
+                self._check_time(record, now_us)
+                return None, self._delete(record, now_us)
+            return self._kept(record, now_us)
         except SowKeyError as error:
             raise _RefusalError("bad_key", str(error)) from None
         except MessageTypeError as error:
             raise _refused_by_type(record, error) from None
+        except (_RefusalError, CorruptRecord):
+            raise
+        except Exception as error:
+            # Nothing of it is kept yet. Whatever the message meets is its own fault, and no reason
+            # to end the instance, which would be given it again.
+            raise _RefusalError(
+                "bad_message",
+                f"topic {record.topic}: {_what(record)} met {type(error).__name__}: "
+                f"{str(error)[:200]}",
+            ) from error
+
+    def _kept(self, record: Record, now_us: int) -> tuple[bytes, bytes]:
+        """The same, of what is no delete."""
+        topic = self._topic
+        self._check_time(record, now_us)
+        is_delta = record.command == Command.DELTA_PUBLISH
+        if is_delta:
+            self._check_delta(record)
+        tree = topic.type.parse(record.body) if self._parses else None
+        if not is_delta and topic.preprocess is None and topic.enrich is None:
+            return topic.key_of(record, tree), record.body
+        assert tree is not None
+        return self._computed(record, tree, is_delta, now_us)
 
     def _computed(
         self, record: Record, tree: Tree, is_delta: bool, now_us: int
@@ -422,12 +450,13 @@ class SowStaging:
         if topic.enrich is not None:
             whole = topic.enrich(whole, before)
         if whole is not tree:
-            body = written(kind, body, whole)
+            body = written(kind, Known(body, tree), whole)
         if is_delta and stored is not None:
             if type(kind).merge is MessageType.merge:
                 assert before is not None
+                known = Known(stored, before), Known(body, whole)
                 whole = merged(before, whole)
-                body = kind.serialize(whole)
+                body = kind.rewritten(whole, *known)
             else:
                 body = kind.merge(stored, body)
                 whole = kind.parse(body)
@@ -441,7 +470,10 @@ class SowStaging:
         return key, body
 
     def _check_time(self, record: Record, now_us: int) -> None:
-        ahead_us = record.origin_time_us - now_us
+        if not self._topic.state.last_writer:
+            return
+        # A clock here that was set back makes nobody else's wrong.
+        ahead_us = record.origin_time_us - max(now_us, self._steady_us)
         if ahead_us > AHEAD_US_MAX:
             raise _RefusalError(
                 "clock_ahead",
@@ -503,17 +535,12 @@ class SowStaging:
                 f"topic {record.topic} has neither Key nor KeyGenerator, so a message does not say "
                 "its key: delete by keys, or by a filter",
             )
-        try:
-            tree = topic.type.parse(data) if self._parses else None
-            if tree is not None and topic.preprocess is not None:
-                if topic.around is not None:
-                    tell(topic.around, record._replace(body=data), now_us)
-                tree = topic.preprocess(tree)
-            return topic.key_of(record._replace(body=data), tree)
-        except SowKeyError as error:
-            raise _RefusalError("bad_key", str(error)) from None
-        except MessageTypeError as error:
-            raise _refused_by_type(record, error) from None
+        tree = topic.type.parse(data) if self._parses else None
+        if tree is not None and topic.preprocess is not None:
+            if topic.around is not None:
+                tell(topic.around, record._replace(body=data), now_us)
+            tree = topic.preprocess(tree)
+        return topic.key_of(record._replace(body=data), tree)
 
     def looks_for(self, run: Run) -> list[Finding]:
         """See `Stateful`: the filters of deletes."""
@@ -538,8 +565,8 @@ class SowStaging:
         if finding is None:
             finding = self._finding(record, said)
             # Nobody looked before: as much as can be done at once.
-            if now_us >= self._looks_from_us + LOOKS_EACH_US:
-                self._looks_from_us, self._looks_left = now_us, LOOKED_MAX
+            if self._steady_us >= self._looks_from_us + LOOKS_EACH_US:
+                self._looks_from_us, self._looks_left = self._steady_us, LOOKED_MAX
             finding.take(self._looks_left)
             self._looks_left -= min(finding.looked + 1, self._looks_left)
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from raylay.services.errors import RemoteProtocolError
@@ -60,12 +60,18 @@ class Start:
         end_txid: deliver up to this, itself included; None: no such end.
         end_time_us: deliver what was received before this; None: no such end.
         end_time_included: with an end time, what was received at it as well.
+        missing: messages behind what the subscriber has, or behind its bookmark, that retention
+            removed here. Their topics are not known any more.
+        is_removed: retention removed the message of a bookmark, so that what lies before the log
+            lies before the start too.
     """
 
     after_txid: int
     end_txid: int | None = None
     end_time_us: int | None = None
     end_time_included: bool = False
+    missing: PublisherRanges = field(default_factory=PublisherRanges)
+    is_removed: bool = False
 
 
 def _begin_of(point: Point, included: bool, log: Log, committed_txid: int) -> int | None:
@@ -88,21 +94,89 @@ def resolve(
     not_found: Literal["now", "epoch", "fail"] | str,
     log: Log,
     committed_txid: int,
+    *,
+    removed: PublisherRanges | None = None,
+    have: PublisherRanges | None = None,
 ) -> Start:
     """Where a position is in this log.
 
     Bookmarks of a list that are not in the log are passed over; where none is, `not_found` says
-    what is done.
+    what is done. One that retention removed begins with the oldest message that is still here.
+
+    Args:
+        removed: what this log held once and does not hold any more.
+        have: what the subscriber has. With it the begin of the position is of no use.
 
     Raises:
         RemoteProtocolError: with reason `bookmark_not_found`.
     """
-    begins = [
-        found
-        for point in position.begin
-        if (found := _begin_of(point, position.begin_included, log, committed_txid)) is not None
-    ]
-    if begins:
+    removed = removed or PublisherRanges()
+    missing = PublisherRanges() if have is None else removed_behind(have, removed)
+    begins: list[int] = []
+    is_removed = False
+    for point in position.begin if have is None else ():
+        included = position.includes(point)
+        found = _begin_of(point, included, log, committed_txid)
+        if found is not None:
+            begins.append(found)
+            continue
+        sequences = removed.get(point.publisher)
+        if sequences is not None and point.sequence in sequences:
+            # What is removed is the front of the log: all that is left lies behind the bookmark.
+            begins.append(log.first_txid - 1)
+            is_removed = True
+            last = sequences.last()
+            assert last is not None
+            first = point.sequence if included else point.sequence + 1
+            missing.add_ranges(point.publisher, sequences.within(first, last))
+            if not_found == "fail":
+                raise RemoteProtocolError(
+                    f"retention removed the message of bookmark {point.publisher}|"
+                    f"{point.sequence}| from the log of this instance: subscribe from the epoch, "
+                    "or without bookmark_not_found=fail, to get what is left",
+                    "bookmark_not_found",
+                )
+    if missing and not_found == "fail":
+        count = missing.count
+        raise RemoteProtocolError(
+            f"retention removed {count:,} messages from the log of this instance that the "
+            "subscriber has not received: subscribe without bookmark_not_found=fail to get what "
+            "is left",
+            "bookmark_not_found",
+        )
+    start = _resolved(position, not_found, log, committed_txid, begins, have is not None)
+    start.missing = missing
+    start.is_removed = is_removed
+    return start
+
+
+def removed_behind(have: PublisherRanges, removed: PublisherRanges) -> PublisherRanges:
+    """What of `removed` lies behind the first message of its publisher in `have`, and is not in it.
+
+    What lies before may have been removed before the subscription began, so it is not counted.
+    """
+    found = PublisherRanges()
+    for publisher, held in have.sets.items():
+        gone = removed.get(publisher)
+        first, last = held.first(), None if gone is None else gone.last()
+        if gone is None or first is None or last is None or last < first:
+            continue
+        for begin, end in gone.within(first, last):
+            found.add_ranges(publisher, held.missing(begin, end))
+    return found
+
+
+def _resolved(
+    position: Position,
+    not_found: str,
+    log: Log,
+    committed_txid: int,
+    begins: list[int],
+    resumes: bool,
+) -> Start:
+    if resumes:
+        after_txid = log.first_txid - 1
+    elif begins:
         after_txid = min(begins)
     elif not_found == "fail":
         raise RemoteProtocolError(
@@ -216,8 +290,9 @@ class BookmarkSubscription:
             self.cursor = start.after_txid
             self._before = start.after_txid
             # From the log's beginning nothing lies before the start.
-            self.prepared = self.cursor < first_txid or self.cursor >= committed_txid
-            if self.cursor >= first_txid:
+            from_beginning = self.cursor < first_txid and not start.is_removed
+            self.prepared = from_beginning or self.cursor >= committed_txid
+            if not from_beginning:
                 self._base = held
         if start.end_txid is not None and self.cursor >= start.end_txid and have is None:
             self.ended = True
@@ -232,6 +307,11 @@ class BookmarkSubscription:
     def prepare_after_txid(self) -> int:
         """Where headers are to be read for the next `prepare`."""
         return self._before
+
+    @property
+    def missing(self) -> PublisherRanges:
+        """What the subscriber lacks, and retention removed (`Start`)."""
+        return self._start.missing
 
     @property
     def wants_summaries(self) -> bool:

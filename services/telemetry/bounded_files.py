@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -16,8 +17,10 @@ class BoundedFile:
     """Appends lines to `DIRECTORY/NAME-PID.SUFFIX`, then `NAME-PID.1.SUFFIX` and so on.
 
     A file has at most `file_bytes_max` bytes. All files of NAME, earlier processes' included, have
-    at most `name_bytes_max`: the oldest are removed when a file is opened. Each write is one system
-    call of whole lines, so a killed process leaves at most its last line torn.
+    at most `name_bytes_max`: the oldest are removed when a file is opened, which the first write
+    does. A process that has its own id at the end of its name (`clients-PID`) writes files of the
+    name without it, so that the bound holds for all such processes together. Each write is one
+    system call of whole lines, so a killed process leaves at most its last line torn.
 
     Raises:
         ConfigurationError: the directory cannot be made or written.
@@ -32,7 +35,8 @@ class BoundedFile:
         name_bytes_max: int,
     ) -> None:
         self._directory = directory
-        self._name = re.sub(r"[^A-Za-z0-9._-]+", "_", name) or "process"
+        shared_name = name.removesuffix(f"-{os.getpid()}")
+        self._name = re.sub(r"[^A-Za-z0-9._-]+", "_", shared_name) or "process"
         self._suffix = suffix
         self._file_bytes_max = file_bytes_max
         self._name_bytes_max = max(name_bytes_max, file_bytes_max)
@@ -40,9 +44,11 @@ class BoundedFile:
         self._number = 0
         self._bytes = 0
         self._torn = False
+        self._descriptor = -1
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._descriptor = self._open()
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
         except OSError as error:
             raise ConfigurationError(
                 f"cannot write to the directory {directory}: {error.strerror or error}"

@@ -7,9 +7,10 @@ unless an address is given. Needs the extra `raylay[prometheus]`.
 The snapshot is a flat dict; a key that is missing is left out of the scrape:
 
     published, persisted, delivered, commits,            counters, since the process began
-    late_records, conflicting_records, duplicates_skipped
+    late_records, conflicting_records, duplicates_skipped, passed_over_records, connection_faults
     unavailable_records, ranges_held, buffer_bytes, clients, subscriptions     now
     offline_bytes, clients_offline, client_age_ms         now
+    disk_waits_ms                                         now
     slow_clients                                          counter
     commit_latency                                        a LatencyHistogram
     destinations                                          {name: {...}} with
@@ -84,11 +85,19 @@ class LatencyHistogram:
 
 
 class _Described(NamedTuple):
+    """What a scrape tells. A key of a time ends with `_ms`, its metric has the unit `s`."""
+
     key: str
     name: str
     unit: str
     description: str
     counter: bool = False
+
+    def told(self, value: Any) -> int | float:
+        """A value of the snapshot in the metric's unit: Prometheus has times in seconds."""
+        if self.unit == "s":
+            return float(value) / 1_000
+        return int(value) if isinstance(value, bool) else value
 
 
 _OF_INSTANCE = (
@@ -101,21 +110,28 @@ _OF_INSTANCE = (
         "conflicting_records", "conflicting_records", "", "one identity, two contents", True
     ),
     _Described("duplicates_skipped", "duplicates_skipped", "", "records that were held", True),
+    _Described(
+        "passed_over_records", "passed_over_records", "", "records of topics not in the log", True
+    ),
+    _Described(
+        "connection_faults", "connection_faults", "", "faults that ended a connection", True
+    ),
     _Described("unavailable_records", "unavailable_records", "", "removed at every upstream"),
     _Described("ranges_held", "ranges_held", "", "ranges of sequences held, all publishers"),
     _Described("buffer_bytes", "buffer", "By", "bytes waiting in memory for clients"),
     _Described("offline_bytes", "offline", "By", "bytes waiting on disk for clients"),
     _Described("clients_offline", "clients_offline", "", "clients whose messages wait on disk"),
-    _Described("client_age_ms", "client_age", "ms", "for how long the oldest waits for a client"),
+    _Described("client_age_ms", "client_age", "s", "for how long the oldest waits for a client"),
     _Described("slow_clients", "slow_clients", "", "clients disconnected as too slow", True),
     _Described("clients", "clients", "", "clients connected"),
     _Described("subscriptions", "subscriptions", "", "subscriptions open"),
     _Described("front_log_failed", "front_log_failed", "", "1 while it is not all used"),
+    _Described("disk_waits_ms", "disk_waits", "s", "for how long a commit waits for the disk"),
 )
 _OF_DESTINATION = (
     _Described("sent", "destination_sent", "", "messages sent to a destination", True),
     _Described("persisted_sent", "destination_persisted", "", "messages persisted there", True),
-    _Described("ack_age_ms", "destination_ack_age", "ms", "age of the oldest unpersisted message"),
+    _Described("ack_age_ms", "destination_ack_age", "s", "age of the oldest unpersisted message"),
     _Described("lag_messages", "destination_lag", "", "messages routed there and not stored there"),
     _Described("connected", "destination_connected", "", "1 while the link is connected"),
     _Described("sync", "destination_sync", "", "1 while persisted acks wait for it"),
@@ -259,7 +275,7 @@ class Metrics:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             value = self._last.get(item.key)
             if value is not None:
-                yield Observation(value, labels)
+                yield Observation(item.told(value), labels)
 
         return observe
 
@@ -273,7 +289,7 @@ class Metrics:
                 value = values.get(item.key)
                 if value is not None:
                     labels = {"instance": self._instance_name, label: str(name)}
-                    yield Observation(int(value) if isinstance(value, bool) else value, labels)
+                    yield Observation(item.told(value), labels)
 
         return observe
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from raylay.services.errors import ConfigurationError
+from raylay.storage.files import write_durably
 
 CA_NAME = "ca"
 CA_DAYS = 3650
@@ -179,10 +179,4 @@ def write_private(path: Path, data: bytes, mode: int = KEY_MODE) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    write_durably(path, data, mode)

@@ -21,7 +21,10 @@ queues come with those.
     overlap               warning  two destinations of an instance may claim the same server
     bootstrap_circle      warning  instances that have no source to copy from but each other
     no_authenticator      warning  a link says nothing to a server that asks it (fabric/check.py)
+    plain_password        warning  a link says a password without TLS (fabric/check.py)
     no_initial_owner      warning  messages of a queue begin at who has it not (fabric/check.py)
+    one_way_queue         error    nothing comes back from an instance that shares a queue
+    shared_host           warning  members of a sync pair keep their data on one host
     late_arrivals         note     a message may come behind a later one of its publisher
     wide_ip               note     several servers may answer at an address (fabric/check.py)
 
@@ -321,6 +324,7 @@ def _alone(members: tuple[Member, ...]) -> list[Finding]:
             change = f"make destination {inside[0]} of {member.name} sync"
         elif mates:
             change = f"give {member.name} a sync destination to {mates[0]}"
+            change += repair.topics_clause(member)
         elif member.destinations:
             change = (
                 f"add a second instance to {member.group} with sync links both ways, or make "

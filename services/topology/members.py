@@ -48,6 +48,7 @@ class Member:
         publishes: whether clients publish there.
         one_way: names of destinations from which nothing is meant to come back: they exclude the
             `replicate` check.
+        local: names of the queues of this instance alone: no destination may take them.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Member:
     journaled: tuple[TopicRule, ...] = ALL
     publishes: bool = True
     one_way: frozenset[str] = frozenset()
+    local: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

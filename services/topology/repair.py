@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from raylay.services.messages.topics import TopicRule
+from raylay.services.messages.topics import TopicRule, all_but
 from raylay.services.replication.routing import Destination
 from raylay.services.topology.members import Member
 from raylay.services.topology.reach import Routes, bits
@@ -55,7 +55,10 @@ def to_reach(survey: Survey, publishers: int, targets: int, scenario: int = 0) -
         return f"{best_text}; that rights a part of it, then check again"
     members = survey.routes.members
     target, source = next(bits(wanted)), some[0]
-    return f"give {members[source].name} a destination to {members[target].name}"
+    return (
+        f"give {members[source].name} a destination to {members[target].name}"
+        f"{topics_clause(members[source])}"
+    )
 
 
 def _with(survey: Survey, at: int, destinations: tuple[Destination, ...]) -> list[Member]:
@@ -91,7 +94,7 @@ def _candidates(
         yield from lists
     for link in links[:TRIED_OF_A_KIND_MAX]:
         member, destination = routes.members[link.source], link.destination
-        for text, made in _wider(survey, destination):
+        for text, made in _wider(survey, member, destination):
             where = f"destination {destination.name} of {member.name}"
             yield text.format(where), link.source, _instead(member, link.place, made)
     if not scenario:
@@ -99,15 +102,34 @@ def _candidates(
     yield from _new(survey, publishers, has, certain, wanted)
 
 
-def _wider(survey: Survey, destination: Destination) -> Iterator[tuple[str, Destination]]:
+def _all_of(member: Member) -> tuple[TopicRule, ...]:
+    """All topics that a destination of an instance may take."""
+    return (TopicRule(all_but(member.local) if member.local else ".*"),)
+
+
+def topics_clause(member: Member) -> str:
+    """What a new destination of an instance has to leave out, behind the rest of an advice."""
+    return f", topics '{all_but(member.local)}'" if member.local else ""
+
+
+def _shown(routes: Routes, member: Member) -> str:
+    """The topics to be added to a destination of an instance."""
+    if member.local and ".*" in routes.topic.names:
+        return all_but(member.local)
+    return routes.topic.shown
+
+
+def _wider(
+    survey: Survey, member: Member, destination: Destination
+) -> Iterator[tuple[str, Destination]]:
     routes = survey.routes
     rule = TopicRule(routes.topic.topic, routes.topic.message_type)
     local = routes.passes_topic(destination)
     if not local:
         made = replace(destination, topics=(*destination.topics, rule))
-        yield f"add topic {routes.topic.shown} to {{}}", made
+        yield f"add topic {_shown(routes, member)} to {{}}", made
         made = replace(made, pass_through=".*")
-        yield f"add topic {routes.topic.shown} and PassThrough '.*' to {{}}", made
+        yield f"add topic {_shown(routes, member)} and PassThrough '.*' to {{}}", made
         return
     if destination.pass_through != ".*":
         yield "write PassThrough '.*' at {}", replace(destination, pass_through=".*")
@@ -160,11 +182,11 @@ def _new(
             inside = member.group == other.group
             passing = ".*" if inside else f"^{re.escape(member.group)}$"
             made = Destination(
-                other.name, other.group, inside, (TopicRule(".*"),), passing, (other.name,)
+                other.name, other.group, inside, _all_of(member), passing, (other.name,)
             )
             yield (
                 f"give {member.name} a destination to {other.name}, "
-                f"{'sync' if inside else 'async'}, PassThrough '{passing}'",
+                f"{'sync' if inside else 'async'}, PassThrough '{passing}'" + topics_clause(member),
                 at,
                 (*member.destinations, made),
             )
@@ -181,14 +203,18 @@ def to_be_safe(survey: Survey, publisher: int, mate: int) -> str:
             return f"make destination {destination.name} of {member.name} sync"
         if not routes.passes_topic(destination):
             return (
-                f"add topic {routes.topic.shown} to destination {destination.name} of {member.name}"
+                f"add topic {_shown(routes, member)} to destination {destination.name} of "
+                f"{member.name}"
             )
         rest = tuple(a for a in destination.addresses if a != other.name)
         return (
             f"give {member.name} a destination of its own to {other.name}, sync, and leave "
             f"{', '.join(rest)} to destination {member.destinations[place].name}"
         )
-    return f"give {member.name} a destination to {other.name}, sync, PassThrough '.*'"
+    return (
+        f"give {member.name} a destination to {other.name}, sync, PassThrough '.*'"
+        f"{topics_clause(member)}"
+    )
 
 
 def to_pass_on(survey: Survey, publishers: int, targets: int) -> str:
@@ -210,7 +236,7 @@ def to_pass_on(survey: Survey, publishers: int, targets: int) -> str:
             if not routes.passes_topic(there.destination):
                 rule = TopicRule(routes.topic.topic, routes.topic.message_type)
                 made = replace(there.destination, topics=(*there.destination.topics, rule))
-                text = f"add topic {routes.topic.shown} to {where}"
+                text = f"add topic {_shown(routes, mate)} to {where}"
             else:
                 other = pattern and any(re.search(pattern, name) for name in routes.groups)
                 if other and not there.destination.own_group_only:

@@ -155,6 +155,8 @@ class FramedConnection(asyncio.Protocol):
         except RemoteProtocolError as error:
             if self.is_open:
                 self.broken(error)
+        except Exception as error:
+            self.failed(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
@@ -180,6 +182,10 @@ class FramedConnection(asyncio.Protocol):
     def broken(self, error: RemoteProtocolError) -> None:
         """The other side broke the protocol: the stream is of no further use."""
         self.close(str(error))
+
+    def failed(self, error: Exception) -> None:
+        """The handler of a frame has a fault: here it is the loop's affair."""
+        raise error
 
     def writable(self) -> None:
         """There is room to write again."""

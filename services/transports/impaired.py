@@ -311,7 +311,9 @@ class ImpairedTransport(asyncio.Transport):
         self._connection = connection
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Of the socket."""
+        """Of the socket; and `is_impaired`: what its TCP says is not what the line does."""
+        if name == "is_impaired":
+            return True
         return self._connection.transport.get_extra_info(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

@@ -6,6 +6,7 @@ and is given all its acks.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import struct
@@ -30,7 +31,9 @@ from end_to_end.test_instance import (
 )
 from xxhash import xxh3_64_intdigest
 
-from raylay.services.errors import StorageFull
+from raylay.services.client import SyncClient
+from raylay.services.client.events import StoreFailed
+from raylay.services.errors import FlushTimeout, StorageFull
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
     SEQUENCE_HELD_MAX,
@@ -369,6 +372,45 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a small file system is not allowed here")
     yield disk
     subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_client_outlives_a_full_disk_beneath_its_publish_store(
+    servers: Servers, small_disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LMDB calls the short write an input/output error. The client says what is full, and goes on
+    when there is room again; nothing is lost or published twice."""
+    server = single(servers, tmp_path, first=True)
+    events: list[Any] = []
+    full = threading.Event()
+
+    def told(event: Any) -> None:
+        events.append(event)
+        if isinstance(event, StoreFailed):
+            full.set()
+
+    store, ballast = LmdbPublishStore(small_disk / "publishes.lmdb"), small_disk / "ballast"
+    client = SyncClient("desk", [server.address], publish_store=store, on_event=told)
+    try:
+        client.publish("orders", b"0")
+        client.flush(DEADLINE_S)
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        for number in range(1, 101):
+            client.publish("orders", b"%d" % number + bytes(20_000))
+        assert full.wait(DEADLINE_S)
+        (failed, *_) = [event for event in events if isinstance(event, StoreFailed)]
+        assert failed.error.retriable and str(small_disk) in str(failed.error)
+        with pytest.raises(FlushTimeout, match=f"publish store cannot be written: {small_disk}/p"):
+            client.flush(0.1)
+        ballast.unlink()
+        client.flush(DEADLINE_S)
+    finally:
+        ballast.unlink(missing_ok=True)
+        client.close(flush=False)
+    store.close()
+    assert len(server.journal()) == 101
+    assert not [record for record in caplog.records if record.name == "asyncio"], "a traceback"
 
 
 def test_a_full_disk_passes_when_there_is_space_again(servers: Servers, small_disk: Path) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -87,8 +92,13 @@ class Files:
             replication=element("Replication", "".join(destinations)),
         )
 
-    def start(self, servers: Servers, path: Path) -> dict[str, Server]:
-        """Starts them all; returns when each of their links has caught up."""
+    def replace(self, name: str, pattern: str, text: str) -> None:
+        """Puts a text into the file of an instance in place of what a pattern matches."""
+        self._texts[name], count = re.subn(pattern, text, self._texts[name], flags=re.DOTALL)
+        assert count == 1
+
+    def start(self, servers: Servers, path: Path, *, awaited: bool = True) -> dict[str, Server]:
+        """Starts them all; with `awaited` returns when each of their links has caught up."""
         settings = fabric_of(
             load_amps(f"{name}.xml", text=text, environment={})
             for name, text in self._texts.items()
@@ -101,7 +111,7 @@ class Files:
             started[each.name] = Server(path / each.name, config)
             servers.append(started[each.name])
         for server in started.values():
-            if server.config.destinations:
+            if awaited and server.config.destinations:
                 server.wait_for("link_caught_up", len(server.config.destinations))
         return started
 
@@ -304,3 +314,150 @@ def test_an_instance_does_what_its_file_says(servers: Servers, tmp_path: Path) -
         acked = client.next(lambda frame: frame.header.get("cid") == "p" or "s" in frame.header)
         assert ("s" in acked.header) == (minimum == "0"), acked
         assert last.stop() == 0
+
+
+SLOW_CLIENTS = """\
+<AMPSConfig>
+  <Name>A</Name>
+  <MessageMemoryLimit>{memory}</MessageMemoryLimit>
+  <MessageDiskPath>{place}/offline</MessageDiskPath>
+  <ClientMaxCapacity>100%</ClientMaxCapacity>
+  <Transports>
+    <Transport>
+      <Name>clients</Name><Type>tcp</Type><InetAddr>127.0.0.1:{port}</InetAddr>
+      <ClientMessageAgeLimit>{age}</ClientMessageAgeLimit>
+    </Transport>
+  </Transports>
+  <TransactionLog>
+    <JournalDirectory>journal</JournalDirectory>
+    <Topic><Name>orders</Name><MessageType>json</MessageType></Topic>
+  </TransactionLog>
+</AMPSConfig>
+"""
+
+
+@pytest.mark.parametrize(
+    ("memory", "age", "event"),
+    [("1MB", "100s", "client_offline"), ("4GB", "300ms", "slow_client")],
+)
+def test_limits_of_slow_clients_run_as_their_elements_say(
+    servers: Servers, tmp_path: Path, memory: str, age: str, event: str
+) -> None:
+    """What is above the memory goes to the directory of the file; who is too old is ended."""
+    (port,) = free_ports(1)
+    text = SLOW_CLIENTS.format(memory=memory, age=age, port=port, place=tmp_path)
+    settings = fabric_of([load_amps("A.xml", text=text, environment={})])
+    config = instance_config(settings, record_of(settings, tmp_path), settings.instances[0])
+    config.first = True
+    server = Server(tmp_path / "A", config)
+    servers.append(server)
+    slow, publisher = Client(server.address, "slow"), Client(server.address, "publisher")
+    slow.send({"c": "subscribe", "sub": "s", "t": "orders", "cid": "s", "a": "processed"})
+    slow.ack(cid="s")
+    sent = 0
+    deadline_s = time.monotonic() + DEADLINE_S
+    while event not in server.log:
+        assert time.monotonic() < deadline_s, server.log[-2_000:]
+        publisher.publish(range(sent + 1, sent + 11), text="x" * 50_000)
+        sent += 10
+        publisher.persisted(sent)
+    while event == "client_offline" and not list((tmp_path / "offline").glob("*")):
+        assert time.monotonic() < deadline_s, "its buffer is a process that starts"
+        time.sleep(0.05)
+    assert event == "client_offline" or not (tmp_path / "offline").exists()
+    other = {"client_offline": "slow_client", "slow_client": "client_offline"}[event]
+    assert other not in server.log
+
+
+def listening(server: Server) -> list[str]:
+    """The addresses on which a process listens for TCP connections, as /proc has them."""
+    mine = set()
+    for descriptor in Path(f"/proc/{server.process.pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            mine.add(os.readlink(descriptor))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{server.process.pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in mine:
+                found.append(str(int(local.rpartition(":")[2], 16)))
+    return found
+
+
+def test_an_instance_without_a_replication_transport_listens_for_clients_only(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """And replicates to another one, which does have one."""
+    files = Files("A", "B")
+    (port,) = free_ports(1)
+    files.instance("A", files.destination("B"))
+    files.instance("B")
+    files.replace(
+        "A",
+        r"<Transport>\s*<Name>r</Name>.*?</Transport>",
+        f"<Transport><Name>c</Name><Type>tcp</Type><InetAddr>0.0.0.0:{port}</InetAddr></Transport>",
+    )
+    started = files.start(servers, tmp_path)
+    assert listening(started["A"]) == [str(port)]
+    assert started["A"].status["replication_address"] == ""
+    assert len(listening(started["B"])) == 2
+    published(started["A"], "at-A", 5)
+
+
+class Listener:
+    """A server that keeps what is said to it and answers nothing."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self.spoken_to = threading.Event()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                with connection:
+                    connection.settimeout(1)
+                    self.heard += connection.recv(65_536)
+                    self.spoken_to.set()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_each_partner_hears_its_own_password_only(servers: Servers, tmp_path: Path) -> None:
+    """Two Destinations, of which one has two Transports: on the wire."""
+    listeners = {name: Listener() for name in ("first", "second", "nobody", "other")}
+
+    def transport(name: str, says: bool) -> str:
+        options = f"<User>u</User><Password>of-{name}</Password>"
+        return (
+            "<Transport><Type>amps-replication</Type>"
+            f"<InetAddr>127.0.0.1:{listeners[name].port}</InetAddr>"
+            + says
+            * (
+                "<Authenticator><Module>amps-default-authenticator-module</Module>"
+                f"<Options>{options}</Options></Authenticator>"
+            )
+            + "</Transport>"
+        )
+
+    def destination(name: str, transports: str) -> str:
+        return (
+            f"<Destination><Name>{name}</Name><Group>{name}</Group>{TOPIC.format('orders', '')}"
+            f"<SyncType>async</SyncType>{transports}</Destination>"
+        )
+
+    files = Files("A")
+    lists = transport("first", True) + transport("second", True) + transport("nobody", False)
+    files.instance("A", destination("x", lists), destination("y", transport("other", False)))
+    files.start(servers, tmp_path, awaited=False)
+    for listener in listeners.values():
+        assert listener.spoken_to.wait(DEADLINE_S)
+    servers[0].kill()
+    for name, listener in listeners.items():
+        listener.close()
+        said = {other for other in listeners if f"of-{other}".encode() in listener.heard}
+        assert said == ({name} if name in ("first", "second") else set()), name

@@ -345,7 +345,7 @@ def test_who_asks_and_never_reads_is_ended(servers: Servers, tmp_path: Path) -> 
 def test_a_flood_of_connections_leaves_the_journal_its_files(
     servers: Servers, tmp_path: Path
 ) -> None:
-    """With 128 files, 96 connections: a client that logs on finds its place, and goes on through
+    """With 128 files, 80 connections: a client that logs on finds its place, and goes on through
     several segments."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))

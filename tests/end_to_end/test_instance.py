@@ -276,9 +276,15 @@ def pair(
     queues: tuple[QueueDefinition, ...] = (),
     tracing: TracingOptions | None = None,
     kind: type[Server] = Server,
+    of_each: dict[str, Any] | None = None,
     **values: Any,
 ) -> tuple[Server, Server]:
-    """Two instances of one group that replicate to each other, sync."""
+    """Two instances of one group that replicate to each other, sync.
+
+    Args:
+        of_each: More values of each InstanceConfig.
+        values: More values of each DestinationConfig.
+    """
     ports = dict(zip("AB", free_ports(2), strict=True))
     for name, other in (("A", "B"), ("B", "A")):
         destination = DestinationConfig(
@@ -300,6 +306,7 @@ def pair(
             sow=sow,
             queue_definitions=queues,
             tracing=tracing or TracingOptions(),
+            **(of_each or {}),
         )
         servers.append(kind(path / name, config, awaited=False))
     first, second = servers[-2:]
@@ -402,6 +409,53 @@ def test_restart_after_sigkill_keeps_all_that_was_acked(servers: Servers, tmp_pa
     publisher = publisher_id("publisher")
     assert server.stop() == 0
     assert server.journal() == [(publisher, n) for n in range(1, highest + 11)]
+
+
+ACKED = {"a": "processed"}
+
+
+def test_the_order_of_an_instance_is_that_of_its_log_over_restarts_and_topics(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """Of three publishers on three topics: what a replay gives is the journal's order, and what was
+    before a SIGKILL stays as it was. Who subscribed meanwhile had the same order."""
+    server = single(servers, tmp_path)
+    topics = ("orders", "trades", "quotes")
+
+    def publish_in_turn(first: int, count: int) -> None:
+        clients = [Client(server.address, f"p{number}", low=1) for number in range(3)]
+        for at in range(first, first + count):
+            for client, topic in zip(clients, (*topics[at % 3 :], *topics[: at % 3]), strict=True):
+                client.publish(range(at, at + 1), topic, f"{topic}-{client.answer['publisher']}-")
+        for client in clients:
+            client.persisted(first + count - 1)
+            client.close()
+
+    def replayed(count: int) -> list[str]:
+        reader = Client(server.address, "reader")
+        subscribe(reader, "0", "^(orders|trades|quotes)$")
+        bodies = reader.receive(count)
+        reader.close()
+        return bodies
+
+    live = Client(server.address, "live")
+    live.send({"c": "subscribe", "sub": "s", "t": "^(orders|trades|quotes)$", "cid": "s"} | ACKED)
+    live.ack(cid="s")
+    publish_in_turn(1, 60)
+    before = replayed(180)
+    assert live.receive(180) == before
+    for life in (1, 2):
+        server.kill()
+        server.start()
+        assert replayed(180 * life) == before
+        publish_in_turn(60 * life + 1, 60)
+        after = replayed(180 * (life + 1))
+        assert after[: 180 * life] == before
+        before = after
+    assert server.stop() == 0
+    numbered = [tuple(map(int, body.rsplit("-", 2)[1:])) for body in before]
+    assert numbered == server.journal()
+    assert {body.partition("-")[0] for body in before} == set(topics)
 
 
 def subscribe(client: Client, bookmark: str, topic: str = "orders", **options: Any) -> Frame:
@@ -991,8 +1045,8 @@ def impatient_pair(
 
 
 def is_given_up_and_found_again(first: Server, second: Server, client: Client) -> None:
-    """The second, which is stopped for a while."""
-    silent = "nothing came for 1 s"
+    """The second, which is stopped for a while. As its host answers it takes four times as long."""
+    silent = "nothing came for 4 s, although its host answers"
     second.process.send_signal(signal.SIGSTOP)
     before = first.events(silent)
     try:
@@ -1009,6 +1063,52 @@ def test_a_silent_destination_is_given_up_and_found_again(
 ) -> None:
     first, second = impatient_pair(servers, tmp_path, monkeypatch)
     is_given_up_and_found_again(first, second, Client(first.address, "publisher"))
+
+
+def stands_still(second: Server, seconds: float) -> None:
+    """Its loop, with all else of it, longer than its peers wait for a beat."""
+    second.process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        second.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_a_link_outlives_a_loop_that_is_held_for_longer_than_its_timeout(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lent: bool
+) -> None:
+    """Neither the other side takes it for lost, nor it the other side when it goes on: what came
+    meanwhile lies unread, and its timers are overdue."""
+    monkeypatch.setenv("RAYLAY_TEST_BEAT_S", "0.1")
+    first, second = pair(
+        servers,
+        tmp_path,
+        of_each={"lent_links": lent},
+        heartbeat_ms=100,
+        timeout_ms=1_000,
+    )
+    client = Client(first.address, "publisher")
+    if lent:
+        first.wait_for("link_lent")
+    before = [
+        each.events(kind)
+        for each in (first, second)
+        for kind in ("link_disconnected", "upstream_disconnected", "nothing came")
+    ]
+    stands_still(second, 2.5)
+    client.publish(range(1, 11))
+    client.persisted(10)
+    stands_still(first, 2.5)
+    client.publish(range(11, 21))
+    client.persisted(20)
+    time.sleep(1.5)  # Whoever gives up does so when it looks again.
+    assert before == [
+        each.events(kind)
+        for each in (first, second)
+        for kind in ("link_disconnected", "upstream_disconnected", "nothing came")
+    ]
+    assert len(second.journal()) == 20
 
 
 def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -104,6 +105,28 @@ def work(**values: Any) -> QueueDefinition:
     return QueueDefinition("work", "json", underlying="orders", **values)
 
 
+def test_a_queue_says_its_depth_right_after_each_start(servers: Any) -> None:
+    server = servers(work(lease_us=60_000_000))
+    asker = Client(server.address, "asker")
+
+    def depth() -> Any:
+        asker.send({"c": "queue_status", "t": "work", "mt": "json", "cid": "q"})
+        return msgpack.unpackb(asker.ack(cid="q").body)["queue_depth"]
+
+    assert depth() == 0
+    publisher = Client(server.address, "pub")
+    publisher.publish(range(1, 7))
+    publisher.persisted(6)
+    while depth() != 6:
+        time.sleep(0.01)
+    server.kill()
+    server.start()
+    asker = Client(server.address, "asker")
+    assert isinstance(depth(), int)
+    while depth() != 6:
+        time.sleep(0.01)
+
+
 @pytest.mark.slow
 def test_each_message_is_one_consumers(servers: Any) -> None:
     server = servers(work(subscription_backlog_max=10, lease_us=60_000_000))
@@ -178,6 +201,51 @@ def test_nothing_acknowledged_comes_again_and_nothing_is_lost(servers: Any) -> N
         assert time.monotonic() < deadline_s, found
         time.sleep(0.05)
     assert found["leases"] == 0
+
+
+def test_no_dead_letter_is_lost_when_the_instance_is_killed_in_their_midst(servers: Any) -> None:
+    """Some messages wait too long, and a consumer gives the others up; owner and instance are
+    killed while their letters are written."""
+    count, given_up = 4_000, 1_000
+    server = servers(
+        work(dead_letters="failed", subscription_backlog_max=given_up, expiration_us=2_000_000)
+    )
+    publisher = Client(server.address, "pub")
+    publisher.publish(range(1, count + 1))
+    publisher.persisted(count)
+    consumer = Consumer(server.address, "ann", max_backlog=given_up)
+    taken: list[Key] = []
+    while len(taken) < given_up:
+        taken += [key for key, _ in consumer.take()]
+    consumer.persisted(consumer.done(taken, "expire"))
+    consumer.close()
+    watcher = Consumer(server.address, "watcher", max_backlog=0)
+    owner = watcher.status()["json/work"]["pid"]
+    letters, reasons = Counter[str](), Counter[str]()
+
+    def read(client: Client, upto: int) -> None:
+        """Letters from the first one on, until so many messages have one."""
+        letters.clear()
+        reasons.clear()
+        client.send({"c": "subscribe", "sub": "l", "t": "failed", "cid": "l", "bm": "0"})
+        while len(letters) < upto:
+            frame = client.next(lambda frame: frame.header["c"] == "p")
+            for record in iterate_records(frame.body, verify=True):
+                said = json.loads(record.correlation)
+                assert (said["queue"], said["topic"]) == ("work", "orders")
+                letters[said["bookmark"]] += 1
+                reasons[said["reason"]] += 1
+
+    reader = Client(server.address, "reader")
+    read(reader, given_up + 1)
+    os.kill(owner, signal.SIGKILL)
+    read(Client(server.address, "second reader"), given_up + 1_000)
+    server.kill()
+    assert len(letters) < count, "it is killed in the midst"
+    server.start()
+    read(Client(server.address, "reader"), count)
+    assert reasons["forced_expire"] >= given_up
+    assert sum(letters.values()) < 2 * count, "only those under way at a kill come twice"
 
 
 @pytest.mark.slow

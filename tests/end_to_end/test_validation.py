@@ -160,3 +160,33 @@ def test_a_link_that_says_nothing_of_itself(servers: Servers, tmp_path: Path) ->
     assert answer(encode_frame({}))["reason"] == "bad_description"
     assert answer(b"")["validated"] is False
     server.wait_for("upstream_not_validated")
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_topic_that_the_other_side_lacks_holds_up_no_other_one(
+    servers: Servers, tmp_path: Path, sync: bool
+) -> None:
+    """Where the check of the transaction log is left out. Also what the link sends again."""
+    fabric = Fabric(servers, tmp_path)
+    topics = (TopicRule(".*", exclude_validation=("txlog", "replicate", "cascade")),)
+    there = fabric.run("B", topics=(TopicRule("^orders$"),))
+    to_b = fabric.destination("B", sync=sync, topics=topics)
+    here = fabric.run("A", to_b, topics=ALL)
+    client = Client(here.address, "publisher")
+    client.publish(range(1, 6), topic="quotes")
+    client.publish(range(6, 11))
+    client.publish(range(11, 12), topic="quotes")
+    client.publish(range(12, 16))
+    client.persisted(15)
+    wanted = [*range(6, 11), *range(12, 16)]
+    while [sequence for _, sequence in there.journal()] != wanted:
+        there.wait_for("topic_passed_over")
+    assert there.events("topic_passed_over") == 1 and "topic=quotes" in there.log
+    here.kill()
+    here.start()
+    client = Client(here.address, "publisher")
+    client.publish(range(16, 18))
+    client.persisted(17)
+    while [sequence for _, sequence in there.journal()] != [*wanted, 16, 17]:
+        there.wait_for("topic_passed_over", 2)
+    assert not here.events("link_refused") and not there.events("upstream_refused")

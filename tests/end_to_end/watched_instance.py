@@ -11,7 +11,7 @@ written to it. RAYLAY_TEST_READ_MS makes each look-up that reads the log take as
 that is busy. RAYLAY_TEST_RECENT=none has nothing compared with what was committed a moment ago and
 is in memory still. RAYLAY_TEST_READS=on-the-loop brings back what was before there was that thread.
 RAYLAY_TEST_LOGON_S is how long a client may take to log on, RAYLAY_TEST_BEAT_S when the links of
-others that are up hear a beat.
+others that are up hear a beat, RAYLAY_TEST_HUNG_S when a child that says nothing is ended.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ from typing import Any
 
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.server import client_connection, recovery, run_instance, upstream_connection
+from raylay.services.server.children import answering
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.reading import JournalReading
+from raylay.storage.front import Front
 from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.segments import CompressedSegment, EnvironmentSegment
 
 READ_ON_THE_LOOP = "journal read on the event loop"
@@ -73,6 +76,23 @@ def hold(directory: Path) -> None:
         return part(lookup, *arguments)
 
     RunLookup.part = held  # type: ignore[method-assign]
+
+
+def hang(directory: Path) -> None:
+    """Where `hang` in the data directory is a pipe, the next write of the journal waits for it."""
+    pipe = directory / "hang"
+
+    def waiting(write: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(*given: Any) -> Any:
+            if pipe.exists():
+                pipe.read_bytes()
+                pipe.unlink()
+            return write(*given)
+
+        return wait
+
+    Front.append = waiting(Front.append)  # type: ignore[method-assign]
+    LmdbJournal._put = waiting(LmdbJournal._put)  # type: ignore[method-assign]
 
 
 def own_memory_mb() -> float:
@@ -138,6 +158,7 @@ class WatchedServer(InstanceServer):
 if __name__ == "__main__":
     watch()
     hold(Path(sys.argv[1]))
+    hang(Path(sys.argv[1]))
     slow_down()
     if on_the_loop:
         JournalReading.run = run_on_the_loop  # type: ignore[method-assign]
@@ -147,5 +168,7 @@ if __name__ == "__main__":
         client_connection.LOGON_TIMEOUT_S = float(logon_s)
     if beat_s := os.environ.get("RAYLAY_TEST_BEAT_S"):
         upstream_connection.BEAT_S = float(beat_s)
+    if hung_s := os.environ.get("RAYLAY_TEST_HUNG_S"):
+        answering.ASK_S, answering.HUNG_S = float(hung_s) / 4, float(hung_s)
     run_instance.InstanceServer = WatchedServer  # type: ignore[attr-defined]
     sys.exit(run_instance.main())

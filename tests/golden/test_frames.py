@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import LocalProtocolError, RemoteProtocolError
+from raylay.services.protocol import control
+from raylay.services.protocol.answers import logon_answer, safety_notice
 from raylay.services.protocol.frames import (
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
+    LONG_HEADER,
+    LONG_HEADER_BYTES_MAX,
+    UNAUTHENTICATED_FRAME_BYTES_MAX,
     Frame,
     FrameReader,
     Header,
@@ -18,6 +23,8 @@ from raylay.services.protocol.frames import (
     encode_front,
     first_frame,
 )
+from raylay.services.protocol.replication import placed, read_placed
+from raylay.services.replication.placement import Placement
 
 GOLDEN: list[tuple[Header, bytes, bytes]] = [
     (
@@ -111,7 +118,7 @@ def test_limits_are_checked_before_the_bytes_come() -> None:
     reader = FrameReader(header_bytes_max=10)
     with pytest.raises(RemoteProtocolError, match="header of 11 bytes"):
         reader.feed(b"\x40\x00\x00\x00\x0b\x00")
-    assert HEADER_BYTES_MAX < 1 << 16
+    assert HEADER_BYTES_MAX < LONG_HEADER < 1 << 16
 
 
 @given(st.binary(max_size=200), st.integers(1, 40))
@@ -138,3 +145,76 @@ def test_any_header_survives(header: dict[str, object], command: str, body: byte
     data = encode_frame(header, body)
     assert FrameReader().feed(data) == [Frame(header, body)]
     assert msgpack.unpackb(data[6 : 6 + int.from_bytes(data[4:6], "little")]) == header
+
+
+PEERS = [
+    {
+        "name": f"raylay-instance-{number:04}.raylay.production.svc.cluster.local",
+        "group": f"region-{number % 7}",
+        "addresses": [f"raylay-instance-{number:04}.raylay.production.svc.cluster.local:9007"],
+        "safe": number % 2 == 0,
+    }
+    for number in range(2_000)
+]
+"""As many as a fabric of two thousand instances has, with names of Kubernetes."""
+
+
+def placements(count: int = 2_000) -> dict[str, Placement]:
+    return {
+        str(peer["name"]): Placement(number + 1, peer["addresses"][0], peer["addresses"][0])
+        for number, peer in enumerate(PEERS[:count])
+    }
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1 << 30])
+def test_what_lists_every_instance_is_a_frame_however_many_there_are(at_once: int) -> None:
+    """Six hundred peers ended the instance at the first logon of a client."""
+    frames = [
+        safety_notice(PEERS),
+        logon_answer(
+            "1", instance="A", group="g", incarnation=1, publisher=2, durable=[(1, 5)], highest=5,
+            peers=PEERS, now_us=3,
+        ),
+        placed(placements()),
+        control.placed(placements()),
+        encode_frame({"c": "after"}, b"body"),
+    ]  # fmt: skip
+    assert max(map(len, frames)) > 65_535
+    stream = b"".join(frames)
+    reader, found = FrameReader(), []
+    for at in range(0, len(stream), at_once):
+        found += reader.feed(stream[at : at + at_once])
+        if at_once == 1 and len(found) == 1:
+            # One byte at a time was seen to work: the rest at once.
+            found += reader.feed(stream[at + 1 :])
+            break
+    assert [frame.header["c"] for frame in found] == ["safety", "ack", "placed", "placed", "after"]
+    assert found[0].header["peers"] == found[1].header["peers"] == PEERS
+    assert read_placed(found[2].header) == placements()
+    assert (found[4].body, reader.buffered) == (b"body", 0)
+
+
+def test_a_header_of_the_longest_short_length_and_one_more() -> None:
+    """Golden: the first 10 bytes of each."""
+    fits = HEADER_BYTES_MAX - len(msgpack.packb({"c": "x", "t": "y" * 60_000})) + 60_000
+    for more, front in (
+        (0, "00000100feff"),
+        (1, "05000100ffffffff0000"),
+    ):
+        data = encode_frame({"c": "x", "t": "y" * (fits + more)})
+        assert data.hex().startswith(front)
+        (frame,) = FrameReader().feed(data)
+        assert len(frame.header["t"]) == fits + more
+
+
+def test_a_long_header_is_no_way_around_a_limit() -> None:
+    long = safety_notice(PEERS)
+    with pytest.raises(RemoteProtocolError, match="frame of"):
+        FrameReader(frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX).feed(long)
+    with pytest.raises(RemoteProtocolError, match="header of"):
+        FrameReader(header_bytes_max=1_000).feed(long)
+    wrong = long[:6] + (len(long)).to_bytes(4, "little") + long[10:]
+    with pytest.raises(RemoteProtocolError, match="header of"):
+        FrameReader().feed(wrong)
+    with pytest.raises(LocalProtocolError, match="is over the limit"):
+        encode_frame({"c": "x", "t": "y" * LONG_HEADER_BYTES_MAX})

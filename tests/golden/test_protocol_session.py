@@ -30,6 +30,7 @@ from raylay.services.protocol.commands import (
     Command,
     Flush,
     Heartbeat,
+    Logoff,
     Logon,
     Pause,
     Ping,
@@ -62,6 +63,14 @@ LOGON = (
 )
 COMMAND_BYTES: list[tuple[bytes, Command]] = [
     (LOGON, Logon("alice", 7, "1", "", "", 0)),
+    (
+        b"\x16\x00\x00\x00"  # length: 22
+        b"\x14\x00"  # header length: 20
+        b"\x82"
+        b"\xa1c\xa6logoff"
+        b"\xa6unused\x92\x0a\x1e",
+        Logoff((10, 30), ""),
+    ),
     (
         b"\x34\x00\x00\x00"  # length: 52
         b"\x30\x00"  # header length: 48
@@ -378,6 +387,7 @@ def test_the_logon_answer_has_what_the_protocol_lists() -> None:
         durable=[(1, 3)],
         highest=9,
         peers=[],
+        now_us=7,
     )
     assert msgpack.unpackb(data[6:]) == {
         "c": "ack",
@@ -392,12 +402,49 @@ def test_the_logon_answer_has_what_the_protocol_lists() -> None:
         "durable": [[1, 3]],
         "highest": 9,
         "peers": [],
+        "now": 7,
     }
+    left = logon_answer(
+        "1",
+        instance="A",
+        group="g",
+        incarnation=1,
+        publisher=5,
+        durable=[],
+        highest=9,
+        peers=[],
+        now_us=7,
+        unused=(10, 30),
+    )
+    assert msgpack.unpackb(left[6:])["unused"] == [10, 30]
     many = [(2 * n, 2 * n) for n in range(100_000)]
     answer = logon_answer(
-        "1", instance="A", group="g", incarnation=1, publisher=5, durable=many, highest=9, peers=[]
+        "1",
+        instance="A",
+        group="g",
+        incarnation=1,
+        publisher=5,
+        durable=many,
+        highest=9,
+        peers=[],
+        now_us=1 << 63,
     )
     assert int.from_bytes(answer[4:6], "little") < 1 << 16 and len(answer) < 1 << 16
+
+
+def test_a_processed_ack_tells_what_retention_removed() -> None:
+    missing = PublisherRanges()
+    missing.add_ranges(7, [(2, 3), (9, 9)])
+    header = {"c": "ack", "a": "processed", "cid": "1", "status": "success", "sub": "s"}
+    told = encode_frame(header | {"missing": 3, "missing_of": {7: [3, 2, 9]}})
+    assert ranges_ack("processed", "s", None, "1", missing) == told
+    assert ranges_ack("processed", "s", None, "1", PublisherRanges()) == encode_frame(header)
+    for publisher in range(1_000, 1_200):
+        missing.add(publisher, 1, 1)
+    data = ranges_ack("processed", "s", None, "1", missing)
+    many = msgpack.unpackb(data[6 : 6 + int.from_bytes(data[4:6], "little")], strict_map_key=False)
+    assert (many["missing"], len(many["missing_of"])) == (203, 100)
+    assert many["missing_of"][7] == [3, 2, 9]
 
 
 def test_large_ranges_go_into_the_body() -> None:
@@ -447,6 +494,7 @@ def test_unknown_commands_end_the_session(state: State) -> None:
         ({"client_name": 5}, "bad_client_name"),
         ({"client_name": "n" * 1025}, "bad_client_name"),
         ({"low": -1}, "bad_command"),
+        ({"takes_unused": 1}, "bad_command"),
         ({"o": {"ack_conflation_ms": "soon"}}, "bad_command"),
     ],
 )
@@ -460,6 +508,12 @@ def test_a_bad_logon_ends_the_session(values: dict[str, Any], reason: str) -> No
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
+        ({"c": "logoff"}, "bad_command"),
+        ({"c": "logoff", "unused": [5]}, "bad_command"),
+        ({"c": "logoff", "unused": [0, 5]}, "bad_command"),
+        ({"c": "logoff", "unused": [6, 5]}, "bad_command"),
+        ({"c": "logoff", "unused": ["5", 6]}, "bad_command"),
+        ({"c": "logoff", "unused": [5, 1 << 63]}, "bad_command"),
         ({"c": "p"}, "bad_topic"),
         ({"c": "p", "t": "x" * 1025}, "bad_topic"),
         ({"c": "p", "t": 5}, "bad_command"),

@@ -92,7 +92,8 @@ def test_what_an_owner_says_is_read_as_it_was_said() -> None:
 
 def test_what_an_instance_says_is_read_as_it_was_said() -> None:
     ann = Subscribed(ANN, "ann", "/x > 1", 5)
-    begin = control.Begin(9, 8, True, [Lease((7, 1), ANN, 91, 0)], [ann], {0xA: "a", U64_MAX: "b"})
+    leases, names = [Lease((7, 1), ANN, 91, 0)], {0xA: "a", U64_MAX: "b"}
+    begin = control.Begin(9, 8, True, leases, [ann], names, -7, [(5, -1), (U64_MAX, 2)])
     assert control.read_begin(*read(control.begin(begin))) == begin
     assert control.read_sub(read(control.sub(ann)).header) == ann
     assert control.consumer_of(read(control.left(ANN)).header) == ANN
@@ -105,7 +106,7 @@ def test_what_an_instance_says_is_read_as_it_was_said() -> None:
     assert control.read_names(read(control.names({0xA: "a"})).body) == {0xA: "a"}
     frame = read(control.proxied(True, {"b", "a"}))
     assert control.read_proxied(frame.header) == (True, frozenset(("a", "b")))
-    assert control.read_clock(read(control.clock(-5)).header) == -5
+    assert control.read_clock(read(control.clock(8, -5)).header) == (8, -5)
     for asked in (
         control.Question("keys", "/x"),
         control.Question("sow", "", "/id", "/id DESC", top=0, skip=7),
@@ -136,7 +137,7 @@ PACK = msgpack.packb
         lambda: control.read_deliver(delivery(tx=1.5), bytes(200)),
         lambda: control.records_of(control.read_deliver(delivery(), bytes(200)), []),
         lambda: control.records_of(control.read_deliver(delivery(), bytes(40) + b"\xff" * 160), []),
-        lambda: control.read_clock({"c": "clock", "offset": "1h"}),
+        lambda: control.read_clock({"c": "clock", "tx": 1, "offset": "1h"}),
         lambda: control.read_draft({"c": "draft", "tag": U64_MAX + 1, "cmd": 4}, b""),
         lambda: control.read_draft({"c": "draft", "tag": True, "cmd": 4}, b""),
         lambda: control.read_request({"c": "request", "n": 1}, b"\xc1"),

@@ -41,6 +41,7 @@ unauthenticated: allowed
 """
 KEPT = "GCS_STORAGE=rocksdb"
 REDIS_PORT = 6390
+REDIS_PASSWORD = "not-so-secret-in-a-test"
 DIRECTORY = "flights"
 """In the home of the hosts' user."""
 
@@ -185,17 +186,23 @@ class Cluster:
         self.ray("up", "--yes", "--no-config-cache", str(self.file))
         wait_until("all nodes", lambda: self.living() == self.hosts)
         self.on("head", "cat > flights.yaml", given=self.fabric)
-        self.on("head", f"raylay up flights.yaml --directory {DIRECTORY} --node-label region")
+        up = f"raylay up flights.yaml --directory {DIRECTORY} --node-label region 2>&1"
+        self.said_at_start = self.on("head", up)
 
     def _start_redis(self) -> str:
         """A Redis as deploy/redis.conf has it; its address."""
         text = (ROOT / "deploy" / "redis.conf").read_text()
-        text = text.replace("dir /var/lib/redis", "dir .").replace(
-            "port 6379", f"port {REDIS_PORT}"
+        text = (
+            text.replace("dir /var/lib/redis", "dir .")
+            .replace("port 6379", f"port {REDIS_PORT}")
+            .replace("/etc/redis/raylay-password.conf", "password.conf")
         )
         self.on(self.redis_on, "mkdir redis && cat > redis/redis.conf", given=text)
+        self.on(self.redis_on, "cat > redis/password.conf", given=f"requirepass {REDIS_PASSWORD}\n")
+        keep = "mkdir -p raylay && umask 077 && cat > raylay/redis-password"
+        self.on("head", keep, given=REDIS_PASSWORD)
         self.on(self.redis_on, "cd redis && redis-server redis.conf --daemonize yes >/dev/null")
-        ask = f"redis-cli -p {REDIS_PORT} ping"
+        ask = f"redis-cli -p {REDIS_PORT} --no-auth-warning -a {REDIS_PASSWORD} ping"
         wait_until("Redis", lambda: "PONG" in self.on(self.redis_on, ask, check=False))
         return f"{self.addresses()[HOSTS[self.redis_on]]}:{REDIS_PORT}"
 

@@ -40,6 +40,8 @@ def test_instances_are_on_the_hosts_of_their_region(cluster: Cluster) -> None:
         assert place.labels == {"region": region, "host": HOSTS[region]}
         assert cluster.journal(name).is_dir()
     assert "AUTH_MODE=token" in cluster.on("London", "cat ~/raylay/env")
+    warning = "raylay: warning: Chicago-1 and Chicago-2 acknowledge for each other"
+    assert warning in cluster.said_at_start
 
 
 def test_commands_work_on_every_host(cluster: Cluster) -> None:

@@ -271,6 +271,22 @@ def test_a_read_ends_at_what_was_committed_when_it_began(tmp_path: Path) -> None
         reader_of(log, starting='{"here": 0}').partitions()
 
 
+def test_retention_waits_for_what_was_planned(spark: Any, tmp_path: Path) -> None:
+    """Planned by Spark in one process, read in others, with retention in between. A dry part of
+    the journal before it goes at once."""
+    runs = [message_run(first, 7, first, 20) for first in range(1, 601, 20)]
+    log = write_log(tmp_path / "here", runs, segment_bytes=8 * 1024)
+    maintenance = SegmentMaintenance(log.journal)
+    read = spark.read.format("raylay").option("partition_bytes", "16384")
+    table = read.option("starting", '{"here": 100}').load(str(log.directory)).select("txid")
+    table.rdd.getNumPartitions()  # plans
+    outcomes = maintenance.remove(600, lambda: 601)
+    assert outcomes[-1].note.startswith("in use by a reader: a read has planned it")
+    assert all(each.done for each in outcomes[:-1]) and outcomes[-1].last_txid > 100
+    assert sorted(row.txid for row in table.collect()) == list(range(101, 601))
+    assert all(each.done for each in maintenance.remove(600, lambda: 601, force=True))
+
+
 # -- bodies --------------------------------------------------------------------------------------
 def test_bodies_parsed_by_a_schema(spark: Any, tmp_path: Path) -> None:
     runs = [message_run(1, 7, 1, 30)]

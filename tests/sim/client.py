@@ -182,7 +182,13 @@ class SimClient:
         client_name: str = "",
         part: Part | None = None,
         filter_: str = "",
+        owns_store: bool = False,
     ) -> None:
+        """
+        Args:
+            owns_store: nobody has its publish store when it has ended: another life of its name
+                knows nothing of what it numbered.
+        """
         self.world = world
         self.name = name
         self.store = world.machines.store(self._forgotten)
@@ -197,7 +203,10 @@ class SimClient:
             pause_max_ms=200,
             resolves=world.resolves,
             seed=world.rng.getrandbits(32),
+            clock_us=world.now_us if owns_store else 0,
+            owns_store=owns_store,
         )
+        self._group = group
         self.machine = (world.machines.client if part is None else PartMachine)(
             self._options, self.store
         )
@@ -210,6 +219,8 @@ class SimClient:
         self.subscription: Resumption | None = None
         self._away_until_us = 0
         self._heir: SimClient | None = None
+        self._is_over = False
+        """Whether it has ended, and its next life is to come or has come."""
         self.failed = ""
         self._waking: float | None = None
         self._last_instance = ""
@@ -235,6 +246,8 @@ class SimClient:
         """Whether everything published is acknowledged, and everything subscribed to is sent."""
         if self.failed:
             return True
+        if self._is_over:
+            return self._heir is not None
         if not self.alive or self.commands:
             return False
         if self.store.messages or self._backlog or not self.machine.instance:
@@ -292,6 +305,36 @@ class SimClient:
         world.probes["client restarted with its store"] += 1
         self.step(Started())
 
+    def next_life(self, down_us: int, *, in_good_order: bool = True) -> None:
+        """It ends, if all that it published is acknowledged. Another process of its name, without
+        its store, begins after a while, perhaps at another server."""
+        if self._heir is not None:
+            self._heir.next_life(down_us, in_good_order=in_good_order)
+            return
+        if self.failed or self._is_over or not self.quiet():
+            return
+        assert self._options.owns_store and self.subscription is None
+        if in_good_order:
+            self.step(Stopped())
+        elif self.connection is not None:
+            self.connection.close(0, "client died")
+        self.alive, self.connection = False, None
+        self._is_over = True
+        self.world.after(down_us, self._begin_next_life)
+
+    def _begin_next_life(self) -> None:
+        world, servers = self.world, self._servers
+        first = world.rng.randrange(len(servers)) if world.rng.random() < 0.3 else 0
+        self._heir = heir = SimClient(
+            world,
+            f"{self.name}'",
+            [*servers[first:], *servers[:first]],
+            self._group,
+            client_name=self._options.client_name,
+            owns_store=True,
+        )
+        heir._backlog, self._backlog = self._backlog, []
+
     def step(self, event: Any) -> None:
         """Feeds the machine and performs what it says."""
         if not self.alive:
@@ -344,6 +387,8 @@ class SimClient:
                     if event.resent_messages:
                         world.probes["resend to the survivor"] += 1
                 self._last_instance = event.instance
+            if self.machine.took_over:
+                world.probes["client went on with what an earlier life left"] += 1
             backlog, self._backlog = self._backlog, []
             if backlog:
                 world.after(0, self.publish, backlog)

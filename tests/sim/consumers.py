@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WORK_US = (50, 6_000)
 GATHER_US = (0, 4_000)
+EXPIRES = 0.3
+"""The share of acknowledgments that give messages up, where there are dead letters."""
 BACKLOG_AT_THE_END = 8
 ONE_AT_THE_END = 0.5
 """Of a single consumer that is to get everything, from all instances."""
@@ -130,8 +132,10 @@ class SimConsumer(SimClient):
         if not self.alive or self.failed or not machine.next_sequence or not self._done:
             return
         done, self._done = self._done, []
-        topic = self._definition.name
-        body = pack_acknowledgment(Acknowledgment(keys_of(set(done))))
+        topic, how = self._definition.name, "ack"
+        if self._definition.dead_letters and not world.consumes:
+            how = "expire" if world.queue_rng.random() < EXPIRES else "ack"
+        body = pack_acknowledgment(Acknowledgment(keys_of(set(done)), how))
         command = Command.QUEUE_ACKNOWLEDGMENT
         sequence = machine.publish(topic, body, "json", world.now_us, command=command)
         world.log(Published(world.now_us, self.name, machine.publisher, sequence, topic))
@@ -182,6 +186,16 @@ def consume(world: World) -> None:
 
 
 def end(world: World) -> None:
-    """What is left."""
+    """Writes down what is left. There are letters of what consumers have given up."""
+    plan = world.queues
+    assert plan is not None
+    # What no disk has any more was on one that was lost, and on no other.
+    keepers = [each for each in queues.keepers(world) if each.definitions]
+    there = {key for each in keepers for key in each.instance.disk.index}
+    for publisher, sequence in plan.expired & there - plan.done - plan.barriers:
+        world.probes["queue message given up"] += 1
+        if f"{publisher}|{sequence}|" not in plan.letters:
+            text = f"{publisher}|{sequence}| was given up, and has no letter"
+            world.queue_faults.append(("queue dead letters", text))
     for keeper in queues.keepers(world):
         keeper.log_holds(is_last=True)

@@ -66,6 +66,9 @@ def _write(disk: Disk, runs: list[Run]) -> None:
         stateful.fold(disk.last, [run])
         for sequence in sequences:
             disk.index[run.publisher, sequence] = run
+            # A copied run says when its source received it.
+            received_us = min(run.receive_time_us, disk.world.now_us)
+            disk.received_us[run.publisher, sequence] = received_us
         world.log(
             Journaled(
                 world.now_us,

@@ -208,6 +208,10 @@ class Disk:
         self.numbered: dict[int, str] = {}
         """Publisher ids that its instance numbers for, to the clients."""
         self.index: dict[tuple[int, int], Run] = {}
+        self.received_us: dict[tuple[int, int], int] = {}
+        """When each message was received, whatever the wall clock said."""
+        self.clock_steps: list[tuple[int, int]] = []
+        """As the state store keeps them."""
         self.lacked: dict[tuple[int, int], None] = {}
         """What the journal has noted that nobody has."""
         self.last: dict[bytes, str] = {}
@@ -302,6 +306,7 @@ class Disk:
                     # The copy may have a commit in its front that nobody was told of yet.
                     for sequence in _expanded(run.ranges()):
                         self.index[run.publisher, sequence] = run
+                        self.received_us.setdefault((run.publisher, sequence), world.now_us)
 
     def log_journaled(self, run: Run) -> None:
         """Tells the history of a run that is on the disk."""
@@ -362,6 +367,8 @@ class Disk:
 
 
 _IN_THE_DIRECTORY = (
+    "clock_steps",
+    "received_us",
     "incarnation",
     "former",
     "was_ready",
@@ -1180,6 +1187,9 @@ class Instance:
 
     def _perform_append(self, effect: Append) -> None:
         self.news.staged(effect.run, self.machine.destinations)
+        if effect.run.kind == Kind.RECORDS:
+            for sequence in _expanded(effect.run.ranges()):
+                self.disk.received_us[effect.run.publisher, sequence] = self.world.now_us
         self._stage(effect.run)
 
     def _perform_committed(self, effect: Committed) -> None:
@@ -1477,6 +1487,9 @@ class Instance:
                 world.probes["transient publish"] += 1
             self.queues.watch.staged(effects)
             self.perform(effects)
+        elif command == "logoff":
+            first, last = header["unused"]
+            self.machine.client_logged_off(session.number, (first, last), world.now_us)
         elif command == "publish":
             self._publish_unnumbered(session, header["cid"], header["t"], body)
         elif command == "subscribe":
@@ -1563,7 +1576,8 @@ class Instance:
                 older.connection.close(1, "name_in_use")
         number = connection.number
         low = header["low"]
-        found = self.machine.client_logged_on(number, client, low)
+        takes_unused = header.get("takes_unused", False)
+        found = self.machine.client_logged_on(number, client, low, takes_unused=takes_unused)
         durable = found.durable
         if world.machines.durable_is_highest and low and found.highest >= low:
             durable = [(low, found.highest)]
@@ -1580,7 +1594,10 @@ class Instance:
             "durable": [list(pair) for pair in durable],
             "highest": found.highest,
             "peers": peers,
+            "now": self.world.now_us + self.machine.wall_offset_us,
         }
+        if found.unused is not None:
+            answer["unused"] = list(found.unused)
         connection.send(1, (answer, b""))
         self.check()
 

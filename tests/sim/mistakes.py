@@ -62,6 +62,8 @@ from raylay.services.replication.routing import Routable, Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged, Entry, RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
+from raylay.services.replication.unused_sequences import UnusedSequences
+from raylay.services.replication.values import LogonAnswer
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, Content
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.durability import PendingMessages
@@ -819,6 +821,70 @@ class ContentsNotCompared(Intake):
         return []
 
 
+class GivesUnusedTwice(Publishers):
+    """What a life left is given to each later one, until another is left."""
+
+    def logged_on(self, *arguments: Any, **named: Any) -> LogonAnswer:
+        """As ever, and it stays."""
+        kept = dict(self._unused._of)
+        answer = super().logged_on(*arguments, **named)
+        self._unused._of = kept
+        return answer
+
+
+class LeavesForWhoIsGone(Publishers):
+    """Who is gone has ended, and has used what came here."""
+
+    def left(self, session: int) -> None:
+        """As ever, and the rest is left to the next life."""
+        found = self._sessions.get(session)
+        if found is not None and found.received and self._session_of.get(found.publisher) is found:
+            self._unused._of.setdefault(found.publisher, (found.received + 1, 1 << 60))
+        super().left(session)
+
+
+class BelowWhatIsKnown(UnusedSequences):
+    """What a life left is good for whoever comes, wherever it was meanwhile."""
+
+    def take(self, publisher: int, highest: int) -> Range | None:
+        """As if nothing was above it."""
+        return super().take(publisher, 0)
+
+
+class TakesBelowWhatIsKnown(Publishers):
+    """Numbers of a later life may lie below those of an earlier one that is known here."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._unused = BelowWhatIsKnown()
+
+    def logged_on(self, *arguments: Any, **named: Any) -> LogonAnswer:
+        """The client is told of nothing above it, either: it would not go on there."""
+        answer = super().logged_on(*arguments, **named)
+        if answer.unused is None:
+            return answer
+        return answer._replace(highest=answer.unused[0] - 1)
+
+
+class GivesWhileParted(InstanceMachine):
+    """What a life left is kept and given while links are down."""
+
+    _hears_all = property(lambda self: True)  # type: ignore[assignment]
+
+    def link_disconnected(self, destination: str, why: str) -> list[Effect]:
+        """As ever; nothing is forgotten."""
+        kept = dict(self._publishers._unused._of)
+        effects = super().link_disconnected(destination, why)
+        self._publishers._unused._of = kept
+        return effects
+
+    def upstream_left(self, connection: int) -> None:
+        """The same."""
+        kept = dict(self._publishers._unused._of)
+        super().upstream_left(connection)
+        self._publishers._unused._of = kept
+
+
 class AdmitsUnasked(Admission):
     """Admitted by hand, asks only its destinations whether anything is missing."""
 
@@ -1078,8 +1144,8 @@ class FromWhatIsCommitted(LastOfTopic):
 class RefusedIsAValue(LastOfTopic):
     """Makes the next message of one that it refused."""
 
-    def prepare(self, run: Run, now_us: int) -> Prepared:
-        runs, refused = super().prepare(run, now_us)
+    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+        runs, refused = super().prepare(run, now_us, steady_us)
         if not runs or not refused:
             return Prepared(runs, refused)
         (left,) = runs
@@ -1218,6 +1284,7 @@ MISTAKES: dict[str, Machines] = {
     "new ones first": Machines(client=NewOnesFirst),
     "sent twice": Machines(client=SentTwice),
     "durable is a number": Machines(client=DurableSentAgainOnly),
+    "unused: of who is gone": Machines(parts=Parts(publishers=LeavesForWhoIsGone)),
     "contents not compared": Machines(parts=Parts(intake=ContentsNotCompared)),
     "unread is the same": Machines(instance=UnreadIsTheSame),
     "frames overtake": Machines(arrivals=FramesOvertake),
@@ -1239,6 +1306,9 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "what came round not shown": Machines(link=WhatCameRoundNotShown),
     "floor at the tick": Machines(parts=Parts(links=FloorAtTheTick)),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
+    "unused: given twice": Machines(parts=Parts(publishers=GivesUnusedTwice)),
+    "unused: below what is known": Machines(parts=Parts(publishers=TakesBelowWhatIsKnown)),
+    "unused: given while parted": Machines(instance=GivesWhileParted),
     "admits unasked": Machines(parts=Parts(admission=AdmitsUnasked)),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),
     "finds what was removed": Machines(lookup=FindsWhatWasRemoved),
@@ -1335,6 +1405,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "new ones first": frozenset(("sending",)),
     "sent twice": frozenset(("sending",)),
     "durable is a number": frozenset(("store",)),
+    "unused: of who is gone": frozenset(("store",)),
     "contents not compared": frozenset(("acknowledged",)),
     "unread is the same": frozenset(("acknowledged",)),
     "frames overtake": frozenset(("order", "store")),
@@ -1418,8 +1489,14 @@ FILTERED_SUBSCRIBERS = frozenset(("judged by its first", "unfiltered when resume
 QUEUES = frozenset(queue_mistakes.MISTAKES)
 """Mistakes that show only where there is a queue."""
 
+CLOCKS = frozenset(("queue: ages by the wall clock",))
+"""Mistakes that show only where a clock is set, and of them those of a queue that expires."""
+
 LENT = frozenset(("lent without what came", "lent and deaf"))
 """Mistakes that show only where links lend their connections."""
+
+LIVES = frozenset(("unused: of who is gone",))
+"""Mistakes that show only where a client has many lives without a publish store."""
 
 TWINS = frozenset(("contents not compared", "found: held is the same"))
 """Mistakes that show only where two clients have one name."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.topics import TopicRule
+from raylay.services.queues.clock_steps import STEP_US
 from sim.world import World
 
 
@@ -125,6 +126,10 @@ def _crash_client(world: World, client: str, down_ms: int) -> None:
     world.clients[client].crash(down_ms * 1000)
 
 
+def _next_life(world: World, client: str, down_ms: int, in_good_order: bool) -> None:
+    world.clients[client].next_life(down_ms * 1000, in_good_order=in_good_order)
+
+
 def _fail_commit(world: World, name: str) -> None:
     instance = world.instances[name]
     if instance.alive:
@@ -178,12 +183,25 @@ def _relocate(
         world.after(back_ms * 1000, world.come_back, former)
 
 
+FAR_US = 60_000_000
+
+
 def _set_clock(world: World, name: str, ahead_ms: int) -> None:
-    """Until its next start: a process takes the clock as it is then."""
+    """Sets the wall clock of an instance, not the steady one. Until its next start: a process takes
+    the clock as it is then."""
     instance = world.instances[name]
-    if instance.alive:
+    if not instance.alive:
+        return
+    # A world begins in 1970, and no clock is set to before that.
+    offset_us = max(ahead_ms * 1000, -world.now_us)
+    step_us = offset_us - instance.machine.wall_offset_us
+    # What is less is drift, which queues let pass (ClockSteps).
+    if abs(step_us) >= STEP_US:
         world.fault(f"the clock of {name} is set {ahead_ms} ms ahead")
-        instance.machine.wall_offset_us = ahead_ms * 1000
+        if abs(step_us) >= FAR_US:
+            world.probes["clock set forward" if step_us > 0 else "clock set back"] += 1
+        instance.machine.wall_offset_us = offset_us
+        instance.queues.clock_is(offset_us)
 
 
 _ACTIONS: dict[str, Callable[..., None]] = {
@@ -206,6 +224,7 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "go_away": _go_away,
     "take_over": _take_over,
     "crash_client": _crash_client,
+    "next_life": _next_life,
     "fail_commit": _fail_commit,
     "remove": _remove,
     "remove_by_force": _remove_by_force,

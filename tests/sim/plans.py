@@ -65,6 +65,8 @@ class Plan:
     """The queue that there is."""
     deletes: bool = False
     """Whether publishers delete records of SOW topics."""
+    lives: frozenset[str] = frozenset()
+    """The publishers whose lives follow one another, each without the publish store of the last."""
 
 
 # -- topologies --------------------------------------------------------------------------------
@@ -532,6 +534,9 @@ def _beside(seed: int, plan: Plan) -> None:
     twins = random.Random(f"twins {seed}")
     if twins.random() < 0.2 and not plan.resolves and not plan.parts:
         _make_twins(twins, plan)
+    lives = random.Random(f"lives {seed}")
+    if lives.random() < 0.3 and not plan.parts and not plan.twins:
+        _make_lives(lives, plan)
     subscribers = random.Random(f"content of subscribers {seed}")
     if subscribers.random() < 0.2 and not plan.twins:
         for name, _, _, topic in plan.clients:
@@ -543,10 +548,33 @@ def _beside(seed: int, plan: Plan) -> None:
     _queue(random.Random(f"queues {seed}"), plan)
     if plan.queues is not None:
         _queue_features(random.Random(f"queue features {seed}"), plan, plan.queues)
+        _dead_letters(random.Random(f"dead letters {seed}"), plan.queues)
         _lose_a_region(random.Random(f"queues lost {seed}"), plan)
+    clocks = random.Random(f"clocks {seed}")
+    if clocks.random() < CLOCKS_CHANCE:
+        _set_clocks(clocks, plan)
+
+
+CLOCKS_CHANCE = 0.25
+AHEAD_MS = (400, 60_000, 3_600_000, 86_400_000)
+
+
+def _set_clocks(rng: random.Random, plan: Plan) -> None:
+    """The wall clocks of some instances are set, forward and back."""
+    names = list(plan.topology.members)
+    for name in rng.sample(names, rng.randint(1, len(names))):
+        times_ms = sorted(rng.randint(20, plan.end_ms) for _ in range(rng.randint(2, 5)))
+        for number, at_ms in enumerate(times_ms):
+            # The first is forward: a world begins in 1970, and no clock goes back behind that.
+            ahead_ms = rng.choice(AHEAD_MS)
+            if number and rng.random() < 0.6:
+                ahead_ms = -rng.choice((0, *AHEAD_MS))
+            plan.script.append((at_ms, "set_clock", (name, ahead_ms)))
+    plan.script.sort(key=lambda step: step[:2])
 
 
 QUEUE = "jobs"
+LETTERS = "letters"
 QUEUES_CHANCE = 0.25
 """Of the seeds whose topology carries everything everywhere, and that have nothing besides that a
 queue is no part of."""
@@ -614,6 +642,12 @@ def _queue_features(rng: random.Random, plan: Plan, found: SimQueues) -> None:
         for _ in range(rng.randint(1, 2)):
             at_ms, for_ms = rng.randint(20, plan.end_ms), rng.choice((50, 300, 1_000))
             found.takeovers.append((at_ms, rng.choice(found.instances), for_ms))
+
+
+def _dead_letters(rng: random.Random, found: SimQueues) -> None:
+    """Gives the queue dead letters. Its consumers give messages up then."""
+    if rng.random() < 0.4 and not found.definition.at_most_once:
+        found.definition = replace(found.definition, dead_letters=LETTERS)
 
 
 def _lose_a_region(rng: random.Random, plan: Plan) -> None:
@@ -703,6 +737,24 @@ def _make_twins(rng: random.Random, plan: Plan) -> None:
     for _, client, topics in plan.publishes:
         if client in (first[0], second[0]):
             topics[:] = [TOPICS[0]] * len(topics)
+
+
+def _make_lives(rng: random.Random, plan: Plan) -> None:
+    """One publisher has many lives, each of which knows nothing of the last."""
+    name = rng.choice([client[0] for client in plan.clients if not client[3]])
+    plan.lives = frozenset((name,))
+    steps: list[Step] = [
+        (
+            rng.randint(20, plan.end_ms),
+            "next_life",
+            (name, rng.choice((0, 1, 5, 50)), rng.random() < 0.8),
+        )
+        for _ in range(rng.choice((5, 30)))
+    ]
+    kept = [
+        step for step in plan.script if step[1] != "crash_client" or step[2][0] not in plan.lives
+    ]
+    plan.script[:] = sorted([*kept, *steps], key=lambda step: step[:2])
 
 
 def _moves(rng: random.Random, plan: Plan) -> list[Step]:

@@ -100,7 +100,7 @@ class IgnoresWhoLeft(QueueMachine):
 
     __slots__ = ()
 
-    def left(self, consumer: Any) -> None:
+    def left(self, consumer: Any, *, has_said: bool = False) -> None:
         self._consumers.discard(consumer)
         self._picking.left(consumer)
 
@@ -181,8 +181,9 @@ class ExpiresNothing(QueueMachine):
 
     __slots__ = ()
 
-    def _expire(self, message: Message) -> None:
-        pass
+    def _expire(self, message: Message, why: str = "time_limit") -> None:
+        if why != "time_limit":
+            super()._expire(message, why)
 
 
 class CountsNoTries(QueueMachine):
@@ -192,6 +193,16 @@ class CountsNoTries(QueueMachine):
 
     def _end_lease(self, message: Message, **how: Any) -> None:
         super()._end_lease(message)
+
+
+class GivesUpWithoutLetters(QueueMachine):
+    """Messages that a consumer gives up leave the queue without letters."""
+
+    __slots__ = ()
+
+    def letters(self, tag: int) -> tuple[str, list[int]]:
+        reason, txids = super().letters(tag)
+        return ("", []) if reason == "forced_expire" else (reason, txids)
 
 
 def _without(**changes: Any) -> type[QueueMachine]:
@@ -259,6 +270,23 @@ class FencelessDoor(QueueDoor):
 
     def owner_came(self, staged_txid: int, now_us: int) -> Beginning:
         return super().owner_came(staged_txid, now_us)._replace(fence_txid=0)
+
+
+class WritesLettersLast(Queues):
+    """A dead letter is journaled behind the removal of its message."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._late: list[tuple[Any, ...]] = []
+
+    def letters(self, *arguments: Any) -> None:
+        self._late.append(arguments)
+
+    def draft(self, *arguments: Any) -> None:
+        super().draft(*arguments)
+        for each in self._late:
+            super().letters(*each)
+        self._late.clear()
 
 
 def _with_door(kind: type[QueueDoor]) -> type[Queues]:
@@ -333,7 +361,32 @@ class BeginsWhereItWas(Owner):
         return replace(found, after_txid=found.folded_txid)
 
 
+class GoesByTheWallClock(Owner):
+    """Leases end by the clock that somebody sets."""
+
+    @property
+    def now_us(self) -> int:
+        return self.world.now_us + self.instance.machine.wall_offset_us
+
+
+class AgesByTheWallClock(QueueMachine):
+    """A message is as old as the clock that somebody sets says."""
+
+    __slots__ = ()
+
+    def clock_set(self, after_txid: int, offset_us: int) -> None:
+        pass
+
+
 MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
+    "queue: goes by the wall clock": (
+        QueueMachines(owner=GoesByTheWallClock),
+        frozenset(("queue lease", "queue expiry")),
+    ),
+    "queue: ages by the wall clock": (
+        QueueMachines(machine=AgesByTheWallClock),
+        frozenset(("queue expiry",)),
+    ),
     "queue: last transfer wins": (
         QueueMachines(machine=LastTransferWins),
         frozenset(("queue journal", "queue agreement", "queue ownership")),
@@ -441,6 +494,14 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
     "queue: asks neighbours": (
         QueueMachines(keeper=AsksNeighbours),
         frozenset(("queue consumed",)),
+    ),
+    "queue: writes letters last": (
+        QueueMachines(queues=WritesLettersLast),
+        frozenset(("queue dead letters",)),
+    ),
+    "queue: gives up without letters": (
+        QueueMachines(machine=GivesUpWithoutLetters),
+        frozenset(("queue dead letters",)),
     ),
     "queue: begins without early": (
         QueueMachines(owner=BeginsWithoutEarly),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from raylay.services.messages.records import Command, Flag, Kind, Run, iterate_records, publisher_id
 from raylay.services.queues.decisions import Deliver, Draft, Leased, Send
 from raylay.services.queues.records import Keys, read_acknowledgment, read_removal, read_transfer
+from raylay.services.queues.values import DONE
 from raylay.services.replication.effects import Append
 from sim import sow
 
@@ -63,13 +64,34 @@ class Watch:
         for each in said:
             if not isinstance(each, Deliver):
                 continue
+            first = self._is_first(owner, each) if most else None
             for _, key, _, _ in each.messages:
-                owner.decisions[key] += 1
                 self._decided[key] += 1
-                if most and owner.decisions[key] - self.bounced[key] > most:
+                if key != first:
+                    continue
+                # Whatever becomes of its consumer, this one is the oldest that it holds. A delivery
+                # that was acknowledged, on the way to a disk that failed, was not in vain.
+                owner.decisions[key] += key not in owner.acknowledged
+                owner.acknowledged.discard(key)
+                if owner.decisions[key] - self.bounced[key] > most:
                     self._find("queue tries", f"{key} is delivered more often than {most} times")
             if owner.definition.priority:
                 self._in_order(owner, each)
+
+    def acknowledged(self, owner: Owner, keys: Keys) -> None:
+        """An owner hears that these are done with, before that is on the disk."""
+        owner.acknowledged.update(key for key in _each(keys) if owner.decisions[key])
+
+    def _is_first(self, owner: Owner, decision: Deliver) -> Any:
+        """The key of the message that its consumer has before all others; None: it has older
+        ones."""
+        assert owner.machine is not None
+        held = [
+            each for each in owner.machine._holdings.of(decision.consumer) if each.state != DONE
+        ]
+        first = min(held, key=lambda each: each.held.number, default=None)
+        keys = {key for _, key, _, _ in decision.messages}
+        return first.key if first is not None and first.key in keys else None
 
     def _serves(self, said: Sequence[Any]) -> None:
         """Who has not caught up decides nothing: it may not know whose a message is by now, nor
@@ -118,7 +140,7 @@ class Watch:
             elif removal.why == "max_cancels" and self._cancelled[key] < of.cancels_max:
                 self._find("queue tries", f"{key} was given back {self._cancelled[key]} times")
             elif removal.why == "time_limit":
-                came_us = self._keeper.instance.disk.index[key].receive_time_us
+                came_us = self._keeper.instance.disk.received_us[key]
                 if now_us - came_us < of.expiration_us:
                     self._find("queue expiry", f"{key} expires before its time")
         self._world.probes[f"queue removal: {removal.why}"] += 1
@@ -130,7 +152,7 @@ class Watch:
             return
         name, disk = self._keeper.instance.disk.member.name, self._keeper.instance.disk
         for message in machine.found():
-            age_us = self._world.now_us - disk.index[message.key].receive_time_us
+            age_us = self._world.now_us - disk.received_us[message.key]
             if message.register.owner == name and age_us > expiration_us + OVERDUE_US:
                 self._find("queue expiry", f"{message.key} is {age_us} us old")
 
@@ -179,8 +201,6 @@ class Watch:
 
     def _judge(self, publisher: int, keys: Keys) -> None:
         now_us, world = self._world.now_us, self._world
-        if self._keeper.instance.machine.wall_offset_us:
-            return  # It goes by the clock of its start, and leases by the one on the wall.
         for key in _each(keys):
             held = self._held.get(key)
             if held is None or 0 < held[2] <= now_us:

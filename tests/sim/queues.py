@@ -7,6 +7,7 @@ world with queues draws besides comes from a generator of its own.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from raylay.services.drills.queue_history import (
 )
 from raylay.services.expressions.functions.registry import NOWHERE
 from raylay.services.messages.records import Command, Flag, Kind, Run, iterate_records
+from raylay.services.programs.queue_owner.bodies import Bodies
+from raylay.services.queues.clock_steps import ClockSteps
 from raylay.services.queues.decisions import (
     Consumer,
     Deliver,
@@ -38,7 +41,7 @@ from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import Asked, QueueDoor
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.rebuilding import Snapshot, Start
-from raylay.services.queues.records import Keys
+from raylay.services.queues.records import UNDONE, Keys
 from raylay.services.queues.values import AVAILABLE
 from raylay.storage.queue import MemoryQueueStore, StoredQueue
 from sim.queue_watch import BARRIER_SORT, Watch, is_of_sort
@@ -80,6 +83,9 @@ class SimQueues:
         takeovers: (time in milliseconds, name of an instance, milliseconds) that takes messages of
             instances over that it cannot reach.
         barriers: messages that are some, as they are journaled.
+        expired: messages of which a consumer has said expire, as it is journaled.
+        done: messages that a consumer has acknowledged, as it is journaled.
+        letters: bookmarks of the dead letters that were journaled.
     """
 
     definition: QueueDefinition
@@ -88,6 +94,9 @@ class SimQueues:
     owner_crashes: list[tuple[int, str]] = field(default_factory=list)
     takeovers: list[tuple[int, str, int]] = field(default_factory=list)
     barriers: set[tuple[int, int]] = field(default_factory=set)
+    expired: set[tuple[int, int]] = field(default_factory=set)
+    done: set[tuple[int, int]] = field(default_factory=set)
+    letters: set[str] = field(default_factory=set)
 
     def shared(self) -> SharedQueue:
         """For the laws."""
@@ -145,13 +154,23 @@ class Owner:
         self._is_due = False
         self.is_proxied = False
         self.decisions: Counter[tuple[int, int]] = Counter()
+        self.acknowledged: set[tuple[int, int]] = set()
+        self.letters: list[tuple[str, bytes]] = []
+        """The letters of the removal that its instance is told of next."""
         self.store = keeper.instance.disk.queue_stores.setdefault(
             self.definition.stored_as, MemoryQueueStore()
         )
         self.outbox.send(keeper.greeted, self)
 
     # -- what it is told ---------------------------------------------------------------------
-    def begin(self, start: Start, consumers: list[Subscribed], last_txid: int, names: Any) -> None:
+    def begin(
+        self,
+        start: Start,
+        consumers: list[Subscribed],
+        last_txid: int,
+        names: Any,
+        clock_steps: list[tuple[int, int]],
+    ) -> None:
         """How it begins."""
         if not self.alive:
             return
@@ -169,6 +188,8 @@ class Owner:
             start,
             types={"json": Words("json")},  # type: ignore[arg-type]
         )
+        for step in clock_steps:
+            self.machine.clock_set(*step)
         self.machine.named(names)
         self.read_txid, self.told_txid = start.snapshot.after_txid, last_txid
         for each in consumers:
@@ -184,6 +205,8 @@ class Owner:
         """The instance says something to the machine."""
         if self.alive and self.machine is not None:
             getattr(self.machine, what)(*said)
+            if what == "done":
+                self.keeper.watch.acknowledged(self, *said)
             self.soon()
 
     def told(self, last_txid: int) -> None:
@@ -193,6 +216,11 @@ class Owner:
             self.soon()
 
     # -- what it does ------------------------------------------------------------------------
+    @property
+    def now_us(self) -> int:
+        """By the steady clock of its instance."""
+        return self.world.now_us
+
     def soon(self) -> None:
         """A turn of its loop is to come."""
         if not self._is_due and self.machine is not None:
@@ -205,7 +233,7 @@ class Owner:
         machine, world = self.machine, self.world
         if not self.alive or machine is None:
             return
-        now_us = world.now_us
+        now_us = self.now_us
         if self.is_proxied or self.keeper.is_proxied:
             self.is_proxied = self.keeper.is_proxied
             machine.proxied(self.is_proxied, self.keeper.reachable())
@@ -221,6 +249,7 @@ class Owner:
         said = machine.take(now_us, TAKEN_AT_ONCE)
         self.keeper.watch.decided(self, said)
         for decision in said:
+            self._write_letters(machine, decision)
             self.outbox.send(self.keeper.decided, self, decision)
         if (runs and self.read_txid < self.told_txid) or any(
             isinstance(each, Deliver) for each in said
@@ -228,7 +257,14 @@ class Owner:
             self.soon()
         next_us = machine.next_us(now_us)
         if next_us:
-            world.at(max(next_us, now_us + 1), self._wake, next_us)
+            world.after(max(next_us - now_us, 1), self._wake, next_us)
+
+    def _write_letters(self, machine: QueueMachine, decision: Any) -> None:
+        reason, txids = machine.letters(decision.tag) if isinstance(decision, Draft) else ("", [])
+        if txids:
+            records, count = Bodies(self.instance.journal, None).records(txids, 1 << 40)
+            assert count == len(txids)
+            self.outbox.send(self.keeper.letters, self, reason, b"".join(records))
 
     def _wake(self, _: int) -> None:
         if self.alive:
@@ -284,6 +320,7 @@ class Keeper:
         self.owners: dict[str, Owner] = {}
         self.floors: dict[str, int] = {}
         self.names: dict[int, str] = {}
+        self.clock_steps = ClockSteps(disk.clock_steps)
         self.watch = Watch(self)
         self._is_authoring = False
 
@@ -307,6 +344,8 @@ class Keeper:
         if not self.definitions:
             return
         disk = self.instance.disk
+        self.clock_steps.failed(self.instance.machine.next_txid - 1)
+        self.clock_is(0)
         disk.numbered[self.queues._author.publisher] = self.instance.name
         for name, door in self.queues.doors.items():
             door.is_heralded = door.is_heralded or disk.incarnation in disk.heralded
@@ -316,6 +355,13 @@ class Keeper:
         self.instance.folds.enlist(self, True)
         if self.queues.herald(self.world.now_us):
             self._author_soon()
+
+    def clock_is(self, offset_us: int) -> None:
+        """The wall clock of the instance is so far ahead from now on."""
+        after_txid = self.instance.machine.next_txid - 1
+        if self.definitions and self.clock_steps.note(after_txid, offset_us):
+            self.instance.disk.clock_steps = self.clock_steps.all()
+            self.tell("clock_set", after_txid, offset_us)
 
     def _start(self, name: str) -> None:
         if self.instance.alive:
@@ -332,7 +378,12 @@ class Keeper:
         if begin.leases:
             self.world.probes["queue owner told of live leases"] += 1
         owner.inbox.send(
-            owner.begin, start, begin.consumers, machine.committed_txid, dict(self.names)
+            owner.begin,
+            start,
+            begin.consumers,
+            machine.committed_txid,
+            dict(self.names),
+            self.clock_steps.all(),
         )
 
     def lost(self, owner: Owner) -> None:
@@ -358,6 +409,9 @@ class Keeper:
             self._deliver(owner, decision)
         elif isinstance(decision, Draft):
             self.watch.drafted(owner, decision)
+            letters, owner.letters = owner.letters, []
+            for reason, records in letters:
+                self.queues.letters(self.door(owner), reason, records, world.now_us)
             self.queues.draft(self.door(owner), decision, world.now_us)
             if decision.command == Command.TRANSFER:
                 world.probes["queue transfer granted"] += 1
@@ -371,6 +425,11 @@ class Keeper:
             self._pass_on(self.queues.flood.made(owner.definition.stored_as, decision))
         else:
             assert isinstance(decision, Expired)
+
+    def letters(self, owner: Owner, reason: str, records: bytes) -> None:
+        """Dead letters are to be journaled."""
+        if self._hears(owner):
+            owner.letters.append((reason, records))
 
     def _deliver(self, owner: Owner, decision: Deliver | Send) -> None:
         instance, world, consumer = self.instance, self.world, decision.consumer
@@ -468,6 +527,7 @@ class Keeper:
     def failed(self, committed_txid: int) -> None:
         """Nothing staged behind this transaction id comes to the disk."""
         found = self.queues.failed(committed_txid)
+        self.clock_steps.failed(committed_txid)
         for name, owner in self.owners.items():
             if found.get(name):
                 self.world.probes["draft of a queue failed"] += 1
@@ -559,6 +619,9 @@ def log_recorded(disk: Disk, run: Run) -> None:
         for record in iterate_records(run.payload):
             if is_of_sort(record.body, BARRIER_SORT):
                 plan.barriers.add((record.publisher, record.sequence))
+    if plan.definition.dead_letters and run.topic.decode() == plan.definition.dead_letters:
+        for record in iterate_records(run.payload):
+            plan.letters.add(json.loads(record.correlation)["bookmark"])
     if not run.flags & Flag.COMMANDS:
         return
     if run.topic.decode() != plan.definition.name or disk.member.name not in plan.instances:
@@ -577,13 +640,31 @@ def log_recorded(disk: Disk, run: Run) -> None:
             keys = _expanded(said["acks"])
             if any(key not in disk.index for key in keys):
                 world.probes["queue acknowledgment before its message"] += 1
+            if said["how"] == "expire" and plan.definition.dead_letters:
+                # The owner removes them.
+                plan.expired.update(keys)
+                continue
+            plan.done.update(keys)
             world.log(QueueRecorded(now_us, *of, said["how"], keys))
         else:
             if said["why"] == "left":
                 world.probes["queue removal said again"] += 1
             if said["why"] == "barrier" and said["by"] != disk.member.name:
                 continue  # Each instance sends it by itself.
+            if said["why"] in UNDONE and plan.definition.dead_letters:
+                _has_letters(world, disk.label, _expanded(said["gone"]))
             world.log(QueueRecorded(now_us, *of, said["why"], _expanded(said["gone"])))
+
+
+def _has_letters(world: World, where: str, keys: Iterable[tuple[int, int]]) -> None:
+    """The letter of a message is in a journal before its removal is."""
+    assert world.queues is not None
+    for publisher, sequence in keys:
+        world.probes["queue dead letter"] += 1
+        is_done = (publisher, sequence) in world.queues.done
+        if not is_done and f"{publisher}|{sequence}|" not in world.queues.letters:
+            text = f"{world.now_us} {where}: {publisher}|{sequence}| has left without its letter"
+            world.queue_faults.append(("queue dead letters", text))
 
 
 def _moves(body: bytes) -> tuple[tuple[int, int, int, str], ...]:

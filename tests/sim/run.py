@@ -15,18 +15,24 @@ from dataclasses import dataclass, field
 
 from raylay.services.drills import checkers
 from raylay.services.drills.history import History
-from sim import consumers, nemesis, plans
+from sim import consumers, nemesis, plans, slow
 from sim.client import SimClient
+from sim.slow import SlowWorld
 from sim.world import Machines, World
 
 LIVENESS_MS = 20_000
 """So long after healing everything must be acknowledged and copied, in simulated time."""
 STEP_MS = 50
 STEPS_MAX = 400_000
+SLOW_EVERY = 4
+"""Every so many seeds have clients that are too slow, too."""
 SHOWN_OPERATIONS = 200
 PROBED_SEEDS_MIN = 1000
 """A run of as many seeds fails where one of these was never hit."""
 PROBES = (
+    "clock set back",
+    "clock set forward",
+    *(f"slow clients: {what}" for what in sorted(slow.MET)),
     "draft of a queue failed",
     "queue acknowledgment before its message",
     "queue claim",
@@ -94,6 +100,7 @@ PROBES = (
     "client gathered publishes",
     "client restarted with its store",
     "client waited for a safe instance",
+    "client went on with what an earlier life left",
     "commit at the end of the turn",
     "commit failure",
     "commit failure ahead of the disk",
@@ -222,6 +229,7 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
             part=plan.parts.get(name),
             client_name=plan.twins.get(name, ""),
             filter_=plan.filters.get(name, ""),
+            owns_store=name in plan.lives,
         )
     consumers.begin(world)
     for time_ms, client, topics in plan.publishes:
@@ -268,11 +276,21 @@ def run_seed(seed: int, machines: Machines | None = None) -> Result:
         faults = (checkers.Violation(law, text) for law, text in world.queue_faults[:20])
         for violation in (*faults, *checkers.check_all(history)):
             (result.separate if violation.separate else result.violations).append(violation)
+        if seed % SLOW_EVERY == 0:
+            _run_slow_clients(result)
     except Exception:
         result.violations.append(checkers.Violation("crash", traceback.format_exc(limit=-6)))
     if result.violations and history is not None:
         result.tail = history.tail(SHOWN_OPERATIONS)
     return result
+
+
+def _run_slow_clients(result: Result) -> None:
+    """The seed's clients that do not read as fast as they are sent, in a world of their own: what
+    becomes of them depends on nothing that replication decides."""
+    world = SlowWorld(result.seed)
+    result.violations += [checkers.Violation("slow clients", text) for text in world.run()]
+    result.probes.update(f"slow clients: {what}" for what in world.met)
 
 
 def run_seeds(seeds: Iterable[int], processes: int | None = None) -> Iterable[Result]:
@@ -281,8 +299,16 @@ def run_seeds(seeds: Iterable[int], processes: int | None = None) -> Iterable[Re
     if count == 1:
         yield from map(run_seed, seeds)
         return
-    with multiprocessing.get_context("fork").Pool(count) as pool:
+    pool = multiprocessing.get_context("fork").Pool(count)
+    try:
         yield from pool.imap(run_seed, seeds, chunksize=4)
+        # Asked to end, and not killed: a signal may find a process within a handler of its own.
+        pool.close()
+    except BaseException:
+        pool.terminate()
+        raise
+    finally:
+        pool.join()
 
 
 def main(arguments: list[str] | None = None) -> int:

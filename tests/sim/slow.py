@@ -50,6 +50,10 @@ from raylay.services.transports.framed import Outbox
 from raylay.storage.offline import MemoryOfflineStore
 
 CLIENTS = 5
+MET = {
+    "client_offline", "client_online", "slow_client", "memory", "disk", "share", "age", "buffer",
+    "killed", "left offline", "query offline",
+}  # fmt: skip
 STEPS = 160
 STEP_S = 0.02
 CHECK_S = 0.1

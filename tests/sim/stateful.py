@@ -99,7 +99,7 @@ class LastOfTopic:
         """Nothing."""
         return ()
 
-    def prepare(self, run: Run, now_us: int) -> Prepared:
+    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
         """Says in each message what comes before it."""
         made, refused = [], []
         before = self.value(run.topic)

@@ -1072,6 +1072,29 @@ def test_what_an_old_copy_once_sent_is_durable_until_it_is_found_out(began_anew:
     assert [each.law for each in checkers.fully_durable(history)] == ["fully durable"] * began_anew
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_what_a_moved_server_had_is_durable_though_an_earlier_one_had_caught_up(held: bool) -> None:
+    """Seed 6003802: `b` was moved twice. The link had caught up with the first one, the second one
+    had the message and showed that when the link was compared with it, and then was moved, too."""
+    pair = Topology("pair", {"a": Member("a", "g", (to("b"),)), "b": Member("b", "g", ())})
+    history = History(pair)
+    history.operations += [
+        Started(0, "a", A, True),
+        Started(0, "b", B, True),
+        Linked(1, "a", "to-b", "b", B),
+        CaughtUp(2, "a", "to-b", B),
+        Moved(5, "b", "b#0", B),
+        *published(1),
+        journaled(10, "a", 1),
+        *([journaled(12, "b", 1, path=(A,))._replace(incarnation=C)] if held else []),
+        Started(13, "b", C, False),
+        Reached(14, "a", "to-b", "b", C),
+        Moved(20, "b", "b#1", C),
+        Offered(31, "a", "s2", P, (1,)),
+    ]
+    assert bool(checkers.fully_durable(history)) is not held
+
+
 def test_a_downgrade_lets_a_fully_durable_subscriber_go_on() -> None:
     history = offered(15, "a")
     assert laws(history) == {"fully durable"}

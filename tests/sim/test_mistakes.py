@@ -31,8 +31,13 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
         )
         and (name not in mistakes.FILTERED_SUBSCRIBERS or bool(plan.filters))
         and (name not in mistakes.QUEUES or plan.queues is not None)
+        and (
+            name not in mistakes.CLOCKS
+            or any(action == "set_clock" for _, action, _ in plan.script)
+        )
         and (name not in mistakes.LENT or run.lends(seed))
         and (name not in mistakes.TWINS or bool(plan.twins))
+        and (name not in mistakes.LIVES or bool(plan.lives))
     )
 
 

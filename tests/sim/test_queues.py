@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -25,7 +26,8 @@ from raylay.services.drills.queue_history import (
     QueueReturned,
     SharedQueue,
 )
-from sim import plans
+from sim import plans, run
+from sim.mistakes import MISTAKES, SHOWN_BY_A_SCENARIO
 from sim.plans import QUEUE, TOPICS
 from sim.queues import SimQueues
 
@@ -251,3 +253,46 @@ def test_a_queue_changes_nothing_of_what_else_is_drawn() -> None:
     assert replace(with_one, queues=None, deletes=without.deletes, script=left) == replace(
         without, script=[step for step in without.script if step in left]
     )
+
+
+def set_clocks(draw: Callable[[int], plans.Plan], seed: int) -> plans.Plan:
+    """A plan with a queue whose messages expire, at instances whose clocks jump both ways."""
+    plan = draw(seed)
+    assert plan.queues is not None
+    definition = replace(plan.queues.definition, lease_us=100_000, expiration_us=400_000)
+    plan.queues.definition = definition
+    for at, name in enumerate(plan.topology.members):
+        for number, ahead_ms in enumerate((3_600_000, -400, 7_200_000, -900, 0)):
+            at_ms = plan.end_ms * (number + 1) // 6 + at
+            plan.script.append((at_ms, "set_clock", (name, ahead_ms)))
+    plan.script.sort(key=lambda step: step[:2])
+    return plan
+
+
+SEEDS_WITH_QUEUES = (7000083, 7000125, 7000221, 7000337, 7000364, 7000440)
+"""Their queues are leased; the second, third and fifth have commits that fail between two jumps."""
+
+
+def test_leases_and_ages_do_not_depend_on_a_clock_that_jumps_both_ways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run.plans, "draw", partial(set_clocks, plans.draw))
+    for seed in SEEDS_WITH_QUEUES:
+        result = run.run_seed(seed)
+        assert not result.violations, (seed, result.violations[0])
+
+
+@pytest.mark.parametrize(
+    "planted", ["queue: goes by the wall clock", "queue: ages by the wall clock"]
+)
+def test_a_queue_that_goes_by_the_clock_on_the_wall_shows(
+    planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run.plans, "draw", partial(set_clocks, plans.draw))
+    seen: set[str] = set()
+    for seed in SEEDS_WITH_QUEUES:
+        result = run.run_seed(seed, (MISTAKES | SHOWN_BY_A_SCENARIO)[planted])
+        seen |= {found.law for found in result.violations}
+        if seen & {"queue lease", "queue expiry"}:
+            return
+    pytest.fail(f"not seen: {seen}")

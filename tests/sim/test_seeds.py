@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raylay.services.replication.instance import intake
 from sim import mistakes, plans, run
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -47,6 +49,31 @@ def test_seeds_keep_the_laws() -> None:
 def test_a_thousand_seeds_keep_the_laws_and_hit_every_probe() -> None:
     """Other ones than those of `make test`."""
     keep_the_laws(run.PROBED_SEEDS_MIN, behind=FEW)
+
+
+FORGETFUL = (7_000_019, 7_000_033, *range(7_000_040, 7_000_050))
+"""Among them some that fail with the planted mistake below."""
+
+
+def broken_seeds(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many of them break a law where hardly any topic is remembered."""
+    monkeypatch.setattr(intake, "TOPICS_KNOWN_MAX", 1)
+    return sum(bool(run.run_seed(seed).violations) for seed in FORGETFUL)
+
+
+def test_seeds_keep_the_laws_where_topics_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not broken_seeds(monkeypatch)
+
+
+def test_what_is_forgotten_though_it_is_in_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget = intake.Intake._forget_topics
+
+    def planted(self: Any) -> None:
+        forget(self)
+        self._topic_highest.clear()
+
+    monkeypatch.setattr(intake.Intake, "_forget_topics", planted)
+    assert broken_seeds(monkeypatch)
 
 
 def test_a_failing_seed_is_told_with_its_history_and_the_command_to_replay_it(
@@ -129,3 +156,22 @@ def test_a_seed_has_the_faults_that_it_promises() -> None:
         lost_disks += "lose_disk" in actions
         copies += "lose_disk_and_copy" in actions
     assert lost_disks > 20 and copies > 20
+
+
+def test_a_part_of_the_seeds_sets_clocks() -> None:
+    """Probes say that they go back as well (`clock set back`)."""
+    drawn = [plans.draw(seed) for seed in range(5_000, 5_600)]
+    sets = [any(action == "set_clock" for _, action, _ in plan.script) for plan in drawn]
+    of_queues = [each for each, plan in zip(sets, drawn, strict=True) if plan.queues is not None]
+    assert sum(sets) > 0.2 * len(drawn) and sum(of_queues) > 0.1 * len(of_queues)
+
+
+def test_seeds_alone_see_most_mistakes() -> None:
+    """Counts the tables alone: test_mistakes.py plants each one in general seeds, and a scenario
+    that has to show a mistake is the exception."""
+    shown = set(mistakes.SHOWN_BY_A_SCENARIO)
+    assert shown.isdisjoint(mistakes.MISTAKES)
+    assert len(mistakes.MISTAKES) > 5 * len(shown)
+    for kind in ("queue: ", "SOW"):
+        assert sum(name.startswith(kind) for name in mistakes.MISTAKES) >= 10
+        assert not [name for name in shown if name.startswith(kind)]

@@ -15,14 +15,11 @@ from raylay.services.programs.slow_client_buffer.buffer_server import BufferServ
 from raylay.services.server.held_connection import HeldConnection
 from raylay.services.server.slow_clients import BufferControl, ClientPool
 from raylay.services.subscriptions.behind import BehindQuery
-from sim.slow import SlowWorld
+from sim import run
+from sim.slow import MET, SlowWorld
 
 SEEDS = 40
 SEEDS_OF_A_MISTAKE = 120
-MET = {
-    "client_offline", "client_online", "slow_client", "memory", "disk", "share", "age", "buffer",
-    "killed", "left offline", "query offline",
-}  # fmt: skip
 
 
 def violations(seeds: int, met: Counter[str] | None = None) -> str:
@@ -56,6 +53,15 @@ def test_a_seed_is_one_history() -> None:
         for w in worlds
     )
     assert first == second and worlds[0].met == worlds[1].met
+
+
+def test_general_seeds_have_slow_clients() -> None:
+    """A law that one of them breaks is told with its seed, as every other one."""
+    seeds = range(0, 40 * run.SLOW_EVERY, run.SLOW_EVERY)
+    with patch.object(ClientPool, "_perform", lambda *_: None):
+        results = (run.run_seed(seed) for seed in seeds)
+        found = next(each for result in results for each in result.violations)
+    assert found.law == "slow clients" and found.text.startswith("memory: ")
 
 
 # -- planted mistakes ----------------------------------------------------------------------------

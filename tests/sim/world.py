@@ -191,7 +191,8 @@ class World:
         self.has_front = seed % 2 == 1
         self.queues = queues
         if queues is not None and TopicRule(".*") not in journaled:
-            journaled = (*journaled, TopicRule(queues.definition.name))
+            of_queue = queues.definition.name, queues.definition.dead_letters
+            journaled = (*journaled, *(TopicRule(name) for name in of_queue if name))
         self.sow = sow  # Whether instances have SOW topics.
         self.has_slow_folds = seed // 4 % 2 == 1  # Each of their records takes a turn.
         self.deletes = deletes
@@ -225,6 +226,7 @@ class World:
         self.filters = self.machines.filters if topology.passes is not None else None
         """Whether clients publish different contents under one identity."""
         self.now_us = 0
+        """The steady clock. The wall clock of an instance is ahead of it by `wall_offset_us`."""
         self.history = History(
             replace(topology, members=dict(topology.members)), journaled=journaled
         )
@@ -333,8 +335,8 @@ class World:
             self.after(down_us, self.restart, name)
 
     def restart(self, name: str) -> None:
-        """Starts an instance that is down."""
-        if not self.instances[name].alive:
+        """Starts an instance that is down, unless it has moved away for good meanwhile."""
+        if name in self.instances and not self.instances[name].alive:
             disk = self.disks[name]
             if disk.copies_from:
                 if not any(copy_log(disk, self.instances[each]) for each in self._sources(disk)):
@@ -578,8 +580,8 @@ class World:
                 frozenset(key for key, run in disk.index.items() if run.first_txid >= first),
                 frozenset(disk.index),
                 {link.destination.name: link.server for link in instance.links.values()},
-                sum(len(ledger.owed) for ledger in machine.destinations.values() if ledger.sync),
-                len(machine.pending),
+                sum(ledger.owed.count for ledger in machine.destinations.values() if ledger.sync),
+                machine.pending.count,
                 frozenset(
                     (publisher, sequence)
                     for publisher, (a, b) in machine.missing.ranges.items()
@@ -617,4 +619,4 @@ def _owing(machine: InstanceMachine) -> Iterator[Owing]:
             for publisher, found in ranges.sets.items():
                 first, last = found.first(), found.last()
                 if first is not None and last is not None:
-                    yield Owing(name, publisher, len(found), first, last)
+                    yield Owing(name, publisher, found.count, first, last)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylay.storage import files
 
 SCRIPT = """
 import resource, sys
@@ -42,3 +49,21 @@ def test_a_full_disk_leaves_no_lock_behind(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.stdout.splitlines() == ["locked", "no room", "opened"], done
+
+
+def test_a_text_that_cannot_be_put_in_place_on_a_full_disk_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "floor"
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(files, "write_durably", full)
+    files.write_text_durably(path, "one")
+    assert path.is_symlink() and files.read_text(path) == b"one"
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        files.write_text_durably(path, "two")
+    assert files.read_text(path) == b"one"
+    assert [each.name for each in tmp_path.iterdir()] == ["floor"]

@@ -241,6 +241,97 @@ def test_an_entry_that_could_not_be_written_whole_is_not_seen(
     end.close()
 
 
+@pytest.mark.parametrize("is_due", [False, True])
+def test_a_full_map_takes_what_is_in_front_along_to_the_next_segment(
+    journal: StepJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_due: bool
+) -> None:
+    """The next segment begins with what was in front: else nobody would find that again."""
+    put(journal, 9)
+    write = journal._put
+    left = [True]
+
+    def full(*given: object) -> None:
+        if left[0]:
+            left[0] = False
+            raise lmdb_journal.lmdb.MapFullError("MDB_MAP_FULL")
+        write(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(journal, "_put", full)
+    journal.stage(a_run(10, range(10, 30), body_bytes=front.BLOCK_BYTES_MAX // 10))
+    if is_due:
+        monkeypatch.setattr(journal, "_must_rotate", lambda: left[0])
+    assert journal.commit() == 29 and not left[0]
+    journal.settle()
+    copy = killed(journal, tmp_path)
+    again = StepJournal(copy, front_log=True)
+    verified = Verified()
+    assert list(verify_journal(copy, None, verified)) == []
+    assert (verified.segments, verified.records) == (2, 29), "the index of the first says no more"
+    assert again.recovered.next_txid == 30
+    assert [txid for run in runs_of(again) for txid in run] == list(range(1, 30))
+    put(again, 32)
+    again.close()
+    with LmdbJournalReader(copy) as reader:
+        assert [txid for run in runs_of(reader) for txid in run] == list(range(1, 33))
+
+
+def runs_of(reader: LmdbJournalReader | LmdbJournal) -> list[range]:
+    found: list[Run] = []
+    while runs := reader.read(found[-1].last_txid if found else 0, 500):
+        found += runs
+    return [range(run.first_txid, run.last_txid + 1) for run in found]
+
+
+def test_what_was_moved_gives_its_place_back(tmp_path: Path) -> None:
+    (tmp_path / END_NAME).write_bytes(bytes(front.END_BYTES))
+    end = front.FrontEnd(tmp_path)
+    end.moved(0)
+    block = a_run(1, range(1, 2)).encode()
+    txid = 0
+    while end.has_room(len(block)) and txid < 100_000:
+        txid += 1
+        end.append(txid, txid, block)
+    end.moved(txid - 1)
+    assert not end.has_room(len(block)), "the last one is still in front"
+    end.moved(txid)
+    assert end.has_room(front.BLOCK_BYTES_MAX)
+    end.close()
+
+
+def test_a_full_disk_keeps_no_half_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            front.make_files(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_newest_entries_are_removed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who ends in between leaves the newer ones behind a gap."""
+    front.make_files(tmp_path)
+    written = front.Front(tmp_path, 1)
+    block = a_run(1, range(1, 2)).encode()
+    txid = 1
+    while written.append(txid, txid, block):
+        txid += 1
+    written.close()
+    entries = front.read_entries(tmp_path)
+    assert all(entries)
+    newest = max(range(len(entries)), key=lambda number: entries[number][-1].last_txid)
+    monkeypatch.setattr(front, "sync_directory", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        front.remove_front(tmp_path)
+    left = front.read_entries(tmp_path)
+    assert not left[newest] and sum(map(bool, left)) == len(left) - 1
+
+
 def test_spark_reads_what_is_in_front(journal: StepJournal) -> None:
     put(journal, 9)
     place = Place("a", "", str(journal.directory))
@@ -324,6 +415,66 @@ def test_a_failed_write_retires_its_file_and_loses_nothing(
     again = LmdbJournal(killed(journal, tmp_path))
     assert again.last_txid == 8
     again.close()
+
+
+@pytest.mark.parametrize("missing_bytes", [1, PAGE_BYTES])
+def test_a_short_write_is_not_taken_for_a_whole_one(
+    missing_bytes: int, journal: StepJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An acknowledged message would be gone after a crash."""
+    put(journal, 4)
+    real = os.pwrite
+
+    def short(descriptor: int, content: bytes | memoryview, offset: int) -> int:
+        if isinstance(content, memoryview):
+            # Past the page cache whole pages are written.
+            real(descriptor, content[:-PAGE_BYTES], offset)
+            return len(content) - missing_bytes
+        return real(descriptor, content, offset)
+
+    monkeypatch.setattr(os, "pwrite", short)
+    put(journal, 5)
+    monkeypatch.undo()
+    assert "bytes were written. One file is given up" in journal.front_log_failure
+    with LmdbJournalReader(killed(journal, tmp_path)) as reader:
+        assert all_of(reader) == [1, 2, 3, 4, 5]
+
+
+def test_a_short_write_of_the_kernel_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    """The commit that the instance has taken meanwhile is not told of as durable."""
+    told: list[str] = []
+
+    class Kernel:
+        length = 0
+
+        def begin(self, descriptor: int, length: int, offset: int) -> bool:
+            self.length = length
+            return True
+
+        def end(self) -> int:
+            return self.length - 1
+
+        def close(self) -> None:
+            pass
+
+    class Instance:
+        def prepare(self, last_txid: int) -> None:
+            told.append("prepared")
+
+        def durable(self) -> None:
+            told.append("durable")
+
+    front.make_files(tmp_path)
+    files = front.Front(tmp_path, 1)
+    if files._overlapped is not None:
+        files._overlapped.close()
+    kernel = Kernel()
+    files._overlapped = kernel  # type: ignore[assignment]
+    with pytest.raises(OSError, match=r"\d+ of \d+ bytes were written"):
+        files.append(1, 1, b"block", Instance())
+    assert kernel.length and told == ["prepared"]
+    assert not front.read_entries(tmp_path)[0], "nothing of it is there"
+    files.close()
 
 
 def test_ids_of_a_failed_commit_are_used_again(

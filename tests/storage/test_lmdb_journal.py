@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -22,11 +23,19 @@ from typer.testing import CliRunner
 from raylay.services.commands.journal import journal_app
 from raylay.services.errors import CorruptRecord, StorageError, StorageFull, StorageLocked
 from raylay.services.messages.records import iterate_records
+from raylay.storage import maintenance, read_holds
 from raylay.storage.active_segment import ActiveSegment
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance, read_floor
+from raylay.storage.read_holds import HOLD_S, hold_read
 from raylay.storage.segment_index import with_checksum
-from raylay.storage.segments import META_PREFIX, Environment, SegmentFile, open_environment
+from raylay.storage.segments import (
+    META_PREFIX,
+    Environment,
+    SegmentFile,
+    all_files,
+    open_environment,
+)
 from raylay.storage.state import StoreFile
 from raylay.storage.verify import Verified, verify_journal
 
@@ -259,6 +268,18 @@ def test_a_segment_whose_seal_could_not_be_written_is_sealed_later(
     assert journal.maintenance_error is None
     assert [segment.state for segment in journal.segments()] == ["sealed", "live"]
     check_all(journal, last)
+
+
+def test_a_block_that_is_not_behind_the_last_one_fails_its_commit(journal: StepJournal) -> None:
+    """LMDB says so by its answer alone, and the commit would pass for one that is durable."""
+    fill(journal, 40)
+    active = journal._active
+    assert active is not None
+    before, again = journal.last_txid, active.first_txid
+    with pytest.raises(StorageError, match=f"transaction id {again} is not behind the last one"):
+        journal._put(active, [(struct.pack(">Q", again), b"block")])
+    assert journal.last_txid == before
+    check_all(journal, before)
 
 
 def test_what_lmdb_gave_up_is_not_closed_beneath_a_reader(tmp_path: Path) -> None:
@@ -530,7 +551,51 @@ def test_verify_names_each_damage_and_goes_on(closed: Path, tmp_path: Path) -> N
     assert lines[-1]["records"] > 1000, "it went on behind the damage"
 
 
+def test_retention_waits_for_a_planned_read_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(tmp_path, retention_bytes=1)
+    last = fill(journal)
+    ends = [segment.last_txid for segment in journal.segments()]
+    assert len(ends) > 3
+    hold_read(journal.directory, "spark", ends[1] + 1)
+    journal.removable(last + 1)
+    journal._retry_retention()
+    journal.settle()
+    assert journal.first_txid == ends[1] + 1, "what is before it goes"
+    assert "a read has planned it" in journal.retention_held
+    assert SegmentMaintenance(journal.directory).remove(last, force=True)[0].done, "who insists"
+    now_s = time.time()
+    monkeypatch.setattr(read_holds.time, "time", lambda: now_s + HOLD_S + 1)
+    journal._retry_retention()
+    journal.settle()
+    assert journal.first_txid == ends[-2] + 1 and not journal.retention_held
+    check_all(journal, last)
+    journal.close()
+
+
 # -- readers beside maintenance ------------------------------------------------------------------
+def test_a_reader_that_comes_while_a_segment_is_compressed_keeps_its_form(
+    journal: StepJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = fill(journal)
+    first = journal.segments()[0]
+    readers: list[LmdbJournalReader] = []
+
+    def reader_comes(point: str) -> None:
+        if point == "replace.renamed" and not readers:
+            readers.append(LmdbJournalReader(journal.directory))
+            assert readers[0].read(0, 1)[0].first_txid == 1
+
+    monkeypatch.setattr(maintenance, "fault_point", reader_comes)
+    outcomes = SegmentMaintenance(journal.directory).compress(first.last_txid + 1)
+    assert [(outcome.done, outcome.note[:6]) for outcome in outcomes] == [(False, "in use")]
+    forms = [file for file in all_files(journal.directory, None) if file.first_txid == 1]
+    assert [file.suffix for file in forms] == [".sealed"]
+    check_all(readers[0], last)
+    readers[0].close()
+
+
 def test_a_segment_in_use_is_passed_over(journal: StepJournal) -> None:
     last = fill(journal)
     journal.removable(last + 1)
@@ -567,6 +632,65 @@ def test_a_reader_that_came_to_the_end_lets_go_of_what_is_behind_it(journal: Ste
         reader.tidy()
         assert all(outcome.done for outcome in journal.compress())
         check_all(reader, last)
+
+
+def test_a_segment_that_was_the_newest_to_an_idle_reader_is_let_go(tmp_path: Path) -> None:
+    """A link that has caught up and is given what is new by its instance, and the instance's own
+    reader behind one replay: the segment that was live at their last read is sealed meanwhile."""
+    journal = open_journal(tmp_path)
+    fill(journal, 1)
+    readers = [LmdbJournalReader(journal.directory), journal.reader()]
+    for reader in readers:
+        assert reader.read(0)
+        reader.tidy()
+        reader.tidy()
+        assert not reader.is_untidy, "the live segment stays open, so that a read is cheap"
+    last = fill(journal)
+    journal.settle()
+    for reader in readers:
+        assert reader.is_untidy, "somebody has to call tidy"
+        reader.tidy()
+        assert not reader.is_untidy
+    assert all(outcome.done for outcome in journal.compress())
+    for reader in readers:
+        check_all(reader, last)
+        reader.close()
+    journal.close()
+
+
+def test_what_holds_retention_is_named_and_it_goes_on_when_that_is_done(tmp_path: Path) -> None:
+    """A reader of another process, killed at the end; and the floor of a destination."""
+    journal = open_journal(tmp_path, retention_bytes=1)
+    fill(journal, 1)
+    script = (
+        "import sys; from raylay.storage.journal_reader import LmdbJournalReader as Reader; "
+        "reader = Reader(sys.argv[1]); reader.read(0); print('open', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(journal.directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"open\n"
+        last = fill(journal)
+        journal.settle()
+        oldest = journal.segments()[0].path
+        assert journal.retention_held == f"{oldest}: in use by a reader (process {other.pid})"
+        for _ in range(2):
+            assert journal.is_untidy, "it is tried again"
+            journal.tidy()
+            journal.settle()
+            assert journal.retention_held
+        other.kill()
+    journal.tidy()
+    journal.settle()
+    assert journal.retention_held.startswith(f"{oldest}: still needed: the instance released")
+    journal.removable(last + 1)
+    journal.settle()
+    journal.tidy()
+    assert not journal.retention_held and not journal.is_untidy
+    assert [info.state for info in journal.segments()] == ["live"]
+    journal.close()
 
 
 def test_compressed_and_archived_segments_stay_in_the_log(journal: StepJournal) -> None:
@@ -637,6 +761,45 @@ def test_an_archive_takes_segments_of_one_journal(tmp_path: Path) -> None:
     assert before == {path.name: path.read_bytes() for path in archive.iterdir()}
     code, output = raylay_journal("verify", two)
     assert (code, f"{last} records: sound" in output) == (0, True)
+
+
+def test_a_clock_that_is_set_forward_removes_nothing_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(tmp_path, retention_age_s=3600.0)
+    now_ns, real_ns = time.time_ns(), time.time_ns
+    for txid in range(1, 11):
+        journal.stage(a_run(txid, [txid], body_bytes=SEGMENT_BYTES, time_us=now_ns // 1000))
+        journal.commit()
+    journal.settle()
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 7_200 * 10**9)
+    journal.removable(11)
+    journal.settle()
+    assert journal.first_txid == 1
+    steady_ns = time.monotonic_ns
+    monkeypatch.setattr(time, "monotonic_ns", lambda: steady_ns() + 3_600 * 10**9)
+    journal.removable(10)
+    journal.removable(11)
+    journal.settle()
+    assert journal.first_txid > 1
+    journal.close()
+
+
+def test_receive_times_of_the_future_keep_nothing_for_longer_than_the_next_segment(
+    tmp_path: Path,
+) -> None:
+    journal = open_journal(tmp_path, retention_age_s=3600.0)
+    now_us = time.time_ns() // 1000
+    year_us = 365 * 86_400 * 10**6
+    for txid in range(1, 11):
+        time_us = now_us + year_us if txid < 4 else 1_000 if txid < 6 else now_us
+        journal.stage(a_run(txid, [txid], body_bytes=SEGMENT_BYTES, time_us=time_us))
+        journal.commit()
+    journal.settle()
+    journal.removable(11)
+    journal.settle()
+    assert journal.first_txid == 6
+    journal.close()
 
 
 def test_retention_by_age(tmp_path: Path) -> None:
@@ -740,6 +903,20 @@ def test_the_floor_is_on_disk_for_tools(journal: StepJournal) -> None:
     assert read_floor(journal.directory) == ends[0] + 1, "a lower one before anybody acts on it"
     assert [outcome.done for outcome in tool.remove(last)] == [True, False]
     assert [outcome.done for outcome in tool.remove(ends[2] + 1, force=True)] == [True, True]
+    check_all(journal, last)
+
+
+def test_what_is_kept_begins_exactly_where_it_is_asked_for(journal: StepJournal) -> None:
+    """Not a segment more is removed: neither one that ends where removal ends, nor one that ends
+    where the instance's floor is."""
+    last = fill(journal)
+    tool = SegmentMaintenance(journal.directory)
+    ends = [segment.last_txid for segment in journal.segments()]
+    assert tool.remove(ends[0], force=True) == [], "the message at the bound stays"
+    (outcome,) = tool.remove(ends[1], lambda: ends[0])
+    assert not outcome.done and "still needed" in outcome.note
+    (outcome,) = tool.remove(ends[1], lambda: ends[0] + 1)
+    assert outcome.done
     check_all(journal, last)
 
 

@@ -39,9 +39,9 @@ def looked_up(lookup: RunLookup, publisher: int, wanted: SequenceSet) -> list[Ru
     """All of it, part after part: each brings something, or says that it is not here."""
     found: list[Run] = []
     while wanted:
-        before = len(wanted)
+        before = wanted.count
         found += lookup.part(publisher, wanted)
-        assert len(wanted) < before
+        assert wanted.count < before
     return found
 
 

@@ -3,6 +3,7 @@ instance is started with, and what does not run is refused."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -534,10 +535,6 @@ NOT_YET = [
     (GROUP, GROUP + OWN_MODULE, 3, "Module own does not run yet"),
     ("<Name>clients</Name>", "<Name>clients</Name><Entitlement><Module>amps-default-authentication-"
      "module</Module></Entitlement>", 6, "Entitlement with amps-default-authentication-module"),
-    ("</Transport>\n    </Destination>", f"{authenticator(DEFAULT_SAYS)}</Transport><Transport>"
-     "<InetAddr>c:1</InetAddr><Type>amps-replication</Type>"
-     f"{authenticator(DEFAULT_SAYS, '<User>b</User>')}"
-     "</Transport></Destination>", 21, "different Authenticators"),
     (f"{TOPIC}</Topic>\n  <", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n  <", 18,
      "Filter does not run yet"),
     ("<Name>clients</Name>", "<Name>clients</Name><SecureSocketProtocols>TLSv1.1 TLSv1.2"
@@ -625,7 +622,68 @@ def test_modules_hold_for_clients_and_links_and_each_transport_may_set_its_own()
     says = ModuleConfig(
         "amps-default-authenticator-module", {"User": "a", "PasswordFileName": "/pw"}
     )
-    assert config.destinations[0].authenticator == config.authenticator == says
+    (destination,) = config.destinations
+    assert destination.authenticators == (says,) * len(destination.addresses)
+    assert (destination.authenticator, config.authenticator) == (None, None)
+
+
+def test_a_password_is_said_to_the_partner_that_it_is_meant_for_and_to_nobody_else() -> None:
+    """A Destination with several Transports, one more Destination, a copy: each says what stands
+    in its own Transport, also after it was written to `instance.json`."""
+    other = SAYS.replace("<User>a</User>", "<User>b</User>")
+
+    def transport(address: str, says: str) -> str:
+        return (
+            f"<Transport><InetAddr>{address}</InetAddr><Type>amps-replication</Type>{says}"
+            "</Transport>"
+        )
+
+    text = FILE.replace(GROUP, GROUP + bootstrap(inner=""))
+    text = text.replace(
+        "</Transport>\n    </Destination>",
+        f"</Transport>{transport('c:1', SAYS)}{transport('d:1', other)}</Destination>"
+        "<Destination><Name>partner-2</Name><Group>elsewhere</Group><SyncType>async</SyncType>"
+        f"<Topic>{TOPIC}</Topic>{transport('e:1', '')}</Destination>",
+    )
+    config = started(text)
+    again = InstanceConfig.from_json(config.to_json())
+    assert again == config
+    first, second = config.destinations
+    users = [None if each is None else each.options["User"] for each in first.authenticators]
+    assert dict(zip(first.addresses, users, strict=True))["c:1"] == "a"
+    assert dict(zip(first.addresses, users, strict=True))["d:1"] == "b"
+    assert users.count(None) == len(first.addresses) - 2
+    for address in ("e:1", *first.addresses):
+        said = config.dialled_at(address)[1]
+        wanted = {"c:1": "a", "d:1": "b"}.get(address)
+        assert (said and said.options["User"]) == wanted, address
+    assert second.authenticators == () and second.authenticator is None
+    assert config.authenticator is None, "an instance has no Authenticator of its own"
+    assert config.bootstrap is not None
+    for source in config.bootstrap.sources:
+        assert config.bootstrap.authenticator_of(source) is None
+
+
+def test_an_instance_without_a_transport_for_others_accepts_no_links() -> None:
+    text = re.sub(
+        r"<Transport>\s*<Name>amps-replication</Name>.*?</Transport>", "", FILE, flags=re.DOTALL
+    )
+    assert text != FILE
+    config = started(text)
+    assert config.for_instances() == () and not config.accepts_links
+    assert started(FILE).accepts_links
+
+
+def test_transports_of_a_copy_with_and_without_tls_are_refused_together() -> None:
+    """The first one's TLS was taken for all, so that a password could go out in plain text."""
+    secure = (
+        f"<Transport><InetAddr>c:1</InetAddr><Type>amps-replication-secure</Type>{KEY}</Transport>"
+    )
+    text = FILE.replace(GROUP, GROUP + bootstrap(inner="").replace("</Transport>",
+                        f"</Transport>{secure}", 1))  # fmt: skip
+    assert any(
+        "Bootstrap has Transports with different TLS" in e.text for e in findings(document(text))
+    )
 
 
 def test_a_replication_transport_and_a_copy_have_modules_of_their_own() -> None:
@@ -636,7 +694,9 @@ def test_a_replication_transport_and_a_copy_have_modules_of_their_own() -> None:
     implicit = ModuleConfig("amps-implicit-authentication-module")
     assert config.authentication is None and config.replication_authentication is None
     assert config.for_instances()[0].authentication == implicit
-    assert config.bootstrap is not None and config.bootstrap.authenticator is not None
+    assert config.bootstrap is not None
+    (source,) = config.bootstrap.sources
+    assert config.bootstrap.authenticator_of(source) is not None
 
 
 def test_a_module_of_an_installed_package_is_taken_by_its_name(
@@ -907,3 +967,17 @@ def test_a_message_type_that_does_not_run(module: str, why: str) -> None:
         fabric_of([found])
     left_out = fabric_of([found], ignore_unsupported=True)
     assert config_of(left_out, "A-1").type_definitions == ()
+
+
+def test_a_second_replication_transport_is_one_more() -> None:
+    """The documents allow one; docs/deviations.md says why several are taken here."""
+    second = (
+        "<Transport><Name>inside</Name><Type>amps-replication</Type>"
+        f"<InetAddr>127.0.0.2:10005</InetAddr>{OTHERS}</Transport></Transports>"
+    )
+    text = FILE.replace("</Transports>", second)
+    assert not [each for each in findings(document(text)) if each.refuses]
+    first, more = started(text).for_instances()
+    assert (first.name, first.host, first.port) == ("amps-replication", "127.0.0.1", 10004)
+    assert (more.name, more.host, more.port) == ("inside", "127.0.0.2", 10005)
+    assert first.authentication is None and more.authentication is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -291,7 +292,10 @@ def test_every_documented_instance_element_is_modelled() -> None:
         ("<Age>300s</Age>", "<Age>3s</Age><Aged>1s</Aged>", 64, ["Aged is no option", "Age"]),
         ("<Every>15s</Every>", "<Every>often</Every>", 60, ["a weekday", "often"]),
         ("</Action>\n", "</Action>\nwords\n", 67, ["got the text 'words'"]),
-        ("<AMPSConfig>", "<!DOCTYPE a [<!ENTITY b 'c'>]><AMPSConfig>", 1, ["no XML"]),
+        ("<AMPSConfig>", "<!DOCTYPE a [<!ENTITY b 'c'>]><AMPSConfig>", 1,
+         ["a DOCTYPE is not taken"]),
+        ("<AMPSConfig>", "<!-- ü -->\n<!DOCTYPE a SYSTEM 'b'>\n<AMPSConfig>", 2,
+         ["a DOCTYPE is not taken"]),
         ("</AMPSConfig>", "<Bootstrap><Transport><Type>amps-replication</Type></Transport>"
          "</Bootstrap></AMPSConfig>", 68, ["Bootstrap has no InetAddr"]),
         ("</AMPSConfig>", "", 69, ["no XML"]),
@@ -392,6 +396,41 @@ def test_includes(tmp_path: Path) -> None:
         load_amps(path, environment={})
 
 
+def test_an_include_bomb_is_stopped_at_once(tmp_path: Path) -> None:
+    """Files of which each includes the next one ten times."""
+    for number in range(12):
+        inside = f"<Include>{number + 1}.xml</Include>" * 10 if number < 11 else "<Group>A</Group>"
+        (tmp_path / f"{number}.xml").write_text(inside)
+    path = tmp_path / "f.xml"
+    path.write_text(FILE.replace("<Group>A</Group>", "<Include>0.xml</Include>"))
+    began_s = time.monotonic()
+    with pytest.raises(ConfigurationError, match=r"more than 1,000 files are included") as caught:
+        load_amps(path)
+    assert time.monotonic() - began_s < 5 and len(str(caught.value).splitlines()) == 1
+
+
+def test_files_that_are_too_large_together_are_read_no_further(tmp_path: Path) -> None:
+    (tmp_path / "g.xml").write_text(f"<!-- {'x' * 1_000_000} -->")
+    path = tmp_path / "f.xml"
+    path.write_text(FILE.replace("<Group>A</Group>", "<Include>g.xml</Include>" * 900))
+    began_s = time.monotonic()
+    with pytest.raises(ConfigurationError, match=r"more than 5,000,000 bytes") as caught:
+        load_amps(path)
+    assert time.monotonic() - began_s < 5 and len(str(caught.value).splitlines()) == 1
+
+
+def test_a_value_that_looks_like_a_variable_is_shown_so_that_it_loads_as_the_same(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "f.xml"
+    path.write_text(FILE.replace("<Group>A</Group>", "<Group>${OUTER}</Group>"))
+    document = load_amps(path, defines={"OUTER": "a${INNER}b"}, environment={})
+    assert document.config.group == "a${INNER}b"
+    again = tmp_path / "again.yaml"
+    again.write_text(shown(document))
+    assert load_amps(again, environment={"INNER": "wrong"}).config.group == "a${INNER}b"
+
+
 @pytest.mark.parametrize(
     ("include", "words"),
     [
@@ -416,7 +455,7 @@ def test_includes_that_double_are_bounded(tmp_path: Path) -> None:
         include = f"<Include>{number + 1}.xml</Include>"
         (tmp_path / f"{number}.xml").write_text(include * 4)
     (tmp_path / "12.xml").write_text(f"<!--{'x' * 10_000}-->")
-    with pytest.raises(ConfigurationError, match=f"more than {TOTAL_BYTES_MAX} bytes"):
+    with pytest.raises(ConfigurationError, match=f"more than {TOTAL_BYTES_MAX:,} bytes"):
         load_amps(tmp_path / "0.xml", environment={})
 
 

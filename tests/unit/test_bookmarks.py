@@ -74,7 +74,7 @@ def test_a_list_keeps_all_its_points() -> None:
         Point("message", 934814, 44321),
         Point("message", 1234567, 123583190),
     )
-    assert not position.bounded and not position.begin_included
+    assert not position.bounded and not any(map(position.includes, position.begin))
 
 
 def test_a_list_that_is_too_long_is_refused() -> None:
@@ -101,9 +101,9 @@ def test_a_range_says_which_ends_belong_to_it(
 
 
 def test_epoch_and_times_include_what_they_name_and_messages_do_not() -> None:
-    assert parse_position("0").begin_included
-    assert parse_position("20260102T030405Z").begin_included
-    assert not parse_position("7|7|").begin_included
+    assert parse_position("0").includes(parse_position("0").begin[0])
+    assert parse_position("20260102T030405Z").includes(parse_position("20260102T030405Z").begin[0])
+    assert not parse_position("7|7|").includes(parse_position("7|7|").begin[0])
 
 
 @given(st.integers(1, (1 << 64) - 1), st.integers(0, (1 << 63) - 1))
@@ -119,3 +119,13 @@ def test_any_text_is_a_position_or_refused(text: str) -> None:
         parse_position(text)
     except RemoteProtocolError as error:
         assert error.reason == "bad_bookmark"
+
+
+def test_each_bookmark_of_a_list_is_included_or_not_whatever_stands_before_it() -> None:
+    lists = ("20260102T030405Z,7|7|", "7|7|,20260102T030405Z")
+    for text in lists:
+        position = parse_position(text)
+        assert {point.kind: position.includes(point) for point in position.begin} == {
+            "time": True,
+            "message": False,
+        }

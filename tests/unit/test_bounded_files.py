@@ -39,9 +39,36 @@ def test_only_files_of_the_name_are_removed(tmp_path: Path) -> None:
     for age, name in enumerate([*others, *mine]):
         (tmp_path / name).write_bytes(b"x" * 100)
         os.utime(tmp_path / name, (age, age))
-    BoundedFile(tmp_path, "A", "log", 100, 200).close()
+    file = BoundedFile(tmp_path, "A", "log", 100, 200)
+    file.write(b"x\n")
+    file.close()
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {*others, "A-2.log", f"A-{os.getpid()}.log"}
+
+
+def test_a_process_that_writes_nothing_leaves_no_file(tmp_path: Path) -> None:
+    BoundedFile(tmp_path, "A", "log", 100, 200).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_bound_holds_for_processes_that_have_their_id_in_their_name(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\nfrom pathlib import Path\n"
+        "from raylay.services.telemetry.bounded_files import BoundedFile\n"
+        "file = BoundedFile(Path(sys.argv[1]), f'clients-{os.getpid()}', 'jsonl', 100, 200)\n"
+        "file.write(b'x' * 99 + b'\\n')\n"
+        "print(file.path.name == f'clients-{os.getpid()}.jsonl')\n"
+    )
+    for _ in range(4):
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", program, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout == "True\n", done.stderr
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 200
 
 
 def test_after_a_short_write_the_next_line_begins_anew(tmp_path: Path) -> None:

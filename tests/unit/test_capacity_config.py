@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raylay.services.capacity.config import CapacityConfig
-from raylay.services.capacity.pool import Limits
+from raylay.services.capacity.pool import Limits, Policy
 from raylay.services.errors import ConfigurationError
 from raylay.services.server.config import ClientTransportConfig, InstanceConfig
 from raylay.services.server.slow_clients import ClientPools, memory_of_process
@@ -95,6 +95,25 @@ def test_a_transport_that_says_something_has_a_pool_of_its_own(tmp_path: Path) -
     here = Surroundings(replace(config, capacity=None), tmp_path / "data")
     plain = ClientPools(here, lambda *_: None)  # type: ignore
     assert plain.of("client").buffer.path == tmp_path / "data" / "offline" / "clients.lmdb"
+
+
+def test_a_transport_without_a_limit_goes_by_that_of_its_instance(tmp_path: Path) -> None:
+    """Two limits of one policy, each said at another level."""
+    config = InstanceConfig(
+        "A-1",
+        "A",
+        capacity=CapacityConfig(1_000, 3_000, message_age_ms_max=5_000, client_share=0.3),
+        client_transports=(
+            ClientTransportConfig("share", capacity=CapacityConfig(client_share=0.2)),
+            ClientTransportConfig("age", capacity=CapacityConfig(message_age_ms_max=7_000)),
+            ClientTransportConfig("own pool", capacity=CapacityConfig(2_000)),
+        ),
+    )
+    pools = ClientPools(Surroundings(config, tmp_path), lambda *_: None)  # type: ignore
+    assert pools.policy_of("share") == Policy(0.2, 5_000)
+    assert pools.policy_of("age") == Policy(0.3, 7_000)
+    assert pools.policy_of("own pool") == pools.policy_of("another") == Policy(0.3, 5_000)
+    assert pools.of("own pool").pool.limits == Limits(2_000, 3_000, 0.3, 5_000)
 
 
 def test_a_process_may_have_what_the_host_has_at_most() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from raylay.services.client.events import (
+    ClockDiffers,
     Connected,
     Disconnected,
     WaitingForSafeInstance,
@@ -179,6 +180,17 @@ def test_a_client_that_waits_says_why_once_and_how_often(
         "raylay: waiting for an instance that is safe to use (A-2: it was downgraded) (3 times)",
         "raylay: no server answers, trying again",
     ]
+
+
+def test_a_clock_that_differs_from_the_instances_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell = WaitingLines(lambda: 0.0)
+    tell(ClockDiffers("A-1", -3_600.4))
+    tell(ClockDiffers("A-1", 61.0))
+    behind, ahead = capsys.readouterr().err.splitlines()
+    assert behind.startswith("raylay: the clock of this host is 3600 s behind that of A-1: set it")
+    assert "61 s ahead of that of A-1" in ahead
 
 
 def test_a_server_that_takes_clients_and_loses_them_again_is_a_line_with_a_count(

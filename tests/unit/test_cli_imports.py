@@ -39,6 +39,9 @@ OF_LOOKING = {
     "raylay.services.fabric.registry",
     "raylay.services.fabric.travelling",
     "raylay.services.fabric.whole_file",
+    "raylay.storage",
+    "raylay.storage.file_systems",
+    "raylay.storage.files",
 }
 
 

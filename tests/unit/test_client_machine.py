@@ -9,6 +9,7 @@ import pytest
 from unit.fake_stores import DictPublishStore
 
 from raylay.services.client.events import (
+    ClockDiffers,
     Connect,
     Connected,
     ConnectionEnded,
@@ -18,6 +19,8 @@ from raylay.services.client.events import (
     Effect,
     Fail,
     FrameReceived,
+    LoopBlocked,
+    MessagesMissing,
     PauseAnswered,
     PauseWanted,
     PeerBecameUnsafe,
@@ -164,7 +167,43 @@ def test_the_text_of_a_refusal_holds_for_those_that_follow_without_one() -> None
     assert not bench.store.messages
 
 
+# -- the beat ------------------------------------------------------------------------------------
+def test_a_loop_that_stood_still_longer_than_the_heartbeat_is_told_once() -> None:
+    bench = Bench()
+    bench.log_on()
+    due_s, beat_s = bench.machine.wake_s, bench.machine.options.heartbeat_s
+    assert due_s is not None
+    bench.machine.heard_s = due_s
+    assert not told(bench.machine.step(TimePassed(), due_s + beat_s / 2))
+    due_s += beat_s
+    bench.machine.heard_s = due_s
+    effects = bench.machine.step(TimePassed(), due_s + 0.6 * beat_s)
+    assert [each for each in told(effects) if isinstance(each, LoopBlocked)] == [
+        LoopBlocked(pytest.approx(0.6 * beat_s))
+    ]
+    assert not [
+        each
+        for each in told(bench.machine.step(TimePassed(), due_s + 0.7 * beat_s))
+        if isinstance(each, LoopBlocked)
+    ]
+
+
 # -- logon and numbers ---------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("ahead_us", "said"),
+    [(0, []), (59_000_000, []), (61_000_000, [61.0]), (-3_600_000_000, [-3_600.0])],
+)
+def test_a_client_is_told_that_its_clock_and_the_instances_differ(
+    ahead_us: int, said: list[float]
+) -> None:
+    bench = Bench()
+    bench.machine.wall_us = 9_000_000_000
+    effects = bench.log_on(now=9_000_000_000 - ahead_us)
+    assert [each for each in told(effects) if isinstance(each, ClockDiffers)] == [
+        ClockDiffers("A", each) for each in said
+    ]
+
+
 def test_connects_logs_on_and_is_connected() -> None:
     bench = Bench(user_id="u", password="secret", ack_conflation_ms=7)
     assert bench.step(Started()) == [Connect(1, "A:1")]
@@ -621,6 +660,26 @@ def test_a_refused_subscription_carries_the_servers_reason(
     assert not bench.machine.subscriptions
 
 
+def test_what_retention_removed_is_told_once_for_each_instance() -> None:
+    bench = Bench()
+    bench.log_on()
+    bench.step(SubscriptionWanted(Resumption("s", "t", bookmark="0")))
+    ack = {"c": "ack", "a": "processed", "sub": "s", "status": "success"}
+    missing = {"missing": 3, "missing_of": {7: [3, 5, 8]}}
+
+    def said(extras: dict[str, object]) -> list[MessagesMissing]:
+        effects = bench.step(FrameReceived(bench.machine.connection, ack | extras))
+        return [event for event in told(effects) if isinstance(event, MessagesMissing)]
+
+    assert said(missing) == [MessagesMissing("s", bench.machine.instance, 3, {7: (3, 5, 8)})]
+    assert said(missing) == []
+    assert said({}) == []
+    assert said({"missing": 4, "missing_of": {7: [4]}}) == [
+        MessagesMissing("s", bench.machine.instance, 4, {})
+    ]
+    assert said({"missing": "many"}) == []
+
+
 def test_one_subscription_id_once() -> None:
     bench = Bench()
     bench.step(SubscriptionWanted(Resumption("s", "t")))
@@ -739,3 +798,39 @@ def test_what_cannot_be_paused_is_said_and_nothing_changes() -> None:
     with pytest.raises(LocalProtocolError, match="not paused"):
         bench.step(ResumeWanted(1, ("a",)))
     assert not bench.machine.subscriptions["a"].paused
+
+
+# -- lives without a store -----------------------------------------------------------------------
+def test_who_owns_its_store_leaves_what_it_has_not_used() -> None:
+    """By the clock of its beginning, whatever that on the wall was set to meanwhile."""
+    bench = Bench(owns_store=True)
+    started = bench.step(Started())
+    assert not frames(started, "logon")
+    opened = bench.step(ConnectionOpened(bench.machine.connection))
+    assert frames(opened, "logon")[0]["takes_unused"] is True
+    bench.answer()
+    assert bench.publish() == CLOCK_US
+    bench.now_s += 0.001
+    effects = bench.step(Stopped())
+    assert frames(effects, "logoff") == [{"c": "logoff", "unused": [CLOCK_US + 1, CLOCK_US + 1000]}]
+    assert isinstance(effects[-1], Disconnect), "behind it"
+
+
+def test_it_asks_only_until_it_has_a_number() -> None:
+    bench = Bench(owns_store=True)
+    bench.log_on(unused=[10, 30])
+    assert bench.publish() == 10
+    bench.lose()
+    effects = bench.step(ConnectionOpened(bench.machine.connection))
+    assert "takes_unused" not in frames(effects, "logon")[0]
+
+
+@pytest.mark.parametrize("how", ["failed", "not connected", "store lives on"])
+def test_who_does_not_end_in_good_order_leaves_nothing(how: str) -> None:
+    bench = Bench(owns_store=how != "store lives on")
+    bench.log_on()
+    bench.publish()
+    bench.now_s += 1
+    if how == "not connected":
+        bench.lose()
+    assert not frames(bench.step(Stopped(failed=how == "failed")), "logoff")

@@ -18,7 +18,12 @@ from raylay.services.client.outbox import (
     Outbox,
     check_values,
 )
-from raylay.services.errors import ConnectionLost, LocalProtocolError, SequenceConflict
+from raylay.services.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    PublishStoreFull,
+    SequenceConflict,
+)
 from raylay.services.messages.records import (
     KEY_BYTES_MAX,
     SEQUENCE_MAX,
@@ -310,6 +315,42 @@ def test_an_origin_time_far_ahead_of_every_clock_is_not_gone_by() -> None:
     assert stamps(outbox)[1] == 1_002 + CLOCK_AHEAD_US_MAX
 
 
+def test_a_clock_that_was_ahead_once_is_gone_by_no_longer_than_it_is() -> None:
+    """What was published meanwhile was refused on topics where the last writer counts."""
+    outbox = logged_on()
+    now_us, hour_us = 10 * CLOCK_AHEAD_US_MAX, 60 * CLOCK_AHEAD_US_MAX
+    outbox.hear_clock(now_us, 5.0)
+    outbox.heard_s = 6.0
+    for wall_us in (now_us, now_us + hour_us, now_us + hour_us, now_us + 7, now_us + 8):
+        outbox.publish("t", b"x", "json", wall_us)
+    latest_us = now_us + 1_000_000 + CLOCK_AHEAD_US_MAX
+    ahead = [now_us + hour_us, now_us + hour_us + 1]
+    assert stamps(outbox) == [now_us, *ahead, latest_us, latest_us]
+    outbox.heard_s = 7.0
+    outbox.publish("t", b"x", "json", now_us + 1_000_000)
+    assert stamps(outbox)[-1] == latest_us + 1, "it is later, and goes on"
+
+
+def test_a_clock_that_is_set_back_leaves_the_order_of_what_is_published() -> None:
+    outbox = logged_on()
+    now_us, hour_us = 100 * CLOCK_AHEAD_US_MAX, 60 * CLOCK_AHEAD_US_MAX
+    outbox.hear_clock(now_us, 5.0)
+    outbox.heard_s = 5.0
+    for wall_us in (now_us, now_us - hour_us, now_us - hour_us + 5):
+        outbox.publish("t", b"x", "json", wall_us)
+    assert stamps(outbox) == [now_us, now_us + 1, now_us + 2]
+
+
+def test_a_store_whose_last_life_had_a_clock_that_was_ahead_does_not_keep_it_ahead() -> None:
+    now_us, hour_us = 100 * CLOCK_AHEAD_US_MAX, 60 * CLOCK_AHEAD_US_MAX
+    store = DictPublishStore()
+    logged_on(store).publish("t", b"x", "json", now_us + hour_us)
+    outbox = logged_on(store)
+    outbox.hear_clock(now_us, 0.0)
+    outbox.publish("t", b"x", "json", now_us)
+    assert stamps(outbox)[-1] == now_us + CLOCK_AHEAD_US_MAX
+
+
 def test_a_later_life_with_the_store_goes_on_behind_its_origin_times() -> None:
     store = DictPublishStore()
     logged_on(store).publish("t", b"x", "json", 7_000)
@@ -358,3 +399,115 @@ def test_what_an_earlier_life_sent_is_of_an_unknown_instance() -> None:
     outbox = logged_on(store, highest=0, instance="b")
     (found,) = batches(outbox)
     assert found[1] == "" and len(found[0]) == 2
+
+
+# -- lives without a store -----------------------------------------------------------------------
+def follower(store: DictPublishStore | None = None, **header: Any) -> Outbox:
+    """One that goes on with what an earlier client of its name left."""
+    store = store if store is not None else DictPublishStore()
+    outbox = Outbox("desk", store, CLOCK_US, takes_over=True)
+    outbox._take_durable(header)
+    outbox.sending = True
+    return outbox
+
+
+def test_it_goes_on_with_what_was_left_and_leaps_when_that_is_used_up() -> None:
+    outbox = follower(highest=9, unused=[10, 13])
+    assert outbox.took_over and publish(outbox, 3) == [10, 11, 12]
+    assert outbox.unused(CLOCK_US + 50) == (13, 13)
+    assert publish(outbox, 2) == [13, CLOCK_US]
+    assert sent(outbox) == [10, 11, 12, 13], "a frame of four: what follows is gathered"
+    told(outbox, s=13, status="success")
+    assert sent(outbox) == [CLOCK_US]
+    assert publish(outbox) == [CLOCK_US + 1]
+    assert outbox.unused(CLOCK_US + 50) == (CLOCK_US + 2, CLOCK_US + 50)
+    assert outbox.unused(CLOCK_US + 1) is None, "it used all of its time"
+
+
+def test_whose_store_knows_a_sequence_asks_for_none() -> None:
+    store = DictPublishStore()
+    assert Outbox("desk", store, CLOCK_US, takes_over=True).asks_for_unused
+    store.advance(7)
+    assert not Outbox("desk", store, CLOCK_US, takes_over=True).asks_for_unused
+
+
+def test_what_lies_on_both_sides_of_a_leap_is_sent_apart() -> None:
+    outbox = follower(highest=9, unused=[10, 11])
+    publish(outbox, 4)
+    batches = []
+    while (batch := outbox.next_batch(FRAME_BYTES)) is not None:
+        outbox.check_invariants()
+        batches.append((batch.first, batch.last, len(batch.records)))
+    assert batches == [(10, 11, 2), (CLOCK_US, CLOCK_US + 1, 2)]
+
+
+def test_a_leap_with_nothing_to_send_before_it() -> None:
+    outbox = follower(highest=9, unused=[10, 11])
+    publish(outbox, 2)
+    assert sent(outbox) == [10, 11]
+    assert publish(outbox) == sent(outbox) == [CLOCK_US]
+
+
+def test_a_leap_is_forgotten_with_the_connection() -> None:
+    outbox = follower(highest=9, unused=[10, 11])
+    publish(outbox, 4)
+    outbox._stop_sending()
+    outbox._take_durable({"highest": 9})
+    outbox.sending = True
+    assert sent(outbox) == [10, 11, CLOCK_US, CLOCK_US + 1]
+    assert publish(outbox) == sent(outbox) == [CLOCK_US + 2]
+
+
+def test_a_full_store_leaves_a_leap_for_the_next_publish() -> None:
+    store = DictPublishStore(messages_max=2)
+    outbox = follower(store, highest=9, unused=[10, 11])
+    publish(outbox, 2)
+    with pytest.raises(PublishStoreFull):
+        publish(outbox)
+    outbox.check_invariants()
+    assert sent(outbox) == [10, 11]
+    told(outbox, s=11)
+    assert publish(outbox) == sent(outbox) == [CLOCK_US]
+
+
+@pytest.mark.parametrize("unused", [[9, 12], [5, 4], [], "10", None])
+def test_what_another_life_may_have_used_is_not_taken(unused: Any) -> None:
+    outbox = follower(highest=9, unused=unused)
+    assert not outbox.took_over and publish(outbox) == [CLOCK_US]
+
+
+def test_at_an_instance_that_knows_more_it_goes_on_by_the_clock() -> None:
+    """It was given what was left where another life was unknown."""
+    outbox = follower(highest=9, unused=[10, 30])
+    assert publish(outbox) == [10]
+    outbox._stop_sending()
+    outbox._take_durable({"highest": 20})
+    outbox.sending = True
+    assert publish(outbox) == [CLOCK_US] and sent(outbox) == [10, CLOCK_US]
+
+
+def test_at_one_that_knows_less_it_goes_on() -> None:
+    outbox = follower(highest=9, unused=[10, 30])
+    publish(outbox)
+    outbox._stop_sending()
+    outbox._take_durable({"highest": 0})
+    assert publish(outbox) == [11] and outbox.unused(CLOCK_US) == (12, 30)
+
+
+def test_who_published_nothing_leaves_only_what_it_was_left() -> None:
+    assert follower().unused(CLOCK_US + 50) is None
+    assert follower(highest=9, unused=[10, 30]).unused(CLOCK_US + 50) == (10, 30)
+
+
+def test_whose_store_lives_on_neither_takes_nor_leaves_anything() -> None:
+    outbox = logged_on(highest=9, unused=[10, 30])
+    assert not outbox.asks_for_unused and publish(outbox) == [CLOCK_US]
+    assert outbox.unused(CLOCK_US + 50) is None
+
+
+@pytest.mark.parametrize("highest", [CLOCK_US, CLOCK_US + 70])
+def test_behind_a_clock_that_is_ahead_nothing_is_left(highest: int) -> None:
+    """More of that client may be at other instances, above what is known at this one."""
+    outbox = follower(highest=highest, unused=[highest + 1, highest + 9])
+    assert publish(outbox) == [highest + 1] and not outbox.took_over
+    assert outbox.unused(CLOCK_US + 500) is None

@@ -43,6 +43,41 @@ def test_what_could_not_be_published_is_said_with_what_comes_next() -> None:
     assert read_acknowledgment(record.body).keys == {5: [(1, 3)]} and record.messages == 3
 
 
+def test_what_is_done_after_something_was_put_back_is_said_too() -> None:
+    """A second round: the ranges that were written last are no longer those of the book."""
+    book = AckBook()
+    book.add("work", "json", 5, 1)
+    (first,) = book.take()
+    book.add("work", "json", 5, 2)
+    book.put_back(first, read_acknowledgment(first.body))
+    book.add("work", "json", 5, 3)
+    (second,) = book.take()
+    assert read_acknowledgment(second.body).keys == {5: [(1, 3)]} and second.messages == 3
+    book.add("work", "json", 5, 4)
+    book.put_back(second, read_acknowledgment(second.body))
+    book.add("work", "json", 5, 9)
+    (third,) = book.take()
+    assert read_acknowledgment(third.body).keys == {5: [(1, 4), (9, 9)]} and third.messages == 5
+
+
+def test_what_was_put_back_stays_apart_from_other_queues_and_publishers() -> None:
+    book = AckBook()
+    book.add("work", "json", 5, 1)
+    book.add("work", "json", 6, 1)
+    book.add("other", "json", 5, 1)
+    book.add("work", "json", 5, 7, "expire")
+    given = book.take()
+    for record in given:
+        book.put_back(record, read_acknowledgment(record.body))
+    book.add("work", "json", 6, 2)
+    found = {(r.queue, (a := read_acknowledgment(r.body)).how): a.keys for r in book.take()}
+    assert found == {
+        ("work", "ack"): {5: [(1, 1)], 6: [(1, 2)]},
+        ("other", "ack"): {5: [(1, 1)]},
+        ("work", "expire"): {5: [(7, 7)]},
+    }
+
+
 def test_what_is_done_far_apart_is_as_many_records_as_it_takes() -> None:
     book = AckBook()
     count = RANGES_MAX + 10

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -11,7 +14,7 @@ import pytest
 from unit.fake_server import FakeServer, Session, records
 from unit.test_client import client_of, run
 
-from raylay.services.client import performing, queueing
+from raylay.services.client import performing, queue_consumer, queueing
 from raylay.services.client.queue_consumer import QueueConsumer
 from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
 from raylay.services.queues.records import Acknowledgment, read_acknowledgment
@@ -166,6 +169,93 @@ async def test_what_an_exception_leaves_is_given_back() -> None:
         )
         await server.wait(lambda: acked(server.session) == {(7, 1)})
         server.session.ack(server.session.published[-1])
+    await server.stop()
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, now_s: Callable[[], float]) -> None:
+    """Gives consumers a steady clock of their own; the loop keeps its."""
+    made = SimpleNamespace(monotonic=now_s, time_ns=time.time_ns)
+    monkeypatch.setattr(queueing, "time", made)
+    monkeypatch.setattr(queue_consumer, "time", made)
+
+
+def cancels(session: Session, *, unseen: bool) -> list[Any]:
+    """Keys of what was given back."""
+    return [
+        msgpack.unpackb(body, strict_map_key=False)
+        for header, body in session.frames
+        if header["c"] == "queue_cancel" and bool(header.get("unseen")) is unseen
+    ]
+
+
+@run
+async def test_what_the_application_was_not_given_is_given_back_unseen() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        async with client.queue("work", backlog=9, ack="manual") as work:
+            deliver(server.session, 1, 2, 3)
+            await take(work, 2)
+            deliver(server.session, 4, 5)
+            while work.queued_messages < 3:
+                await asyncio.sleep(0)
+        await server.wait(lambda: server.session.commands("unsubscribe"))
+        assert cancels(server.session, unseen=True) == [{7: [3, 5]}]
+        assert cancels(server.session, unseen=False) == []
+        said = [header["c"] for header, _ in server.session.frames]
+        assert said.index("queue_cancel") < said.index("unsubscribe")
+    await server.stop()
+
+
+@run
+async def test_a_message_whose_lease_is_nearly_over_is_given_back_and_not_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1_000.0
+    clock(monkeypatch, lambda: now_s)
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with (
+        asyncio.timeout(5),
+        client_of(server) as client,
+        client.queue("work", backlog=9) as work,
+    ):
+        deliver(server.session, 1, 2, 3)
+        assert await take(work, 1) == [b"1"]
+        now_s += 26.9
+        assert await take(work, 1) == [b"2"]
+        now_s += 0.2
+        await asyncio.sleep(0.2)
+        deliver(server.session, 4)
+        assert await take(work, 1) == [b"4"]
+        await server.wait(lambda: cancels(server.session, unseen=True) == [{7: [3, 3]}])
+        assert work.returned_messages == 1
+        await server.wait(lambda: acked(server.session) == {(7, 1), (7, 2)})
+    await server.stop()
+
+
+@run
+async def test_what_waited_in_the_socket_while_the_loop_was_blocked_has_aged_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1_000.0
+    clock(monkeypatch, lambda: now_s)
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with (
+        asyncio.timeout(5),
+        client_of(server) as client,
+        client.queue("work", backlog=9) as work,
+    ):
+        assert client._turn_timer is not None
+        client._turn_timer.cancel()  # as if the loop stood still
+        now_s += 40
+        deliver(server.session, 1)
+        async with asyncio.timeout(5):
+            task = asyncio.ensure_future(anext(work))
+            await server.wait(lambda: cancels(server.session, unseen=True) == [{7: [1, 1]}])
+            assert not task.done()
+            task.cancel()
     await server.stop()
 
 

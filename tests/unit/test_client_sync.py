@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
+import os
+import select
+import signal
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +16,14 @@ from typing import Any, TypeVar
 import pytest
 from unit.fake_server import FakeServer, records
 
-from raylay.services.client import EPOCH, SyncClient
+from raylay.services.client import EPOCH, Client, SyncClient, performing
+from raylay.services.client.events import Settled
+from raylay.services.commands import publishing
 from raylay.services.errors import (
+    ClientFailed,
     CommandFailed,
     ConnectionLost,
+    FlushTimeout,
     LocalProtocolError,
     PublishStoreFull,
 )
@@ -243,6 +252,39 @@ def test_queries_and_what_follows_them(there: ServerThread) -> None:
             client.delta_subscribe("t")
 
 
+def test_a_flush_that_takes_too_long_says_what_is_not_acknowledged(there: ServerThread) -> None:
+    there.server.auto_ack = False
+    with SyncClient("desk", [there.server.address], close_timeout_s=0.1) as client:
+        for _ in range(3):
+            client.publish("t", b"x")
+        first = client.persisted_sequence + 1
+        said = rf"3 messages of desk, {first} to {first + 2}, are not .* connected to .*; they stay"
+        with pytest.raises(FlushTimeout, match=said):
+            client.flush(0.1)
+        there.call(there.server.session.ack, first + 2)
+        client.flush(10)
+
+
+def test_a_command_says_why_it_waits(
+    there: ServerThread, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publishing, "WAIT_TOLD_S", 0.05)
+    there.server.auto_ack = False
+
+    async def run() -> None:
+        async with asyncio.timeout(10), Client("desk", [there.server.address]) as client:
+            sequence = await client.publish("t", b"x")
+            waits = asyncio.create_task(publishing._flush_and_tell(client))
+            said = ""
+            while "still waiting: 1 messages of desk" not in said:
+                said += capsys.readouterr().err
+                await asyncio.sleep(0.01)
+            there.call(there.server.session.ack, sequence)
+            await waits
+
+    asyncio.run(run())
+
+
 def test_a_queue_is_a_plain_iterator(there: ServerThread) -> None:
     with SyncClient("desk", [there.server.address]) as client:
         with client.queue("work", backlog=4, ack="manual") as work:
@@ -256,3 +298,225 @@ def test_a_queue_is_a_plain_iterator(there: ServerThread) -> None:
         client.flush()
         assert there.server.session.does == [3, 3]
         assert client.acknowledge("work", ["7|2|"]) and client.flush() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ({"body": "text"}, "type str, and has to be bytes.*body.encode"),
+        ({"body": {"a": 1}}, "type dict, and has to be bytes.*json.dumps"),
+        ({"body": None}, "type NoneType, and has to be bytes"),
+        ({"topic": b"t"}, "topic is of type bytes, and has to be str"),
+        ({"message_type": None}, "message_type is of type NoneType"),
+        ({"expiration_s": 1.5}, "expiration_s is of type float, and has to be int"),
+        ({"key": "k"}, "key is of type str, and has to be bytes"),
+        ({"correlation": 7}, "correlation is of type int, and has to be bytes"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_raises_at_the_call(
+    there: ServerThread, arguments: dict[str, Any], hint: str
+) -> None:
+    """And nothing of it stays in the way of the next publish."""
+    with SyncClient("desk", [there.server.address]) as client:
+        for publish in (client.publish, client.delta_publish):
+            with pytest.raises(TypeError, match=hint):
+                publish(**{"topic": "t", "body": b"x", **arguments})
+
+        async def asynchronous() -> None:
+            await client.client.publish(**{"topic": "t", "body": b"x", **arguments})
+
+        with pytest.raises(TypeError, match=hint):
+            client._run(asynchronous())
+        client.publish("t", b"fine")
+        client.flush(5)
+    assert there.server.session.bodies == [b"fine"]
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_every_buffer_of_bytes_is_a_body(there: ServerThread, kind: Any) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        client.publish("t", kind(b"body"))
+        client.flush(5)
+    assert there.server.session.bodies == [b"body"]
+
+
+@pytest.mark.parametrize("where", ["publish", "store", "on_settled"])
+def test_what_dies_on_the_loop_thread_reaches_the_caller(
+    there: ServerThread, monkeypatch: Any, where: str
+) -> None:
+    """A fault of ours in each of the calls that the event loop makes: `flush`, later publishes and
+    `close` say so, and nobody waits for ever."""
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError(where)
+
+    client = SyncClient("desk", [there.server.address], close_timeout_s=5)
+    if where == "store":
+        monkeypatch.setattr(MemoryPublishStore, "flush", broken)
+    elif where == "on_settled":
+        client.client._performers[Settled] = broken
+    else:
+        monkeypatch.setattr(client.client._machine, "publish", broken)
+    client.publish("t", b"x")
+    with pytest.raises(ClientFailed, match=f"ZeroDivisionError: {where}") as caught:
+        client.flush(5)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(ClientFailed):
+        client.publish("t", b"y")
+        client.flush(5)
+    with pytest.raises(ClientFailed):
+        client.subscribe("t")
+    monkeypatch.undo()
+    client.close(flush=False)
+    assert not client._thread.is_alive()
+
+
+def test_a_fault_while_it_dials_reaches_who_connects(
+    there: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(performing, "open_connection", broken)
+    with pytest.raises(ClientFailed, match="ZeroDivisionError"):
+        SyncClient("desk", [there.server.address])
+
+
+def test_a_fault_while_acknowledgments_are_said_reaches_the_caller(
+    there: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    client = SyncClient("desk", [there.server.address], close_timeout_s=5)
+    monkeypatch.setattr(client.client, "_say_acks", broken)
+    client._call(client.client._acks_due)
+    with pytest.raises(ClientFailed, match="ZeroDivisionError"):
+        client.publish("t", b"x")
+        client._call(client.client._raise_if_ended)
+    monkeypatch.undo()
+    client.close(flush=False)
+
+
+def test_a_callback_that_raises_ends_nothing(there: ServerThread) -> None:
+    def callback(_: Any) -> None:
+        raise ZeroDivisionError
+
+    with SyncClient("desk", [there.server.address], on_persisted=callback) as client:
+        for _ in range(3):
+            client.publish("t", b"x")
+            client.flush(5)
+    assert len(there.server.session.bodies) == 3
+
+
+def test_what_a_callback_began_on_the_loop_ends_nothing(there: ServerThread) -> None:
+    """A task, a later call and a future of the user's, whose errors nobody asks for."""
+    failed = threading.Semaphore(0)
+    begun: list[asyncio.Task[None]] = []
+
+    async def task() -> None:
+        try:
+            raise ZeroDivisionError("task")
+        finally:
+            failed.release()
+
+    def later() -> None:
+        failed.release()
+        raise ZeroDivisionError("later")
+
+    def callback(_: Any) -> None:
+        loop = asyncio.get_running_loop()
+        begun.append(loop.create_task(task()))
+        loop.call_soon(later)
+        loop.create_future().set_exception(ZeroDivisionError("future"))
+
+    with SyncClient("desk", [there.server.address], on_persisted=callback) as client:
+        for _ in range(3):
+            client.publish("t", b"x")
+            client.flush(5)
+            assert failed.acquire(timeout=5) and failed.acquire(timeout=5)
+            client._call(begun.clear)
+            client._call(gc.collect)
+    assert len(there.server.session.bodies) == 3
+
+
+CALLS: list[tuple[str, tuple[Any, ...]]] = [
+    ("subscribe", ("t",)),
+    ("sow", ("t",)),
+    ("sow_and_subscribe", ("t",)),
+    ("delta_subscribe", ("t",)),
+    ("queue", ("t",)),
+    ("acknowledge", ("t", [])),
+    ("acknowledge_matching", ("t", "1=1")),
+    ("queue_status", ("t",)),
+]
+
+
+@pytest.mark.parametrize(("method", "given"), CALLS)
+def test_a_misspelt_option_is_refused_with_the_nearest_one(
+    there: ServerThread, method: str, given: tuple[Any, ...]
+) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        for owner in (client, client.client):
+            call = getattr(owner, method)
+            wanted = next(
+                name for name in ("bookmark_not_found", "filter", "how", "message_type")
+                if name in inspect.signature(call).parameters
+                and (name not in ("filter", "how") or len(given) < 2)
+            )  # fmt: skip
+            with pytest.raises(TypeError, match=f"did you mean '{wanted}'"):
+                call(*given, **{wanted[:-1]: "x"})
+            with pytest.raises(TypeError, match=r"has no argument 'zzz': it takes .*message_type"):
+                call(*given, zzz=1)
+    assert not there.server.session.commands("subscribe")
+
+
+def test_a_misspelt_argument_of_a_client_is_refused(there: ServerThread) -> None:
+    for kind in (SyncClient, Client):
+        with pytest.raises(TypeError, match=r"\(\) has no argument 'user': did you mean 'user_id'"):
+            kind("desk", [there.server.address], user="amy")
+
+
+def test_the_synchronous_methods_have_the_arguments_of_the_others() -> None:
+    for method, _ in CALLS:
+        known = inspect.signature(getattr(Client, method)).parameters
+        assert inspect.signature(getattr(SyncClient, method)).parameters.keys() == known.keys()
+        assert not [each for each in known.values() if each.kind is each.VAR_KEYWORD], method
+
+
+def test_a_forked_child_is_told_at_once(there: ServerThread) -> None:
+    """Each call, in a real child; the parent goes on."""
+    with SyncClient("desk", [there.server.address]) as client:
+        client.publish("t", b"before")
+        client.flush(5)
+        reading, writing = os.pipe()
+        client._lock.acquire()  # as another thread may have it
+        child = os.fork()
+        if not child:
+            said = []
+            for call in (
+                lambda: client.publish("t", b"x"),
+                lambda: client.flush(5),
+                lambda: client.subscribe("t"),
+                lambda: client.client.publish_nowait("t", b"x"),
+            ):
+                try:
+                    call()
+                    said.append("nothing")
+                except Exception as error:
+                    said.append(type(error).__name__)
+            client.close()
+            os.write(writing, " ".join(said).encode())
+            os._exit(0)
+        client._lock.release()
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            ready, _, _ = select.select((pipe,), (), (), 20)
+            if not ready:
+                os.kill(child, signal.SIGKILL)
+            said = pipe.read().decode()
+        os.waitpid(child, 0)
+        assert said == " ".join(["ForkedClient"] * 4)
+        client.publish("t", b"after")
+        client.flush(5)
+    assert there.server.session.bodies == [b"before", b"after"]

@@ -169,6 +169,9 @@ def test_the_shell_takes_files_by_option_and_from_the_environment(
         monkeypatch.setenv("RAYLAY_CA_FILE", made.ours.file)
         done = await asyncio.to_thread(run, *call, *desk)
         assert done.exit_code == 0, done.output
+        sow = ["sow", "orders", *where, *desk]
+        done = await asyncio.to_thread(run, *sow)
+        assert "no SOW topic of solo" in str(done.exception), "it was let in, and answered"
         done = await asyncio.to_thread(run, *call, "--certificate", made.client.certificate)
         assert "TLS has no private key" in str(done.exception)
 

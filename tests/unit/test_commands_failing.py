@@ -67,6 +67,7 @@ GIVEN = {
     "drill --clean": "F",
     "fabric check": "PATH",
     "check host": "--directory PATH --port 1",
+    "check instance": "PATH",
     "config check": "PATH",
     "config show": "PATH",
     "pipeline archive": "PATH --lake PATH",
@@ -85,7 +86,8 @@ GIVEN = {
     "journal reunite": "PATH F",
 }
 MAY_WORK = {
-    "certificates", "check host", "config check", "config show", "fabric check", "list", "trace",
+    "certificates", "check host", "check instance", "config check", "config show", "fabric check",
+    "list", "trace",
 }  # fmt: skip
 """What only looks at this host, or at files, or makes some."""
 CLIENTS = {

@@ -69,6 +69,7 @@ instances:
     host: 127.0.0.2
     client_port: 9001
     replication_port: 9002
+    accepts_links: true
     metrics_port: 9003
     directory: elsewhere
     node_labels: {host: c}

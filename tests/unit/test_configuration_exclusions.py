@@ -19,6 +19,7 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
+from raylay.services.fabric.check import check_settings
 from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
 from raylay.services.replication.validation import Failure, check
 from raylay.services.server.describe import describe
@@ -64,6 +65,41 @@ def instances(*names: str) -> FabricBuilder:
     for name in names:
         builder.instance(name)
     return builder
+
+
+SHARED = """fabric: f
+topics: [orders, other]
+instances: {A: {group: g}, B: {group: h%s}}
+queues: [{name: work, message_type: json, underlying: orders}]
+links:
+  - {from: A, to: B, topics: %s}
+"""
+
+
+@pytest.mark.parametrize("topics", ["['.*']", "[work, orders]"])
+def test_a_link_without_a_way_back_is_not_meant_so_of_a_queue_at_both_ends(topics: str) -> None:
+    settings = parse(SHARED % ("", topics))
+    (refused,) = failures(settings)
+    assert (*refused[:2], refused[2].check, refused[2].topic) == ("A", "B", "replicate", "work")
+    # Whoever says so himself, and who has no such queue, is not asked.
+    said = topics + ", exclude_validation: [replicate, cascade]"
+    assert not failures(parse(SHARED % ("", said)))
+    archived = [each for each in failures(parse(SHARED % (", queues: []", topics)))]
+    assert "replicate" not in [each[2].check for each in archived]
+
+
+def test_a_queue_of_which_nothing_comes_back_is_an_error_whatever_is_left_out() -> None:
+    said = "['.*'], exclude_validation: [replicate, cascade]"
+    checked = check_settings(parse(SHARED % ("", said)))
+    (found,) = [each for each in checked.findings if each.kind == "one_way_queue"]
+    assert found.severity == "error" and found.topic == "work"
+    assert "consumers at B are given nothing" in found.explanation
+    ring = SHARED.replace("B: {group: h%s}}", "B: {group: h%s}, C: {group: i}}") + (
+        "  - {from: B, to: C, pass_through: '.*', exclude_validation: [replicate, cascade]}\n"
+        "  - {from: C, to: A, pass_through: '.*', exclude_validation: [replicate, cascade]}\n"
+    )
+    checked = check_settings(parse(ring % ("", said)))
+    assert not [each for each in checked.findings if each.kind == "one_way_queue"]
 
 
 def test_regions_that_replicate_back_leave_nothing_out() -> None:

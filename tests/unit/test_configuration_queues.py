@@ -172,6 +172,15 @@ def test_an_instance_may_have_its_own() -> None:
             "^orders/ is an expression: name one topic",
         ),
         (
+            "{name: work, message_type: json, underlying: ^orders/, publish_target: orders/x, "
+            "dead_letters: orders/failed}",
+            "dead letters would be in the queue again. Name a topic that it does not match",
+        ),
+        (
+            "{name: work, message_type: json, underlying: orders, dead_letters: nowhere}",
+            "takes nowhere of type json, and a dead letter that is in no journal is lost",
+        ),
+        (
             "{name: work, message_type: json, underlying: (, publish_target: x}",
             "queue work, underlying: '(' cannot be used",
         ),
@@ -195,10 +204,6 @@ def test_an_instance_may_have_its_own() -> None:
         (
             "{name: work, message_type: json, underlying: ^trades, publish_target: trades}",
             "no journaled topic takes ^trades of type json",
-        ),
-        (
-            "{name: work, message_type: json, kind: local, underlying: orders}",
-            "queue work is local and destination A-2 of A-1 takes topic work: narrow its topics",
         ),
         (f"{ENTRY}\n  - {ENTRY}", "queue work of type json is defined twice"),
     ],
@@ -228,6 +233,60 @@ def test_a_local_queue_whose_underlying_topic_alone_is_replicated() -> None:
     for topics in ('".*"', '"^(work|orders)"', "work"):
         with pytest.raises(ConfigurationError, match="destination B of A takes topic work"):
             parse(text + link % topics)
+
+
+def test_links_that_regions_make_leave_a_local_queue_out() -> None:
+    local = "{name: work, message_type: json, kind: local, underlying: orders}"
+    text = FILE.replace("regions: {A: 2}", "regions: {A: 2, B: 2}\nconnect_regions: async")
+    settings = parse(text.replace(ENTRY, f"{local}\n  - {{name: own, {local[13:]}"))
+    assert check_settings(settings).errors == 0
+    taken = {topic.name for _, each in settings.links() for topic in each.topics}
+    assert taken == {"^(?!(work|own)$)"}
+    # Only where the instance has it.
+    some = text.replace(ENTRY, ENTRY) + f"instances: {{A-1: {{queues: [{local}]}}}}\n"
+    taken = {(one.name, topic.name) for one, each in parse(some).links() for topic in each.topics}
+    assert ("A-1", "^(?!work$)") in taken and ("A-2", ".*") in taken
+
+
+PAIR = """fabric: f
+topics: [{{name: '.*', message_type: json}}]
+instances: {{A: {{group: g}}, B: {{group: g}}}}
+queues:
+  - {{name: work, message_type: json, {queue}}}
+links:
+  - {{from: A, to: B, mode: sync, topics: {topics}, pass_through: '.*'}}
+  - {{from: B, to: A, mode: sync, topics: {topics}, pass_through: '.*'}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("queue", "topics", "said"),
+    [
+        ("underlying: orders", "[work]", "takes topic work and not orders: add topic orders to"),
+        ("underlying: orders", "[orders]", "takes topic orders and not work: add topic work to"),
+        ("kind: group_local, initial_owner: A, underlying: orders", "[work]", "and not orders"),
+        ("underlying: ^orders, publish_target: orders", "[work]", "takes topic work and not"),
+    ],
+)
+def test_a_pair_that_replicates_a_queue_in_part_is_refused(
+    queue: str, topics: str, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        parse(PAIR.format(queue=queue, topics=topics))
+    right = PAIR.format(queue=queue, topics="[work, '^orders']")
+    settings = parse(right.replace("{name: '.*', message_type: json}", "'^orders', work"))
+    assert check_settings(settings).errors == 0
+
+
+@pytest.mark.parametrize("topics", ["[orders]", "['^(?!work$)']"])
+@pytest.mark.parametrize("log", ["{name: '.*', message_type: json}", "orders", "orders, work"])
+def test_a_right_fabric_with_a_local_queue_has_no_error(topics: str, log: str) -> None:
+    text = PAIR.format(queue="kind: local, underlying: orders", topics=topics)
+    settings = parse(text.replace("{name: '.*', message_type: json}", log))
+    left = [each for each in check_settings(settings).findings if each.severity == "error"]
+    # Of everything that is journaled, a link that takes one topic leaves the rest behind.
+    assert not left or (log.startswith("{") and topics == "[orders]")
+    assert not [each for each in left if "topic work" in each.explanation + each.repair]
 
 
 @pytest.mark.parametrize(
@@ -268,3 +327,29 @@ def test_an_archive_takes_the_underlying_topic_and_has_no_queue(more: str, tmp_p
     wider = text.replace("topics: [orders], pass", "topics: [orders, work], pass")
     findings = check_settings(parse(wider.replace(", %s", "")), ("A", "B")).findings
     assert "refused" in {each.kind for each in findings}
+
+
+@pytest.mark.parametrize(
+    ("letters", "is_circle"),
+    [
+        (("first/failed", "second/failed"), False),
+        (("second", "second/failed"), False),
+        (("second", "first"), True),
+        (("second/failed", "first"), False),
+    ],
+)
+def test_dead_letters_may_not_come_back_by_way_of_other_queues(
+    letters: tuple[str, str], is_circle: bool
+) -> None:
+    queues = "".join(
+        f"\n  - {{name: work-{topic}, message_type: json, underlying: {topic}, "
+        f"dead_letters: {letter}}}"
+        for topic, letter in zip(("first", "second"), letters, strict=True)
+    )
+    topics = "[first, second, first/failed, second/failed]"
+    text = f"fabric: f\ntopics: {topics}\nregions: {{A: 1}}\nqueues:{queues}\n"
+    if is_circle:
+        with pytest.raises(ConfigurationError, match="for ever"):
+            parse(text, "f.yaml")
+    else:
+        assert check_settings(parse(text, "f.yaml")).errors == 0

@@ -117,8 +117,8 @@ def test_the_nearest_module_counts_of_links_too(tmp_path: Path) -> None:
     own = ModuleConfig("exec", {"Command": "say"})
     (to_b,) = a.destinations
     assert to_b.authenticator == theirs and a.authenticator == own
-    assert a.authenticator_at(to_b.addresses[0]) == theirs
-    assert a.authenticator_at("elsewhere:1") == own, "as the instance says"
+    assert a.dialled_at(to_b.addresses[0])[1] == theirs
+    assert a.dialled_at("elsewhere:1")[1] == own, "as the instance says"
     assert b.destinations[0].authenticator is None, "as the instance says"
     assert b.authenticator == ModuleConfig("exec", {"Command": "as b"})
     assert a.bootstrap is not None and a.bootstrap.authenticator == ModuleConfig("copies")
@@ -193,3 +193,29 @@ def test_secrets_are_not_in_what_is_shown() -> None:
 def test_what_is_no_module_is_refused_with_its_line(given: str) -> None:
     with pytest.raises(ConfigurationError, match=r"<text>:3: authentication"):
         parse(f"\nfabric: f\nauthentication: {given}\ninstances: {{a: {{}}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("links", "named"),
+    [
+        ("[{from: r-1, to: ['far:9107'], group: g, authenticator: exec}]", ["r-1"]),
+        ("[{from: r-1, to: ['127.0.0.1:9107'], group: g, authenticator: exec}]", []),
+        ("[{from: r-1, to: ['far:9107'], group: g}]", []),
+        ("[{from: r-1, to: ['far:9107'], group: g, authenticator: exec, tls: {ca_file: ca}}]", []),
+        ("[{from: r-1, to: r-2, authenticator: exec}]", ["r-1"]),
+    ],
+)
+def test_a_password_that_goes_out_in_plain_text_is_warned_of(links: str, named: list[str]) -> None:
+    text = (
+        "fabric: f\nunauthenticated: allowed\ninstances: {r-1: {group: a}, r-2: {group: b, "
+        f"host: 10.0.0.2}}}}\nlinks: {links}\n"
+    )
+    found = [e for e in check_settings(parse(text)).findings if e.kind == "plain_password"]
+    assert [name for each in found for name in each.instances] == named
+    assert all("without TLS: whoever sees the network" in each.explanation for each in found)
+
+
+def test_a_link_to_an_instance_that_accepts_none_is_refused() -> None:
+    text = "fabric: f\ninstances: {a: {accepts_links: false}, b: {}}\nlinks: [{from: b, to: a}]\n"
+    with pytest.raises(ConfigurationError, match="a accepts no links: give it a replication"):
+        parse(text)

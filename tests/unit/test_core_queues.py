@@ -173,12 +173,12 @@ def state(here: Queues) -> Stateful:
 
 def test_acknowledgments_go_as_they_came() -> None:
     run = published(ack((1, 1)), ack((2, 2)))
-    assert state(queues()).prepare(run, 0) == Prepared((run,))
+    assert state(queues()).prepare(run, 0, 0) == Prepared((run,))
 
 
 def test_what_is_no_acknowledgment_is_refused_and_the_others_go() -> None:
     run = published(ack((1, 1)), (Command.QUEUE_ACKNOWLEDGMENT, b"\xc1"), ack((1, 2)))
-    runs, refused = state(queues()).prepare(run, 0)
+    runs, refused = state(queues()).prepare(run, 0, 0)
     assert [each.ranges() for each in runs] == [[(1, 1), (3, 3)]]
     assert [(each.ranges, each.reason) for each in refused] == [([(2, 2)], "bad_message")]
 
@@ -189,7 +189,7 @@ def test_strict_leasing_takes_out_what_another_holds_and_the_record_stays_the_cl
     door.subscribed(Subscribed((1, "s"), "bob", "", 5))
     door.decide(Deliver((1, "s"), [Leased(1, (1, 2), 1, 0)], 0), 0)
     run = published(ack((1, 1), (1, 2), (1, 3)))
-    (made,), refused = state(here).prepare(run, 0)
+    (made,), refused = state(here).prepare(run, 0, 0)
     assert not refused and made.ranges() == [(1, 1)]
     (before,), (after,) = map(list, map(iterate_records, (run.payload, made.payload)))
     assert records.read_acknowledgment(after.body).keys == {1: [(1, 1), (3, 3)]}
@@ -210,7 +210,7 @@ def test_who_may_not_read_all_acknowledges_what_he_holds_alone() -> None:
     assert records.read_acknowledgment(first.body).keys == {1: [(2, 2)]}
     assert second.body == b"\xc1" and not records.read_acknowledgment(third.body).keys
     # It is of nothing, and changes nothing, and what is none is refused.
-    (left,), (wrong,) = state(here).prepare(made, 0)
+    (left,), (wrong,) = state(here).prepare(made, 0, 0)
     assert wrong.ranges == [(2, 2)]
     left.first_txid = 9
     door.fold(left)
@@ -225,7 +225,7 @@ def test_what_others_hold_cuts_no_record_into_one_that_nobody_reads(
     door = here.doors["json/work"]
     door.subscribed(Subscribed((1, "s"), "bob", "", 5))
     door.decide(Deliver((1, "s"), [Leased(1, (1, 2), 1, 0)], 0), 0)
-    runs, (refused,) = state(here).prepare(published(ack((1, 1), (1, 2), (1, 3))), 0)
+    runs, (refused,) = state(here).prepare(published(ack((1, 1), (1, 2), (1, 3))), 0, 0)
     assert not runs and refused.reason == "bad_message" and "what you hold" in refused.text
 
 
@@ -260,7 +260,7 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
     machine = QueueMachine(door.definition, "a", OWN.incarnation, Nothing(), Start())
     sizes, refusals, txid = [], 0, 1
     for at in range(200):
-        prepared = topics.state.prepare(published(every_second(at)), 0)
+        prepared = topics.state.prepare(published(every_second(at)), 0, 0)
         refusals += len(prepared.refused)
         for run in journaled(prepared.runs, txid):
             txid = run.last_txid + 1
@@ -274,7 +274,7 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
         sizes.append(machine.early_size)
     assert refusals > 150
     # What is refused says why, and nothing of it is journaled.
-    (refused,) = topics.state.prepare(published(every_second(999)), 0).refused
+    (refused,) = topics.state.prepare(published(every_second(999)), 0, 0).refused
     assert refused.reason == "bad_message" and "have not come" in refused.text
     # Each range is there twice: as of now, and as of the floor.
     assert max(sizes) <= 2 * (1_000 + 100) + 10
@@ -282,12 +282,12 @@ def test_acknowledgments_of_what_never_comes_are_bounded(monkeypatch: pytest.Mon
     door.subscribed(Subscribed((1, "s"), "ann", "", 5))
     door.owner_came(0, 0)
     door.decide(Deliver((1, "s"), [Leased(3, (7, 5), 9, 0)], 0), 0)
-    assert topics.state.prepare(published(ack((7, 5))), 0).refused == ()
-    assert topics.state.prepare(published(ack((7, 5), (7, 6))), 0).refused
+    assert topics.state.prepare(published(ack((7, 5))), 0, 0).refused == ()
+    assert topics.state.prepare(published(ack((7, 5), (7, 6))), 0, 0).refused
     # And others when what waited has come.
     door.early_size = 0
     door.folded(txid)
-    assert topics.state.prepare(published(ack((7, 6))), 0).refused == ()
+    assert topics.state.prepare(published(ack((7, 6))), 0, 0).refused == ()
 
 
 def test_what_an_owner_far_behind_has_not_read_slows_clients_and_refuses_nothing_yet(
@@ -304,7 +304,7 @@ def test_what_an_owner_far_behind_has_not_read_slows_clients_and_refuses_nothing
     door.owner_came(0, 0)
     slowed: list[tuple[float, float]] = []
     for at in range(20):
-        prepared = topics.state.prepare(published(every_second(at)), 0)
+        prepared = topics.state.prepare(published(every_second(at)), 0, 0)
         assert not prepared.refused
         (run,) = journaled(prepared.runs, 1 + at)
         times = []
@@ -317,7 +317,7 @@ def test_what_an_owner_far_behind_has_not_read_slows_clients_and_refuses_nothing
     assert slowed[10] == (0.0, 0.0) and slowed[11] == (0.02, 0.0)
     # For each part more that time doubles, up to a bound.
     assert slowed[19] == (door_module.SLOWED_MAX_US / 1e6, 0.02)
-    assert topics.state.prepare(published(every_second(20)), 0).refused
+    assert topics.state.prepare(published(every_second(20)), 0, 0).refused
     # Who has brought nothing of the kind is not slowed, nor is anybody without an owner.
     here.brought.clear()
     assert here.slowed_s(is_link=False) == 0.0
@@ -326,7 +326,7 @@ def test_what_an_owner_far_behind_has_not_read_slows_clients_and_refuses_nothing
     door.owner_came(0, 0)
     door.folded(20)
     assert door.slowed_us(is_link=False) == 0
-    assert not topics.state.prepare(published(every_second(20)), 0).refused
+    assert not topics.state.prepare(published(every_second(20)), 0, 0).refused
 
 
 def test_what_fails_to_be_written_does_not_wait_for_its_messages() -> None:
@@ -334,7 +334,7 @@ def test_what_fails_to_be_written_does_not_wait_for_its_messages() -> None:
     (door,) = here.doors.values()
     (topics,) = here.topics()
     for at in range(3):
-        (run,) = journaled(topics.state.prepare(published(every_second(at)), 0).runs, 10 + at)
+        (run,) = journaled(topics.state.prepare(published(every_second(at)), 0, 0).runs, 10 + at)
         topics.state.staged(run)
     assert door._unread == 300
     door.folded(10)

@@ -156,6 +156,18 @@ def test_tombstones_go_when_they_are_old_and_every_destination_has_them() -> Non
     assert state.tombstones == 0
 
 
+def test_where_the_last_writer_counts_tombstones_stay_for_a_week() -> None:
+    """A late message of before the deletion must not come back: a link may be down for days."""
+    there = book(replace(BINARY, last_writer=True))
+    feature, state = SowFeature(there), there.topics[0].state
+    folded(feature, delete(1, b"k", topic="b", kind="binary", at_us=0))
+    feature.delivered_txid = 1
+    week_us = 7 * 24 * 3600 * 1_000_000
+    for at_us, count in ((60 * S + 1, 1), (week_us, 1), (week_us + 1, 0)):
+        feature.tick(at_us)
+        assert state.tombstones == count
+
+
 def test_the_last_writer_counts_where_that_is_asked_for() -> None:
     for last_writer, expected in ((False, b"older"), (True, b"newer")):
         there = book(replace(BINARY, last_writer=last_writer))

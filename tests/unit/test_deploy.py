@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -11,11 +12,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -121,26 +125,46 @@ def test_scripts_are_bash(path: Path) -> None:
     assert "set -euo pipefail" in path.read_text()
 
 
-def test_the_manifests_refer_to_one_another() -> None:
+def manifests(*names: str) -> dict[tuple[str, str], Any]:
+    """The documents of Kubernetes files, by kind and name."""
     documents = [
-        document
-        for name in ("kuberay.yaml", "redis.yaml")
-        for document in yaml.safe_load_all((DEPLOY / name).read_text())
+        document for name in names for document in yaml.safe_load_all((DEPLOY / name).read_text())
     ]
     named = {(each["kind"], each["metadata"]["name"]): each for each in documents}
     assert len(named) == len(documents)
+    return named
+
+
+KUBERNETES = ("kuberay.yaml", "redis.yaml")
+
+
+def test_the_manifests_refer_to_one_another(tmp_path: Path) -> None:
+    named = manifests(*KUBERNETES)
     spec = named["RayCluster", "raylay"]["spec"]
     groups = spec["workerGroupSpecs"]
-    labels = [group["labels"] for group in groups]
-    fabric = load_fabric([ROOT / "examples" / "three_regions.yaml"])
-    assert {each["region"] for each in labels} == set(fabric.groups())
-    assert len({each["host"] for each in labels}) == len(groups)
-    for group in groups:
-        pod = group["template"]["spec"]
-        claims = {v["name"]: v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"]}
-        assert all(("PersistentVolumeClaim", claim) in named for claim in claims.values())
-        (container,) = pod["containers"]
-        assert {mount["name"] for mount in container["volumeMounts"]} == set(claims)
+    labels = {group["labels"]["host"]: group["labels"]["region"] for group in groups}
+    (tmp_path / "fabric.yaml").write_text(
+        named["ConfigMap", "raylay-fabric"]["data"]["fabric.yaml"]
+    )
+    fabric = load_fabric([tmp_path / "fabric.yaml"])
+    assert fabric.unauthenticated == "refused"
+    assert fabric.groups() == load_fabric([ROOT / "examples" / "three_regions.yaml"]).groups()
+    # One host for each instance, in the region of its group, with a volume and a Service.
+    hosts = {each.node_labels["host"]: each for each in fabric.instances}
+    assert labels == {host: instance.group for host, instance in hosts.items()}
+    assert len(hosts) == len(fabric.instances)
+    for host, instance in hosts.items():
+        service = named["Service", f"raylay-{host}"]["spec"]
+        assert service["selector"] == {"ray.io/cluster": "raylay", "raylay-instance": host}
+        assert [each["targetPort"] for each in service["ports"]] == [instance.client_port]
+    claims = [_checked_group(group, named) for group in groups]
+    assert len(set(claims)) == len(claims) and all(
+        ("PersistentVolumeClaim", claim) in named for claim in claims
+    )
+    for region in {each.lower() for each in labels.values()}:
+        budget = named["PodDisruptionBudget", f"raylay-{region}"]["spec"]
+        assert budget["maxUnavailable"] == 1
+        assert budget["selector"]["matchLabels"]["raylay-region"] == region
     host, port = spec["gcsFaultToleranceOptions"]["redisAddress"].split(":")
     service = named["Service", host.partition(".")[0]]
     assert [each["port"] for each in service["spec"]["ports"]] == [int(port)]
@@ -148,12 +172,128 @@ def test_the_manifests_refer_to_one_another() -> None:
     assert job["clusterSelector"] == {"ray.io/cluster": "raylay"}
 
 
+def _checked_group(group: dict[str, Any], named: dict[tuple[str, str], Any]) -> str:
+    """Looks at the pod of one instance. Returns the claim of its volume."""
+    pod, metadata = group["template"]["spec"], group["template"]["metadata"]
+    host = group["labels"]["host"]
+    assert group["groupName"] == metadata["labels"]["raylay-instance"] == host
+    assert metadata["labels"]["raylay-region"] == group["labels"]["region"].lower()
+    (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    assert apart["matchLabelKeys"] == ["raylay-region"]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    (container,) = pod["containers"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
+    assert "raylay check instance /data/flights" in str(container["readinessProbe"])
+    assert "--directory /data/flights" in named["RayJob", "raylay-up"]["spec"]["entrypoint"]
+    claim = volumes["data"]["persistentVolumeClaim"]["claimName"]
+    assert isinstance(claim, str)
+    return claim
+
+
+def pods() -> list[dict[str, Any]]:
+    """The specifications of all pods of the Kubernetes files."""
+    named = manifests(*KUBERNETES)
+    spec = named["RayCluster", "raylay"]["spec"]
+    groups = [
+        spec["headGroupSpec"],
+        *spec["workerGroupSpecs"],
+        named["StatefulSet", "redis"]["spec"],
+    ]
+    return [group["template"]["spec"] for group in groups]
+
+
+def test_no_pod_has_more_rights_than_it_needs() -> None:
+    for pod in pods():
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["fsGroup"] == security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        for volume in pod.get("volumes", ()):
+            assert volume.get("secret", {"defaultMode": 0o440})["defaultMode"] == 0o440
+
+
+def test_only_who_knows_the_password_reaches_the_heads_memory() -> None:
+    """Whoever writes to that Redis runs code in the cluster."""
+    named = manifests(*KUBERNETES)
+    policy = named["NetworkPolicy", "redis"]["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": {"ray.io/cluster": "raylay"}}}]
+    (container,) = named["StatefulSet", "redis"]["spec"]["template"]["spec"]["containers"]
+    given = container["env"][0]["valueFrom"]["secretKeyRef"]
+    options = named["RayCluster", "raylay"]["spec"]["gcsFaultToleranceOptions"]
+    assert given == options["redisPassword"]["valueFrom"]["secretKeyRef"]
+    assert "requirepass %s" in container["args"][0]
+    conf = (DEPLOY / "redis.conf").read_text().splitlines()
+    assert "protected-mode yes" in conf
+    assert "include /etc/redis/raylay-password.conf" in conf
+
+
+@pytest.mark.parametrize("name", KUBERNETES)
+def test_kubernetes_and_its_operator_take_the_manifests(name: str) -> None:
+    """By the published schemas, without a field that they do not name."""
+    for document in yaml.safe_load_all((DEPLOY / name).read_text()):
+        kind = document["kind"]
+        if document["apiVersion"] == "ray.io/v1":
+            schema = kuberay_schema(f"{kind.lower()}s")
+            assert schema["properties"].keys() >= document.keys()
+            jsonschema.validate(document, schema)
+        else:
+            kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
+
+
+KUBERNETES_VERSION = "1.33"
+"""The first in which `matchLabelKeys` of an affinity is stable."""
+
+
+def kuberay_schema(plural: str) -> dict[str, Any]:
+    """A schema of KubeRay's custom resource definitions, closed to fields that it does not name.
+
+    The files in tests/fixtures/kuberay are `openAPIV3Schema` of version v1, without descriptions,
+    of github.com/ray-project/kuberay (Apache-2.0), ray-operator/config/crd/bases, commit feeaf72fa.
+    """
+    packed = (ROOT / "tests" / "fixtures" / "kuberay" / f"{plural}.json.gz").read_bytes()
+    schema = json.loads(gzip.decompress(packed))
+    _close(schema)
+    schema["properties"]["metadata"] = {"type": "object"}
+    return dict(schema)
+
+
+def _close(schema: Any) -> None:
+    if isinstance(schema, list):
+        for each in schema:
+            _close(each)
+    elif isinstance(schema, dict):
+        loose = schema.get("x-kubernetes-preserve-unknown-fields")
+        if isinstance(schema.get("properties"), dict) and not loose:
+            schema.setdefault("additionalProperties", False)
+        for key, each in schema.items():
+            if key == "properties":
+                for inner in each.values():
+                    _close(inner)
+            elif key != "additionalProperties" or isinstance(each, dict):
+                _close(each)
+        if schema.pop("x-kubernetes-int-or-string", False):
+            schema.pop("anyOf", None)
+            schema["type"] = ["integer", "string"]
+
+
+def test_a_field_that_no_schema_has_is_found() -> None:
+    document = manifests("kuberay.yaml")["RayCluster", "raylay"]
+    document["spec"]["workerGroupSpecs"][0]["template"]["spec"]["volume"] = []
+    with pytest.raises(jsonschema.ValidationError, match="volume"):
+        jsonschema.validate(document, kuberay_schema("rayclusters"))
+
+
 def test_the_manifests_break_none_of_kuberays_rules() -> None:
     """What the operator (1.5 and newer) refuses of a RayCluster and a RayJob."""
-    named = {
-        each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
-    }
-    cluster, job = named["RayCluster"], named["RayJob"]["spec"]
+    named = manifests("kuberay.yaml")
+    cluster, job = named["RayCluster", "raylay"], named["RayJob", "raylay-up"]["spec"]
     spec = cluster["spec"]
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
         assert "labels" not in group["rayStartParams"], "they stand beside rayStartParams"
@@ -182,11 +322,52 @@ def test_systemd_takes_the_unit(file: str, tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode == 0 and not done.stderr, done.stderr
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(source)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-300:]
+
+
+def test_containers_are_open_to_this_machine_only() -> None:
+    """The fabric of compose.yaml asks nobody for a password."""
+    services = read("deploy/compose.yaml")["services"]
+    for service in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+@pytest.mark.parametrize("path", CLUSTERS)
+def test_each_instance_of_a_pair_has_a_host_of_its_own(path: str, tmp_path: Path) -> None:
+    config = read(path)
+    fabric = load_fabric([DEPLOY / "guarded.yaml"])
+    members = Counter(instance.group.lower() for instance in fabric.instances)
+    if config["provider"]["type"] == "local":
+        subprocess.run(
+            ["bash", "-eu", "-c", config["setup_commands"][0].replace("~/raylay", str(tmp_path))],
+            check=True, timeout=60,
+        )  # fmt: skip
+        given = re.search(r'REGIONS="([^"]*)"', (tmp_path / "settings").read_text())
+        assert given is not None
+        regions = dict(pair.split("=") for pair in given[1].split())
+        assert sorted(regions) == sorted(config["provider"]["worker_ips"])
+        hosts = Counter(regions.values())
+    else:
+        kinds = config["available_node_types"]
+        hosts = Counter({n: kind["min_workers"] for n, kind in kinds.items() if "labels" in kind})
+        assert config["max_workers"] == hosts.total()
+    assert {name.lower(): count for name, count in hosts.items()} == members
+
+
+def test_ssh_takes_no_host_for_another_one() -> None:
+    for path in (DEPLOY / "node").iterdir():
+        text = path.read_text() if path.is_file() else ""
+        assert "StrictHostKeyChecking=no" not in text, path
+        assert "UserKnownHostsFile=/dev/null" not in text, path
 
 
 def served() -> set[str]:
     """The names of the metrics that an instance serves."""
-    units = {"": "", "By": "_bytes", "ms": "_milliseconds"}
+    units = {"": "", "By": "_bytes", "s": "_seconds"}
     names = {
         f"raylay_{item.name}{units[item.unit]}{'_total' if item.counter else ''}"
         for item in (*metrics._OF_INSTANCE, *metrics._OF_DESTINATION)

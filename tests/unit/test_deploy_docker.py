@@ -133,7 +133,7 @@ def test_the_two_containers_are_a_pair() -> None:
         (instance,) = load_fabric([DEPLOY / "docker" / file]).instances
         (other,) = set(services) - {name}
         assert (instance.name, instance.host, instance.group) == (name, name, "pair")
-        outside, inside = service["ports"][0].split(":")
+        _, outside, inside = service["ports"][0].split(":")
         assert int(inside) == instance.client_port
         published.append(outside)
         (link,) = instance.destinations

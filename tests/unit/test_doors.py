@@ -244,7 +244,7 @@ class House:
         return (
             machine.next_txid, machine.known.digest(), machine.placements.to_wire(),
             machine.went_back, machine.retired, dict(self.server.here.machine.destinations),
-            len(machine.missing.ranges),
+            machine.missing.ranges.count,
         )  # fmt: skip
 
     async def nobody_is_disturbed(self, good: Door, peer: Door) -> None:

@@ -14,7 +14,7 @@ from raylay.services.expressions.expression import expression
     ("value", "shown"),
     [
         (None, "NULL"),
-        ("", "NULL"),
+        ("", "''"),
         (True, "TRUE"),
         (False, "FALSE"),
         (float("nan"), "NaN"),
@@ -28,6 +28,20 @@ from raylay.services.expressions.expression import expression
 )
 def test_values(value: Any, shown: str) -> None:
     assert shown_value(value) == shown
+
+
+def test_an_empty_text_is_told_from_a_field_that_is_not_there() -> None:
+    found = expression("/empty = '' OR /none IS NULL OR /list = 1")
+    told = list(explained(found.tree, {"empty": "", "list": ["", None]}))
+    assert told == [
+        (0, "((/empty = '') OR (/none IS NULL) OR (/list = 1))", "TRUE"),
+        (1, "(/empty = '')", "FALSE"),
+        (2, "/empty", "''"),
+        (1, "(/none IS NULL)", "TRUE"),
+        (2, "/none", "NULL"),
+        (1, "(/list = 1)", "FALSE"),
+        (2, "/list", "['', NULL]"),
+    ]
 
 
 def test_each_part_is_told_with_what_it_gave() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
@@ -414,3 +415,67 @@ def test_arrays_are_compared_in_linear_time() -> None:
     assert time.perf_counter() - begin < 10
     while deep:
         deep = deep.pop()
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wanted"),
+    [
+        ([NAN, 5], 5, True),
+        ([5, 5], 5, False),
+        ([NAN], NAN, True),
+        ([NAN, NAN], [5], True),
+        ([5], [NAN, 5], True),
+    ],
+)
+def test_nan_in_an_array_is_unequal_to_everything(left: Any, right: Any, wanted: bool) -> None:
+    assert values.unequal(left, right) is wanted
+    assert values.unequal(right, left) is wanted
+
+
+ELEMENTS = (
+    None,
+    "",
+    True,
+    False,
+    0,
+    1,
+    2,
+    2.5,
+    -1,
+    NAN,
+    "a",
+    "b",
+    "2",
+    "02",
+    "x2",
+    b"a",
+    {"#text": 1},
+)
+
+
+@pytest.mark.parametrize("name", values.COMPARISONS)
+@pytest.mark.parametrize("seed", range(30))
+def test_long_arrays_compare_as_their_elements_do(name: str, seed: int) -> None:
+    """Also where the same array is asked time and again, as by many filters."""
+    rng = random.Random(seed)
+    some = rng.sample(ELEMENTS, rng.randint(1, 4))
+    long = [rng.choice(some) for _ in range(values.LONG_ARRAY + rng.randrange(9))]
+    compare = values.COMPARISONS[name]
+    others: list[Any] = [*ELEMENTS, rng.choices(ELEMENTS, k=5), rng.choices(ELEMENTS, k=99)]
+    for _ in range(2):
+        for other in others:
+            each = other if isinstance(other, list) else [other]
+            assert compare(long, other) is any(compare(a, b) for a in long for b in each)
+            assert compare(other, long) is any(compare(b, a) for a in long for b in each)
+
+
+def test_a_field_of_long_arrays_is_looked_for_once_and_of_each_array_apart() -> None:
+    arrays = [[{"x": n + at, "y": -n} for n in range(100)] for at in range(2 * values.LATELY_MAX)]
+    for _ in range(2):
+        for at, array in enumerate(arrays):
+            tree = {"a": array}
+            found = values.follow(tree, ("a", "x"))
+            assert found == [n + at for n in range(100)]
+            assert values.follow(tree, ("a", "x")) is found
+            assert values.follow(tree, ("a", "y")) == [-n for n in range(100)]
+            assert values.follow(tree, ("a", "z")) is None

@@ -10,6 +10,7 @@ import pytest
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
+from raylay.services.fabric.check import check_settings, shared_hosts
 from raylay.services.fabric.nodes import Node, NodePlace, followed, labelled, placed
 from raylay.services.fabric.plan import (
     Changes,
@@ -168,3 +169,38 @@ def test_a_new_instance_restarts_only_those_that_have_links_to_it(tmp_path: Path
     grown, wanted.nodes = placed(made.settings(), places, NODES)
     bring_up_to_date(wanted, grown)
     assert changes(running, wanted) == Changes(started=("C",))
+
+
+def test_members_of_a_sync_pair_on_one_host_are_named() -> None:
+    """The published table on one host a region, and with one of its pairs apart."""
+    found, places = placed(settings(), {}, [each for each in NODES if each.address != "10.0.1.2"])
+    host_of = {name: place.address for name, place in places.items()}
+    chicago, london = shared_hosts(found, host_of)
+    assert (chicago.kind, chicago.severity) == ("shared_host", "warning")
+    assert chicago.instances == ("Chicago-1", "Chicago-2")
+    assert "the same host, 10.0.1.1" in chicago.explanation
+    assert london.instances == ("London-1", "London-2")
+    _, places = placed(settings(), {}, NODES)
+    host_of = {name: place.address for name, place in places.items()}
+    assert [each.instances for each in shared_hosts(found, host_of)] == [("London-1", "London-2")]
+
+
+def test_instances_that_do_not_wait_for_each_other_may_share_a_host() -> None:
+    made = FabricBuilder("flights").region("Chicago", 1).region("London", 1)
+    assert shared_hosts(
+        made.connect_regions("async").settings(), {"Chicago-1": "a", "London-1": "a"}
+    ) == []  # fmt: skip
+
+
+def test_the_check_of_a_file_names_pairs_that_it_pins_to_one_host() -> None:
+    def pinned(*hosts: str) -> list[tuple[str, ...]]:
+        made = FabricBuilder("flights").region("Chicago", 2).settings()
+        instances = tuple(
+            instance.model_copy(update={"node_labels": {"host": host}})
+            for instance, host in zip(made.instances, hosts, strict=True)
+        )
+        findings = check_settings(made.model_copy(update={"instances": instances})).findings
+        return [each.instances for each in findings if each.kind == "shared_host"]
+
+    assert pinned("c1", "c1") == [("Chicago-1", "Chicago-2")]
+    assert pinned("c1", "c2") == []

@@ -14,7 +14,7 @@ from raylay.services.fabric import Fabric, registry
 from raylay.services.fabric.finding import find_running
 from raylay.services.fabric.plan import record_of
 from raylay.services.fabric.registry import Entry, process_start
-from raylay.services.fabric.stopped import kept_settings, stopped
+from raylay.services.fabric.stopped import kept_settings, refuse_empty, stopped
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +84,16 @@ def test_a_directory_names_the_settings_that_it_ran_with(here: Path) -> None:
     assert kept_settings([here / "f.yaml"]) is None
     with pytest.raises(FabricError, match=r"here holds no fabric: it has no fabric\.json"):
         kept_settings([here])
+
+
+def test_a_fabric_that_is_stopped_elsewhere_is_not_begun_anew(here: Path, tmp_path: Path) -> None:
+    """`raylay up FILE` from another directory began an empty fabric of the same name."""
+    elsewhere = kept(tmp_path / "elsewhere" / "data" / "orders")
+    registry.register(running(elsewhere))
+    registry.unregister("orders")
+    place = Path("data") / "orders"
+    with pytest.raises(FabricError, match=rf"is stopped, its data is in {elsewhere}, and {place}"):
+        refuse_empty("orders", place)
+    refuse_empty("trades", Path("data") / "trades")
+    kept(here / place)
+    refuse_empty("orders", place)

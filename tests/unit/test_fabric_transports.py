@@ -19,6 +19,7 @@ from raylay.services.fabric.plan import (
     client_options,
     instance_config,
 )
+from raylay.services.fabric.transports import check_files
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.transport_config import ClientTransportConfig
 from raylay.services.tls.config import TlsConfig
@@ -146,3 +147,28 @@ def test_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
             fabric.start(tmp_path / "f")
         assert _has_ray() is had_ray
         assert not (tmp_path / "f" / "fabric.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            "authentication: {module: passwords, options: {File: /none}}",
+            r"a: authentication, module passwords: File /none cannot be read: No such file",
+        ),
+        (
+            "entitlement: {module: permissions, options: {File: /none}}",
+            r"a: entitlement, module permissions: File /none cannot",
+        ),
+        (
+            "authenticator: {module: amps-default-authenticator-module, "
+            "options: {PasswordFileName: /none}}",
+            r"a: authenticator, module .*: PasswordFileName /none cannot",
+        ),
+    ],
+)
+def test_files_of_modules_are_looked_at_before_anything_starts(given: str, told: str) -> None:
+    """A missing one took two minutes of "starting 2 instances"."""
+    text = f"fabric: f\n{given}\nunauthenticated: allowed\ninstances: {{a: {{}}}}\n"
+    with pytest.raises(ConfigurationError, match=told):
+        check_files(configs(text)["a"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from unit.expressions_given import gives, value
 
 
@@ -11,3 +13,5 @@ def test_geo_distance() -> None:
     gives("GEO_DISTANCE(10, 20, 10, 20)", 0.0)
     gives("ROUND(GEO_DISTANCE(0, 0, 0, 180) / 1000) ", 20015)
     gives("GEO_DISTANCE(0, 0, 0, /none)", None)
+    for place in ("'x', 0, 0, 0", "0, 'x', 0, 0", "0, 0, 'x', 0", "0, 0, 0, 'x'"):
+        assert math.isnan(value(f"GEO_DISTANCE({place})")), "no number is no place"

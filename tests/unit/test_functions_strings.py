@@ -81,6 +81,8 @@ def test_substr() -> None:
     gives("SUBSTR('abc', 0)", "abc")
     gives("SUBSTR(/s, 4)", "é", CAFE)
     gives("SUBSTR('abc', -9)", "abc")
+    gives("SUBSTR('abcd', -9, 2)", "ab")
+    gives("RIGHT('abc', 9)", "abc")
 
 
 def test_left() -> None:

@@ -71,6 +71,8 @@ def test_a_good_host_has_nothing_to_change() -> None:
         ({"file_system": "tmpfs"}, "file system", "wrong", "another data directory"),
         ({"file_system": "nfs4"}, "file system", "wrong", "another data directory"),
         ({"file_system": "overlay"}, "file system", "change", "another data directory"),
+        ({"file_system": "btrfs"}, "file system", "change", "another data directory"),
+        ({"file_system": "zfs"}, "file system", "change", "another data directory"),
         ({"fsync_ms": 8.0}, "fsync", "change", "write cache"),
         ({"fsync_ms": 80.0}, "fsync", "wrong", "write cache"),
         ({"disk_error": "/data: Permission denied"}, "data directory", "wrong", "chown"),

@@ -155,7 +155,7 @@ class Desk:
     def looks_for(self, run: Run) -> Sequence[Looking]:
         return ()
 
-    def prepare(self, run: Run, now_us: int) -> Prepared:
+    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
         self.prepared.append(run)
         return Prepared((run,))
 

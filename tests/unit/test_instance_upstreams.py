@@ -17,7 +17,14 @@ from raylay.services.messages.records import (
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.acknowledgment import UNAWAITED, Route
-from raylay.services.replication.effects import AckUpstream, Append, CloseUpstream, Effect, Rooted
+from raylay.services.replication.effects import (
+    AckUpstream,
+    Append,
+    CloseUpstream,
+    Effect,
+    Report,
+    Rooted,
+)
 from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.answers import AnswerBook
 from raylay.services.replication.instance.durability import Durability
@@ -40,7 +47,7 @@ class Bench:
         self.book, self.out = AnswerBook(), Outgoing()
         self.durability = Durability(OWN, {}, self.book)
         missing = UnavailableMessages(PublisherRanges(), known)
-        counters = Counters()
+        self.counters = counters = Counters()
         self.intake = Intake(
             self.durability,
             self.out,
@@ -65,9 +72,9 @@ class Bench:
         self.out.take()
 
     def bring(
-        self, connection: int, number: int, run: Run, *, caught_up: bool = False
+        self, connection: int, number: int, *runs: Run, caught_up: bool = False
     ) -> tuple[bool, list[Effect]]:
-        taken = self.upstreams.batch(connection, number, [run], True, {}, caught_up, 0)
+        taken = self.upstreams.batch(connection, number, [*runs], True, {}, caught_up, 0)
         return taken, self.out.take()
 
     def store(self) -> list[Effect]:
@@ -151,16 +158,32 @@ def test_what_is_no_message_is_marked_here_whatever_the_sender_says(command: Com
     assert bool(append.run.flags & Flag.COMMANDS) is (command not in MESSAGES)
 
 
-def test_a_gap_and_a_topic_that_is_not_journaled_end_a_connection() -> None:
-    for number, run, reason in (
-        (2, records(1), "gap"),
-        (1, records(1, topic="quotes"), "not_journaled"),
-    ):
-        bench = Bench()
-        taken, effects = bench.bring(1, number, run)
-        assert not taken and isinstance(effects[0], CloseUpstream)
-        assert effects[0].reason == reason and bench.upstreams.get(1) is None
-        assert not len(bench.intake.staged) and bench.bring(1, 1, records(1)) == (False, [])
+def test_a_gap_ends_a_connection() -> None:
+    bench = Bench()
+    taken, effects = bench.bring(1, 2, records(1))
+    assert not taken and isinstance(effects[0], CloseUpstream)
+    assert effects[0].reason == "gap" and bench.upstreams.get(1) is None
+    assert not len(bench.intake.staged) and bench.bring(1, 1, records(1)) == (False, [])
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_topic_that_is_not_journaled_is_passed_over_and_the_rest_is_taken(awaited: bool) -> None:
+    """It is told once, and answered: who waits for it would hold up all that its sender keeps."""
+    bench = Bench()
+    other = records(1, 2, topic="quotes", awaited=awaited)
+    taken, effects = bench.bring(1, 1, other, records(3, awaited=False))
+    assert taken and [each.run.topic for each in effects if isinstance(each, Append)] == [b"orders"]
+    assert [each.event for each in effects if isinstance(each, Report)] == ["topic_passed_over"]
+    root = ONE if awaited else UNAWAITED
+    (ack,) = bench.store()
+    assert isinstance(ack, AckUpstream) and ack.number == 1 and not ack.conflicts
+    assert ack.persisted[root][P][0] == (1, 2)
+    assert list(bench.intake.known.of(P)) == [(3, 3)], "it holds none of it"
+    _, effects = bench.bring(1, 2, records(4, topic="quotes"))
+    assert effects == [], "it was told"
+    assert bench.counters.passed_over == 3
+    bench.bring(2, 1, records(1, topic="quotes"))
+    assert bench.counters.passed_over == 4
 
 
 def test_clients_are_let_in_when_a_peer_of_the_group_has_caught_up() -> None:
@@ -178,9 +201,12 @@ def test_a_later_connection_of_an_incarnation_ends_the_earlier_one() -> None:
     bench.upstreams.logged_on(3, "one", "f", ONE, "to-own", 2)
     closed = bench.out.take()[0]
     assert isinstance(closed, CloseUpstream) and closed.connection == 1
-    assert bench.upstreams.get(1) is None and bench.upstreams.connected_as(ONE) == "to-own"
+    assert bench.upstreams.get(1) is None
+    assert bench.upstreams.connected_as(ONE, proven=False) == "to-own"
     bench.upstreams.left(1)
-    assert bench.upstreams.connected_as(ONE) == "to-own", "its end is not that of the later one"
+    assert bench.upstreams.connected_as(ONE, proven=False) == "to-own", (
+        "its end is not that of the later one"
+    )
     bench.admission.learn({"two": Placement(1, "there:1", "there:2")})
     bench.upstreams.close_retired()
     assert [each.connection for each in bench.upstreams.values()] == [3]

@@ -17,7 +17,7 @@ from raylay.services.messages.topics import (
     TopicRule,
 )
 from raylay.services.replication.effects import AckClient, Append
-from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.instance import Identity, InstanceMachine, intake
 from raylay.services.replication.journal_answers import (
     READS_IN_STEP,
     Answers,
@@ -216,6 +216,65 @@ def test_a_message_that_fills_a_hole_is_late_by_what_the_journal_says() -> None:
         questions = bench.asks(answers, came)
         Fetch(questions, answers).step(bench.lookup)
         bench.take(connection, answers, came)
+    assert bench.late() == [(4,)]
+
+
+def test_many_topics_are_forgotten_and_late_messages_are_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic for each order, for ever. What is not on the disk yet is not forgotten: the journal
+    could not say it."""
+    monkeypatch.setattr(intake, "TOPICS_KNOWN_MAX", 50)
+    bench = Bench()
+    for number in range(1, 400, 2):
+        came, answers = run(number, topic=f"order {number % 200}"), Answers()
+        questions = bench.asks(answers, came)
+        if questions:
+            Fetch(questions, answers).step(bench.lookup)
+        bench.take(1, answers, came)
+        if number % 20 == 1:
+            bench.journal.commit()
+        known = bench.machine.intake
+        assert len(known._topic_highest[P]) == known._topics_known <= 51 + known._topics_kept
+    late = []
+    monkeypatch.setattr(intake, "TOPICS_KNOWN_MAX", 0)
+    for number, topic, is_late in (
+        (2, "order 1", True),  # on the disk: order 1 has had 201
+        (396, "order 199", True),  # not on the disk: it has had 399
+        (398, "order 1", False),
+        (4, "another", False),
+    ):
+        came, answers = run(number, topic=topic), Answers()
+        questions = bench.asks(answers, came)
+        if questions:
+            Fetch(questions, answers).step(bench.lookup)
+        bench.take(2, answers, came)
+        late += [number] if is_late else []
+    bench.journal.commit()
+    assert bench.late() == [(number,) for number in late]
+
+
+def test_what_was_highest_before_topics_were_forgotten_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the question and its answer others came on the topic, were committed, forgotten."""
+    bench = Bench()
+    bench.take(1, Answers(), run(1), run(9, topic="trades"))
+    bench.journal.commit()
+    bench.machine.intake._topic_highest.clear()
+    late, answers = run(4), Answers()
+    Fetch(bench.asks(answers, late), answers).step(bench.lookup)
+    assert answers.highest_on(P, b"orders") == 0
+    ahead, theirs = run(6), Answers()
+    Fetch(bench.asks(theirs, ahead), theirs).step(bench.lookup)
+    bench.take(1, theirs, ahead)
+    bench.journal.commit()
+    bench.machine.committed(bench.journal.last_txid, 0)
+    monkeypatch.setattr(intake, "TOPICS_KNOWN_MAX", 0)
+    again = bench.asks(answers, late)
+    assert again, "the answer was of before"
+    Fetch(again, answers).step(bench.lookup)
+    bench.take(2, answers, late)
     assert bench.late() == [(4,)]
 
 

@@ -470,7 +470,7 @@ def facts(server: InstanceServer) -> tuple[Any, ...]:
     machine = server.here.machine
     return (
         machine.next_txid, machine.known.digest(), machine.placements.to_wire(), machine.retired,
-        machine.went_back, len(machine.missing.ranges),
+        machine.went_back, machine.missing.ranges.count,
         server.here.state.get_number(f"epoch/{77:016x}/B"),
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from raylay.services.programs.link.pump import EARLY_ACKS_MAX, Pump
 from raylay.services.programs.link.surroundings import Surroundings
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader
-from raylay.services.protocol.replication import Accepted, ack_frames
+from raylay.services.protocol.replication import REPLICATION_VERSION, Accepted, ack_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream
 from raylay.services.replication.instance import LinkStart
@@ -133,6 +134,23 @@ def test_a_connection_is_lent_with_all_that_came_in_the_same_read(
     assert link.pump.is_lent
 
 
+def test_a_link_writes_nothing_to_a_connection_that_it_has_lent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a part of a frame of the instance's it would break the stream."""
+    link, downstream, _, later = asked_for_its_connection(monkeypatch)
+    sent: list[bytes] = []
+    downstream.send = sent.append
+    downstream.accepted = replace(downstream.accepted, version=REPLICATION_VERSION)
+    link.instance_said({"c": "queue"}, b"asked")
+    receive(link, downstream, AckUpstream(1, 1))
+    for call in later:
+        call()
+    assert link.pump.is_lent
+    link.instance_said({"c": "queue"}, b"asked once more")
+    assert sent == [b"asked"]
+
+
 def test_a_link_that_is_asked_for_what_it_just_lost_may_be_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -156,7 +174,7 @@ class Dialler(Dialling):
         self.up: dict[int, str] = {}
         self.done: list[str | int] = []
 
-    async def _connect(self, address: str) -> None:
+    async def _connect(self, address: str, server: int) -> None:
         self.done.append(address)
         if self.up.get(len(self.done)) != address:
             raise ConnectionRefusedError("nobody listens")

@@ -43,14 +43,56 @@ def serving(snapshot: Callable[[], dict[str, Any]]) -> Iterator[int]:
         metrics.stop()
 
 
+def page(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
 def scrape(port: int) -> dict[str, float]:
     """Every sample of a scrape: name and labels to value."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    text = page(port)
     return {
         match[1]: float(match[2])
         for match in re.finditer(r"^([^#\s].*) (\S+)$", text, re.MULTILINE)
     }
+
+
+def problems(text: str) -> list[str]:
+    """What `promtool check metrics` says of a scrape: the rules of promlint."""
+    helped = dict(re.findall(r"^# HELP (\S+) ?(.*)$", text, re.MULTILINE))
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    found = []
+    for name, kind in kinds.items():
+        words = name.split("_")
+        if not helped.get(name):
+            found.append(f"{name}: no help text")
+        if (kind == "counter") != name.endswith("_total"):
+            found.append(f"{name}: counters alone end with _total")
+        if kind != "histogram" and words[-1] in ("count", "sum", "bucket"):
+            found.append(f"{name}: only histograms end so")
+        if kind in words or name != name.lower() or ":" in name:
+            found.append(f"{name}: a type, a capital letter or a colon in its name")
+        if NOT_BASE.intersection(words):
+            found.append(f"{name}: no base unit")
+    return found
+
+
+NOT_BASE = {
+    *("ms", "us", "ns", "milliseconds", "microseconds", "nanoseconds", "minutes", "hours", "days"),
+    *("s", "sec", "b", "kb", "mb", "gb", "kilobytes", "megabytes", "bits", "percent", "kib", "mib"),
+}
+
+
+def test_names_are_as_promtool_has_them() -> None:
+    told: dict[str, Any] = dict.fromkeys(KEYS, 1)
+    told["commit_latency"] = LatencyHistogram()
+    told["destinations"] = {"B": dict.fromkeys(DESTINATION_KEYS, 1)}
+    told["sow_topics"] = {"json/orders": dict.fromkeys(SOW_TOPIC_KEYS, 1)}
+    with serving(lambda: told) as port:
+        text = page(port)
+    assert problems(text) == []
+    wrong = "# TYPE a_milliseconds gauge\n# HELP a_milliseconds of it\n# TYPE sent counter\n"
+    assert len(problems(wrong)) == 3, "the rules find what is wrong"
 
 
 def test_every_key_is_served() -> None:
@@ -79,7 +121,9 @@ def test_every_key_is_served() -> None:
     assert [found[f'{latency}"{bound}"}}'] for bound in ("0.001", "0.002", "+Inf")] == [2, 3, 4]
     assert found['raylay_commit_latency_seconds_sum{instance="Chicago-1"}'] == 0.012
     london = '{destination="London-1",instance="Chicago-1"}'
-    assert found["raylay_destination_ack_age_milliseconds" + london] == 1
+    assert found["raylay_destination_ack_age_seconds" + london] == 0.001
+    age = snapshot["client_age_ms"] / 1_000
+    assert found['raylay_client_age_seconds{instance="Chicago-1"}'] == age
     paris = '{destination="Paris 2",instance="Chicago-1"}'
     assert {name.removesuffix(paris): found[name] for name in found if paris in name} == {
         "raylay_destination_connected": 1,

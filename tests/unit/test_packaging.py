@@ -28,7 +28,7 @@ TARGETS = (
     "test-all",
     "check",
     "sim",
-    "unseen",
+    "pure-coverage",
     "bench",
     "soak",
     "clean",
@@ -237,14 +237,14 @@ def test_each_test_is_of_one_target() -> None:
 @pytest.mark.parametrize(
     ("refusal", "fails", "called", "status"),
     [
-        ("", "", ["make test", "make test-all", "make test-hosts"], 0),
-        ("needs root", "", ["make test", "make test-all"], 0),
-        ("", "test", ["make test"], 2),
-        ("", "test-all", ["make test", "make test-all"], 2),
-        ("", "test-hosts", ["make test", "make test-all", "make test-hosts"], 2),
+        ("", "", ["make check", "make test-all", "make test-hosts"], 0),
+        ("needs root", "", ["make check", "make test-all"], 0),
+        ("", "check", ["make check"], 2),
+        ("", "test-all", ["make check", "make test-all"], 2),
+        ("", "test-hosts", ["make check", "make test-all", "make test-hosts"], 2),
     ],
 )
-def test_the_integration_run_is_make_test_then_the_rest_then_the_hosts(
+def test_the_integration_run_is_make_check_then_the_rest_then_the_hosts(
     tmp_path: Path, refusal: str, fails: str, called: list[str], status: int
 ) -> None:
     """With a make that only says what it was asked, and a machine that lacks nothing."""

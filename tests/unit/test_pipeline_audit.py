@@ -229,7 +229,7 @@ def test_checksums_tell_contents_apart_wherever_the_log_is_cut(seed: int) -> Non
         opened = open_blocks([logs[0], log_of("b", other, cuts)])
         (publisher, first, last) = next((p, *each) for p, each in opened.items())
         assert publisher == other[at].publisher and first <= other[at].sequence <= last
-        assert len(opened) == BLOCK, "one block, and no other"
+        assert opened.count == BLOCK, "one block, and no other"
 
 
 def test_swapped_contents_do_not_add_up_to_the_same() -> None:
@@ -240,9 +240,9 @@ def test_swapped_contents_do_not_add_up_to_the_same() -> None:
 
 def test_where_contents_must_be_compared() -> None:
     alone = [Message(1, "x", 5, 100), Message(1, "x", 5, 200)]
-    assert len(open_blocks([log_of("a", alone)])) == BLOCK, "twice at one instance"
+    assert open_blocks([log_of("a", alone)]).count == BLOCK, "twice at one instance"
     topics = [log_of("a", [Message(1, "x", 5, 100)]), log_of("b", [Message(1, "y", 5, 200)])]
-    assert len(open_blocks(topics)) == BLOCK, "one identity, two topics"
+    assert open_blocks(topics).count == BLOCK, "one identity, two topics"
     apart = [log_of("a", [Message(1, "x", 5, 100)]), log_of("b", [Message(1, "y", 6, 200)])]
     assert not open_blocks(apart)
     assert conflicts_of(

@@ -47,6 +47,25 @@ def denied(found: Answer) -> str:
     return found.why
 
 
+def test_an_unknown_user_costs_as_much_as_a_known_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who is there could be told by the time that it takes. A hash is looked at in each."""
+    file = tmp_path / "passwords"
+    file.write_text(f"bob:{CHEAP.hash('right')}\n")
+    looked: list[str] = []
+    fits = modules.PasswordAuthentication._fits
+
+    def counted(self: Any, kept: str, password: str) -> bool:
+        looked.append(kept)
+        return fits(self, kept, password)
+
+    monkeypatch.setattr(modules.PasswordAuthentication, "_fits", counted)
+    for user in ("bob", "nobody"):
+        denied(answer("passwords", {"File": str(file)}, user, "wrong"))
+    assert len(looked) == 2 and all(each.startswith("$argon2") for each in looked)
+
+
 # -- the documented ones -------------------------------------------------------------------------
 def test_anybody_is_let_in_and_no_name_is_believed() -> None:
     assert answer(modules.DEFAULT, {}, "bob") == Accepted("")

@@ -49,6 +49,21 @@ def test_a_file_has_a_document_for_each_user(tmp_path: Path) -> None:
     assert asked("permissions", {"File": str(path)}, "eve") == [NOTHING]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bob: {logon: true}\nbob: {logon: false}\n",
+        '{"bob": {"logon": false, "logon": true}}',
+        "bob: {topic: [{topic: a, read: false, read: true}]}\n",
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "permissions.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"permissions\.yaml:\d+: .* is there twice"):
+        asked("permissions", {"File": str(path)}, "bob")
+
+
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "permissions.json"
     path.write_text("{}", encoding="utf-8")
@@ -138,6 +153,9 @@ def test_a_server_is_asked_for_the_user() -> None:
     assert over_http(answers, options, "a&c=x")[1] == [
         "/?u=a%26c%3Dx&c=the%20client&a=10.0.0.1%3A9"
     ]
+    options["ResourceURI"] = "http://127.0.0.1:PORT/of/{user}/is"
+    (asked,) = over_http(answers, options, "nobody/../admin")[1]
+    assert asked == "/of/nobody%2F..%2Fadmin/is", "nobody asks for another one's"
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -73,6 +75,64 @@ def test_what_cannot_be_used_is_refused(name: str, loaded: Any, problem: str) ->
     with pytest.raises(ConfigurationError, match=problem) as told:
         with_installed([Entry(name, loaded)])
     assert "mine.filters:function" in str(told.value)
+
+
+class Hostile:
+    """Something that nobody can compare."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not comparable")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Count(int):
+    """A whole number of a type of its own."""
+
+
+def circle() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "gives",
+    [
+        1j,
+        Hostile(),
+        object(),
+        Decimal("1.5"),
+        {1, 2},
+        datetime(2026, 1, 1, tzinfo=UTC),
+        [1, Hostile(), "x"],
+        (1j, 2),
+        {"a": Hostile(), 7: 1j},
+        circle(),
+        10**5_000,
+        -(1 << 64),
+        Count(7),
+        "\ud800",
+        b"\xff",
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_no_filter_raises_whatever_an_installed_function_gives(gives: Any) -> None:
+    found = with_installed([Entry("ODD", lambda: gives)])
+    for text in (
+        *(f"ODD() {operator} 1" for operator in ("=", "!=", "<", "<=", ">", ">=")),
+        *("'x' < ODD()", "ODD() + 1 > 0", "-ODD() % 3 = 1", "ODD() IN (1, 'x')", "NOT ODD()"),
+        *("ODD() LIKE 'x'", "ODD() BEGINS WITH ('x')", "ODD() BETWEEN 1 AND 'x'", "ODD() IS NAN"),
+        *("LENGTH(ODD()) = 1", "/a = ODD()", "ODD() = ODD()", "ARRAY_MAX(ODD()) > 1"),
+        *("CONCAT(ODD(), 'a') = 'x'", "IF(ODD(), ODD(), 2) = ODD()", "FLOOR(ODD()) = 1"),
+    ):
+        matches = expression(text, functions=found).matches
+        assert matches({"a": [1, "x", b"y", 2.5, True]}, NOWHERE) in (True, False)
+
+
+def test_a_number_of_another_type_is_a_number() -> None:
+    found = with_installed([Entry("SEVEN", lambda: Count(7)), Entry("ODD", lambda: 1j)])
+    assert expression("SEVEN() = 7 AND ODD() IS NULL", functions=found).matches({}, NOWHERE)
 
 
 def test_any_number_of_arguments() -> None:

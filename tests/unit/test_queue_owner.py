@@ -27,11 +27,12 @@ from raylay.services.programs.queue_owner.answering import (
     key_parts,
 )
 from raylay.services.programs.queue_owner.beginning import beginning, begun, rules_of, start_of
-from raylay.services.programs.queue_owner.bodies import Bodies
+from raylay.services.programs.queue_owner.bodies import DELIVERY_BYTES, Bodies
 from raylay.services.programs.queue_owner.owner_server import OwnerServer
 from raylay.services.protocol import queue_control as control
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.protocol.queue_control import Begin
+from raylay.services.queues.decisions import Deliver, Leased, Send
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import Drafts
 from raylay.services.queues.machine import PART_SPANNED, QueueMachine
@@ -129,16 +130,40 @@ def test_of_many_records_there_are_as_many_as_fit(bytes_max: int) -> None:
 
 def test_what_was_let_go_is_read_again_with_what_follows_it() -> None:
     journal = Journal(1_000)
-    found = bodies(journal, kept_bytes_max=20_000)
+    found = bodies(journal, kept_bytes_max=40_000)
     found.keep(journal.runs)
-    assert found.kept_bytes <= 20_000
+    assert found.kept_bytes <= 40_000
     for txid in range(2, 1_002):
         assert found.body(txid).strip() == b'{"n": %d}' % (txid - 1)
-    assert 0 < found.reads <= 20 and found.kept_bytes <= 20_000
+    assert 0 < found.reads <= 20 and found.kept_bytes <= 40_000
     # In the midst of a run, and the run's begin afterwards.
     fresh = bodies(journal, kept_bytes_max=1)
     for txid in (505, 502, 505, 511):
         assert fresh.body(txid).strip() == b'{"n": %d}' % (txid - 1)
+
+
+@pytest.mark.parametrize("messages_a_run", [1, 100])
+def test_the_memory_of_what_is_kept_is_counted_whole(messages_a_run: int) -> None:
+    """Small runs cost several times their payload, the index of their records included."""
+    import tracemalloc
+
+    journal = Journal(1)
+    found = bodies(journal, kept_bytes_max=1 << 30)
+    builder = RecordBuilder(7, "orders", "json")
+    one = b"".join(builder.build(at + 1, b"{}", 0) for at in range(messages_a_run))
+    scanned = scan(one)[0]
+    tracemalloc.start()
+    before_bytes = tracemalloc.get_traced_memory()[0]
+    for at in range(2_000):
+        run = run_of(scanned, bytes(bytearray(one)))
+        run.first_txid = at * messages_a_run + 1
+        found.keep([run])
+    del run
+    for at in range(2_000):
+        found.record(at * messages_a_run + 1)
+    used_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
+    tracemalloc.stop()
+    assert used_bytes <= found.kept_bytes <= 3 * used_bytes
 
 
 def test_a_message_that_the_journal_lacks_is_told() -> None:
@@ -417,3 +442,49 @@ def test_who_has_room_is_given_what_there_is_before_the_journal_is_read() -> Non
         owner.gone.set_result("the test ends")
 
     asyncio.run(turns())
+
+
+@pytest.mark.parametrize("kind", [Deliver, Send])
+@pytest.mark.parametrize("size_bytes", [100_000, 300_000, DELIVERY_BYTES + 1])
+def test_a_long_delivery_is_cut_into_frames_with_each_message_once(
+    kind: type[Deliver] | type[Send], size_bytes: int
+) -> None:
+    journal = Journal(17, each=1, size_bytes=size_bytes)
+    found = bodies(journal)
+    found.keep(journal.runs)
+    frames = bytearray()
+
+    class Outbox:
+        def send_parts(self, parts: Any, length: int) -> None:
+            frame = b"".join(parts)
+            assert len(frame) == length
+            frames.extend(frame)
+
+    class Traces:
+        def decided(self, decision: Any) -> int:
+            return 77
+
+    config = QueueOwnerConfig("a", "", 0xA, 1, 1, "", "", None, "", QueueDefinition("work", "json"))
+    owner: Any = OwnerServer(config)
+    owner._bodies, owner._instance, owner._traces = found, Outbox(), Traces()
+    txids = range(2, 19)
+    leased = [Leased(txid, (PUBLISHER, txid - 1), txid + 100, txid + 1_000) for txid in txids]
+    owner._deliver(kind((3, "s4"), leased, 99))
+
+    told: list[Leased] = []
+    sizes: list[tuple[int, int]] = []
+    for header, body in FrameReader().feed(bytes(frames)):
+        part = control.read_deliver(header, body)
+        decision = part.decision
+        assert type(decision) is kind
+        assert (decision.consumer, decision.folded_txid, part.decided_us) == ((3, "s4"), 99, 77)
+        told += decision.messages
+        records = b"".join(found.record(each.txid) for each in decision.messages)
+        assert bytes(part.records) == records
+        sizes.append((len(decision.messages), len(records)))
+    assert told == leased
+    # No frame is too long but for one message, and none ends while the next message fits.
+    one_bytes = len(found.record(2))
+    assert all(count == 1 or length <= DELIVERY_BYTES for count, length in sizes)
+    assert all(length + one_bytes + 9 > DELIVERY_BYTES for _, length in sizes[:-1])
+    assert len(sizes) > 1

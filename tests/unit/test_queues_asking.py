@@ -152,6 +152,14 @@ def test_consumers_that_want_something_else_are_asked_for_soon() -> None:
     assert sorted(keys(request)) == [1, 2]
 
 
+def test_consumers_that_changed_are_looked_for_at_once() -> None:
+    made = asking(message(1))
+    assert made.requests(USUAL_US, 5, lambda _: False) == []
+    made.consumers_changed()
+    (request,) = made.requests(USUAL_US, 5, all_of)
+    assert keys(request) == [1]
+
+
 def test_what_is_gone_keeps_nobody_from_asking() -> None:
     """30,000 were done where they came from while nobody here had room: the next one is asked for
     at once, and not when all of them were looked at, some each 20 ms."""

@@ -308,6 +308,14 @@ def test_where_leasing_is_strict_nobody_acknowledges_what_another_holds() -> Non
     assert judged(here, "bob", [(P, 2)], now_us=50) == [(P, 2)]
 
 
+def test_strict_leasing_is_judged_by_the_leases_of_the_instance_where_it_comes_in() -> None:
+    """docs/queues.md, "Strict leasing": another instance knows nothing of who holds what."""
+    here, other = door(strict=True), door(strict=True)
+    here.decide(Deliver(ANN, leased((P, 2), until_us=50), 10), 0)
+    assert judged(here, "bob", [(P, 2)]) == []
+    assert judged(other, "bob", [(P, 2)]) == [(P, 2)]
+
+
 def test_what_a_client_holds_is_what_it_was_delivered_and_nobody_else_was_since() -> None:
     here = door()
     here.decide(Deliver(ANN, leased(*((P, at) for at in (2, 3, 4, 7)), until_us=50), 10), 0)

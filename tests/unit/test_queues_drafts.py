@@ -81,6 +81,28 @@ def test_what_was_to_be_sent_to_a_consumer_that_left_is_not() -> None:
     assert [each.receivers[0][1] for each in receivers if each] == [[], [TWO]]
 
 
+def test_a_message_that_comes_behind_the_draft_about_it_is_not_frozen() -> None:
+    """Nothing would ever free it: the record that it would wait for was read before."""
+    made = drafts()
+    made.let_go([Move(P, 1, 2, 1, "B")], [], [(P, 1), (P, 2)])
+    (draft,) = made.flush()
+    early, late = message(1), message(2)
+    assert made.freezes(early) and early.state == FROZEN
+    made.take(draft.tag)
+    assert not made.freezes(late) and late.state == AVAILABLE
+    assert not made.waits_for_absent
+
+
+def test_of_two_drafts_about_an_absent_message_the_later_one_freezes_it() -> None:
+    made = drafts()
+    for generation in (1, 2):
+        made.let_go([Move(P, 1, 1, generation, "B")], [], [(P, 1)])
+    first, second = made.flush()
+    made.take(first.tag)
+    late = message(1)
+    assert made.freezes(late) and late.held == second.tag
+
+
 def test_numbers_are_of_one_life() -> None:
     first, second = drafts(), drafts(life=2)
     found = {each.number() for each in (first, second) for _ in range(1_000)}

@@ -37,6 +37,7 @@ def test_stretches_are_a_dict_of_sequences_kept_as_ranges() -> None:
             assert {n: v for a, b, v in pieces for n in range(a, b + 1)} == model
             assert all(one[1] < two[0] for one, two in itertools.pairwise(pieces))
             assert stretches.count == len(model)
+            assert [stretches.find(n) for n in range(52)] == [model.get(n) for n in range(52)]
             missing = [n for a, b in stretches.missing(first, last) for n in range(a, b + 1)]
             assert missing == [n for n in range(first, last + 1) if n not in model]
 
@@ -98,6 +99,27 @@ def test_removals_are_forgotten_after_their_time_and_transfers_never() -> None:
     made = EarlyEntries.from_wire(early.to_wire(), KEPT_US)
     assert made.removals_waiting == 1
     assert made.arrived(P, [(3, 3)], later_us)[:2] == ([], [(3, 3, FIRST)])
+
+
+def test_what_was_used_survives_what_is_forgotten_until_the_floor_and_a_rebuild() -> None:
+    """Removals are forgotten while others of the same time were used: those messages stay removed
+    when the queue is made again, from the floor of then or a later one."""
+    early = EarlyEntries(KEPT_US)
+    early.removed(P, [(1, 6)], 1, STEP_US)
+    early.moved(P, [(8, 8)], FIRST, 2)
+    early.floor_reached(3, [])
+    early.removed(P, [(11, 14)], 4, STEP_US)  # behind the floor
+    assert early.arrived(P, [(2, 3)], STEP_US)[0] == [(2, 3)]
+    assert early.arrived(P, [(12, 12)], STEP_US)[0] == [(12, 12)]
+    later_us = 3 * STEP_US + KEPT_US
+    assert early.arrived(P, [(5, 5), (13, 13)], later_us)[0] == []
+    made = EarlyEntries.from_wire(early.to_wire(), KEPT_US)
+    assert made.removals_waiting == 2
+    assert made.arrived(P, [(1, 6), (8, 8)], STEP_US)[:2] == ([(2, 3)], [(8, 8, FIRST)])
+    early.floor_reached(5, [])
+    made = EarlyEntries.from_wire(early.to_wire(), KEPT_US)
+    gone, moved, _ = made.arrived(P, [(1, 14)], STEP_US)
+    assert (gone, moved) == ([(2, 3), (12, 12)], [(8, 8, FIRST)])
 
 
 def test_without_a_time_removals_are_kept() -> None:

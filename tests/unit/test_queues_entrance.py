@@ -64,7 +64,7 @@ def test_where_nothing_is_to_be_known_only_sequences_are_read() -> None:
 
 
 def test_the_filter_lets_in_what_it_fits_and_nothing_that_cannot_be_read() -> None:
-    found = entrance(filter="/a = 1").each(run({"a": 1}, {"a": 2}, b"{", {"a": 1}))
+    found = entrance(filter="/a = 1").each(run({"a": 1}, {"a": 2}, b"{", {"a": 1}), S_US)
     assert [(each.at, each.sequence) for each in found] == [(0, 1), (3, 4)]
 
 
@@ -73,20 +73,20 @@ def test_the_filter_lets_in_what_it_fits_and_nothing_that_cannot_be_read() -> No
     [(7, 7), (2.9, 2), (-1, 0), (None, 0), ("9", 9), ("x", 0), (1e30, PRIORITY_MAX), (True, 1)],
 )
 def test_a_priority_is_an_unsigned_number_of_64_bits(value: Any, priority: int) -> None:
-    (found,) = entrance(priority="/p").each(run({"p": value}))
+    (found,) = entrance(priority="/p").each(run({"p": value}), S_US)
     assert found.priority == priority
 
 
 def test_what_cannot_be_read_has_the_lowest_priority_and_is_no_barrier() -> None:
-    (found,) = entrance(priority="/p").each(run(b"{"))
+    (found,) = entrance(priority="/p").each(run(b"{"), S_US)
     assert found.priority == 0
-    found, barrier = entrance(barrier="/b = 1").each(run(b"{", {"b": 1}))
+    found, barrier = entrance(barrier="/b = 1").each(run(b"{", {"b": 1}), S_US)
     assert (found.priority, found.is_barrier, barrier.is_barrier) == (None, False, True)
 
 
 def test_an_expression_may_ask_for_what_stands_beside_the_body() -> None:
     wanted = entrance(filter="MESSAGE_SIZE() > 5 AND BOOKMARK() LIKE '1.2'")
-    assert [each.sequence for each in wanted.each(run({}, {"a": 1}, {"a": 1}))] == [2]
+    assert [each.sequence for each in wanted.each(run({}, {"a": 1}, {"a": 1}), S_US)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_model_says_when_it_expires(
     model: str, own_s: int, queue_s: int, expires_s: int
 ) -> None:
     made = entrance(expiration_us=queue_s * S_US, expiration_model=model)
-    (found,) = made.each(run({}, expiration_s=own_s))
+    (found,) = made.each(run({}, expiration_s=own_s), S_US)
     assert found.expires_us == (expires_s + 1) * S_US * (expires_s > 0)
 
 

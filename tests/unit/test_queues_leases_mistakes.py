@@ -54,7 +54,25 @@ def one_too_late(self: Holdings, deliveries_max: int = 0, cancels_max: int = 0) 
 INIT = Holdings.__init__
 
 
-def given_back(self: QueueMachine, consumer: Consumer, leases: Lost) -> None:
+def all_of_them(self: Holdings, ended: Sequence[Message]) -> list[Message]:
+    return list(ended)
+
+
+def none_of_them(self: Holdings, ended: Sequence[Message]) -> list[Message]:
+    return []
+
+
+def the_next_one_too(
+    self: Holdings, ended: Sequence[Message], suspects: Any = Holdings.suspects
+) -> list[Message]:
+    self._blamed.clear()
+    found: list[Message] = suspects(self, ended)
+    return found
+
+
+def given_back(
+    self: QueueMachine, consumer: Consumer, leases: Lost, *, unseen: bool = False
+) -> None:
     for message in self._leased(consumer, leases):
         self._end_lease(message, in_vain=True)
 
@@ -113,6 +131,34 @@ MISTAKES: list[tuple[Any, str, Callable[..., Any], Callable[[], None]]] = [
         "_release",
         no_place,
         machine.test_leases_end_by_time_and_by_their_consumers_end,
+    ),
+    (
+        Holdings,
+        "suspects",
+        all_of_them,
+        partial(
+            machine.test_a_message_that_ends_its_consumers_is_the_only_one_that_expires, "dies"
+        ),
+    ),
+    (
+        Holdings,
+        "suspects",
+        none_of_them,
+        partial(
+            machine.test_a_message_that_ends_its_consumers_is_the_only_one_that_expires, "dies"
+        ),
+    ),
+    (
+        Holdings,
+        "suspects",
+        the_next_one_too,
+        machine.test_behind_a_message_that_is_held_too_long_leases_that_end_later_do_not_count,
+    ),
+    (
+        QueueMachine,
+        "cancelled",
+        given_back,
+        machine.test_what_nobody_was_given_counts_neither_as_delivered_nor_as_given_back,
     ),
     (
         holdings,

@@ -66,6 +66,7 @@ class Instance:
         self.definition = definition or queue()
         self.runs: list[Run] = []
         self.now_us = 1_000 * S_US
+        self.clock_us = 0
         self.sequences = {ACKER: 0, AUTHOR: 0}
         self.restart(**{"snapshot": Snapshot(names=NAMES), **start})
 
@@ -89,11 +90,16 @@ class Instance:
     def around(self, txid: int) -> Surroundings:
         return NOWHERE
 
+    def set_clock(self, ahead_us: int) -> None:
+        """The wall clock of the instance is set."""
+        self.clock_us = ahead_us
+        self.machine.clock_set(self.runs[-1].last_txid if self.runs else 0, ahead_us)
+
     # What is committed.
     def commit(self, run: Run) -> Run:
         """Journals a run and has it folded."""
         run.first_txid = self.runs[-1].last_txid + 1 if self.runs else 1
-        run.receive_time_us = self.now_us
+        run.receive_time_us = self.now_us + self.clock_us
         self.runs.append(run)
         self.machine.fold([run], self.now_us)
         return run
@@ -286,6 +292,116 @@ def test_messages_that_are_delivered_too_often_in_vain_expire_and_bounced_ones_d
     assert read_removal(draft.body).why == "max_deliveries"
 
 
+@pytest.mark.parametrize("how", ["dies", "stands still"])
+def test_a_message_that_ends_its_consumers_is_the_only_one_that_expires(how: str) -> None:
+    """The others lay behind it in the backlog of a consumer that handles one after the other."""
+    here = Instance(queue(deliveries_max=3))
+    here.publish(1, 10)
+    for number in range(1, 4):
+        consumer = (number, "s")
+        here.join(consumer, backlog=10)
+        assert delivered(here.take()) == {consumer: [*range(1, 11)]}
+        if how == "dies":
+            here.machine.left(consumer)
+        else:
+            here.now_us += LEASE_US
+            here.machine.tick(here.now_us)
+            here.machine.left(consumer)
+    removal = read_removal(the_draft(here.take()).body)
+    assert (removal.keys, removal.why) == ({P: [(1, 1)]}, "max_deliveries")
+
+
+def test_behind_a_message_that_is_held_too_long_leases_that_end_later_do_not_count() -> None:
+    here = Instance(queue(deliveries_max=1))
+    here.join(backlog=3)
+    for sequence in (1, 2, 3):
+        here.publish(sequence)
+        here.take()
+        here.now_us += S_US
+    here.now_us += LEASE_US - 3 * S_US
+    drafts: list[Draft] = []
+    for _ in range(3):
+        drafts += [each for each in here.tick(0) if isinstance(each, Draft)]
+        here.now_us += S_US
+    assert [read_removal(each.body).keys for each in drafts] == [{P: [(1, 1)]}]
+
+
+def test_a_consumer_that_unsubscribes_has_given_back_what_nobody_was_given() -> None:
+    """So all that it still holds was given to a handler, and counts."""
+    here = Instance(queue(deliveries_max=1))
+    here.join(backlog=3)
+    here.publish(1, 3)
+    (deliver,) = here.take()
+    assert isinstance(deliver, Deliver)
+    unseen = deliver.messages[2]
+    here.machine.cancelled(ONE, [(unseen.key, unseen.number)], unseen=True)
+    here.machine.left(ONE, has_said=True)
+    assert read_removal(the_draft(here.take()).body).keys == {P: [(1, 2)]}
+    here.join(TWO)
+    assert delivered(here.take()) == {TWO: [3]}
+
+
+def test_what_nobody_was_given_counts_neither_as_delivered_nor_as_given_back() -> None:
+    here = Instance(queue(deliveries_max=1, cancels_max=1))
+    here.join()
+    here.publish(1)
+    for _ in range(4):
+        here.machine.cancelled(ONE, [the_lease(here.take())], unseen=True)
+    assert delivered(here.take()) == {ONE: [1]}
+
+
+MODES = {
+    "at least once": {},
+    "at most once": {"at_most_once": True},
+    "without a lease": {"lease_us": 0},
+    "local": {"kind": "local"},
+    "local, at most once": {"kind": "local", "at_most_once": True},
+    "group-local": {"kind": "group_local", "initial_owner": "A"},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "verb", ["ack", "expire", "done", "cancel", "unseen", "bounce", "time", "left", "failed"]
+)
+def test_whatever_is_said_of_messages_their_places_come_back(verb: str, mode: str) -> None:
+    """Places of a consumer that are taken for ever starve it. A fresh machine says how many there
+    are."""
+    at_most_once = "most" in mode
+    here = Instance(queue(**MODES[mode]))
+    here.join(backlog=2)
+    for first in (1, 3, 5):
+        here.publish(first, first + 1)
+        said = here.take()
+        if at_most_once:
+            if verb == "failed":
+                here.machine.failed([the_draft(said).tag], here.machine.folded_txid)
+                said = here.take()
+            here.write([the_draft(said)])
+            said = here.take()
+        (deliver,) = (each for each in said if isinstance(each, Deliver | Send))
+        assert len(deliver.messages) == 2, f"round {first}: places are missing"
+        consumer = deliver.consumer
+        leases = [(each.key, each.number) for each in deliver.messages]
+        keys = [key[1] for key, _ in leases]
+        if verb in ("cancel", "unseen") and not at_most_once:
+            here.machine.cancelled(consumer, leases, unseen=verb == "unseen")
+        elif verb == "bounce" and not at_most_once:
+            here.machine.bounced(consumer, leases)
+        elif verb == "time" and here.definition.lease_us and not at_most_once:
+            here.now_us += LEASE_US
+            here.machine.tick(here.now_us)
+        elif verb in ("left", "bounce") or (verb == "time" and not at_most_once):
+            here.machine.left(consumer)
+            here.join(backlog=2)
+        else:
+            # At most once the instance says of what is cancelled that it is done.
+            here.machine.done({P: [(keys[0], keys[1])]})
+        here.ack(keys[0], keys[1], "expire" if verb == "expire" else "ack")
+        here.take()
+    assert here.machine.status()["backlog"] == 0 and here.machine.depth == 0
+
+
 @pytest.mark.parametrize("how", ["max_cancels", "max_deliveries", "time_limit"])
 def test_where_the_append_of_its_removal_fails_it_is_removed_again_and_not_delivered(
     how: str,
@@ -347,6 +463,54 @@ def test_a_leased_message_expires_when_its_lease_ends() -> None:
     assert here.take() == []
     here.write([draft])
     assert here.take() == [Expired(1, (P, 1), "time_limit")]
+
+
+@pytest.mark.parametrize("jump_us", [-3_600 * S_US, 3_600 * S_US])
+def test_messages_age_while_the_clock_on_the_wall_is_set(jump_us: int) -> None:
+    here = Instance(queue(expiration_us=10 * S_US))
+    here.publish(1)
+    here.publish(11, path=(B,), publisher=2)
+    here.set_clock(jump_us)
+    here.publish(2)
+    here.publish(12, path=(B,), publisher=2)
+    here.set_clock(0)
+    here.publish(3)
+    here.join(backlog=9)
+    here.machine.left(ONE)
+    assert here.tick(10 * S_US - 1) == []
+    drafted = [each for each in here.tick(2) if isinstance(each, Draft)]
+    found = [read_removal(each.body).keys for each in drafted]
+    assert found == [{P: [(1, 3)]}]
+
+
+@pytest.mark.parametrize("jump_us", [-3_600 * S_US, 3_600 * S_US])
+def test_messages_of_others_are_asked_for_while_the_clock_on_the_wall_is_set(jump_us: int) -> None:
+    here = Instance()
+    here.join(backlog=2)
+    here.set_clock(jump_us)
+    for sequence in (1, 2):
+        here.publish(sequence, path=(B,))
+        assert here.take() == [], "it is too young"
+        here.now_us += S_US
+        (asked,) = here.take()
+        assert isinstance(asked, Request)
+        assert sequence in [each.key[1] for each in asked.wanted]
+        here.now_us += S_US
+        here.ack(sequence, path=(B,))
+    assert 0 < here.machine.status()["usual_us"] < S_US
+
+
+@pytest.mark.parametrize("jump_us", [-48 * 3_600 * S_US, 48 * 3_600 * S_US])
+def test_early_acknowledgments_are_kept_while_the_clock_on_the_wall_is_set(jump_us: int) -> None:
+    here = Instance()
+    here.ack(1)
+    here.set_clock(jump_us)
+    here.ack(3)
+    here.publish(1)
+    here.set_clock(0)
+    here.publish(2, 3)
+    here.join(backlog=9)
+    assert delivered(here.take()) == {ONE: [2]}
 
 
 def test_at_most_once_is_sent_when_its_removal_is_in_the_journal() -> None:

@@ -58,6 +58,25 @@ def test_a_consumer_holds_no_more_than_its_backlog() -> None:
     assert delivered(picking) == [("a", 5)]
 
 
+def test_leases_of_before_a_restart_beyond_a_smaller_backlog_take_no_room_of_others() -> None:
+    """Two consumers; one of them came back with a smaller backlog than it holds."""
+    picking = given(subscribed("a"), subscribed("b", 2))
+    old = [message(txid) for txid in (1, 2, 3)]
+    for each in old:
+        picking.leased((1, "a"), each)
+    assert picking.room() == 2 and picking.active_count == 3
+    new = [message(txid) for txid in (4, 5, 6)]
+    for each in new:
+        picking.add(each)
+    assert delivered(picking) == [("b", 4), ("b", 5)]
+    for each in old[:2]:
+        picking.freed((1, "a"), each)
+        assert picking.room() == 0 and picking.taker(new[2]) is None
+    picking.freed((1, "a"), old[2])
+    assert picking.room() == 1
+    assert delivered(picking) == [("a", 6)]
+
+
 def test_who_may_hold_nothing_keeps_what_it_has_and_is_given_nothing_when_that_is_over() -> None:
     picking = given(subscribed("a", 2))
     messages = filled(picking, 4)
@@ -194,6 +213,17 @@ def test_no_more_than_the_target_depth_are_active() -> None:
     assert len(picking) == 2 and picking.inactive_count == 1
     picking.remove(messages[3])
     assert delivered(picking) == [("a", 2), ("a", 6)]
+
+
+def test_what_waits_behind_the_target_depth_comes_up_when_a_consumer_leaves() -> None:
+    """What it held is not free again: it was given back too often, and is on its way out."""
+    picking = given(subscribed("a"), subscribed("b"), target_depth=1)
+    filled(picking, 2)
+    assert delivered(picking) == [("a", 1)]
+    assert picking.inactive_count == 1
+    picking.left((1, "a"))
+    assert picking.inactive_count == 0
+    assert delivered(picking) == [("b", 2)]
 
 
 def test_the_same_is_said_until_something_changes() -> None:

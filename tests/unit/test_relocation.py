@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -335,6 +336,50 @@ def test_left_over_directories_are_named_with_what_is_known(tmp_path: Path) -> N
     for name in ("instance.json", "state.lmdb"):
         (stranger / name).write_text("{}")
     assert [each["name"] for each in left_over_status(record, effective)] == ["east-1", "stranger"]
+
+
+def found_beside(directory: Path, name: str, generation: int) -> None:
+    directory.mkdir()
+    said = {"name": name, "generation": generation}
+    (directory / "instance.json").write_text(json.dumps(said))
+    (directory / "state.lmdb").touch()
+
+
+def test_what_was_never_moved_is_not_to_be_reunited(tmp_path: Path) -> None:
+    """A link of it is refused as `not_retired`: to be declared again is what brings it back."""
+    effective, record = moved(tmp_path)
+    record.left_over.clear()
+    found_beside(tmp_path / "west-9", "west-9", 0)
+    (found,) = left_over_status(record, effective)
+    assert (found["name"], found["retired"]) == ("west-9", False)
+    (line,) = left_over_lines([found])
+    assert "reunite" not in line and "--forget" not in line
+    assert f"raylay journal dump {tmp_path / 'west-9'}" in line and "raylay apply" in line
+    # The advice holds: declared again, its directory is the instance's own.
+    again = effective.instances[1].model_copy(update={"name": "west-9", "directory": ""})
+    declared = effective.model_copy(update={"instances": (*effective.instances, again)})
+    assert data_directory(record, again) == tmp_path / "west-9"
+    assert left_over_status(record, declared) == []
+
+
+def test_what_was_moved_is_to_be_reunited_though_the_record_has_no_such_directory(
+    tmp_path: Path,
+) -> None:
+    effective, record = moved(tmp_path)
+    record.left_over.clear()
+    former = tmp_path / "former"
+    found_beside(former, "east-1", 1)
+    (found,) = left_over_status(record, effective)
+    assert (found["name"], found["generation"], found["retired"]) == ("east-1", 1, True)
+    assert f"raylay journal reunite {former}" in left_over_lines([found])[0]
+    (former / REUNITED_FILE).write_text('{"done": true, "lacking": 0}')
+    (line,) = left_over_lines(left_over_status(record, effective))
+    assert "lacks nothing" in line and "--forget" not in line, "there is nothing to be forgotten"
+    # Its instance of today, of which another record says where it lies.
+    (former / REUNITED_FILE).unlink()
+    found_beside(tmp_path / "twin", "east-1", 2)
+    known = {each["generation"]: each["retired"] for each in left_over_status(record, effective)}
+    assert known == {1: True, 2: False}
 
 
 def attached_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fabric:

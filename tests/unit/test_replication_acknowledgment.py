@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.acknowledgment import (
     CLIENT,
@@ -28,6 +32,23 @@ def ledger(*, sync: bool = True) -> DestinationLedger:
 
 def owed(found: DestinationLedger, root: int, publisher: int = P) -> list[tuple[int, int]]:
     return list(found.owed.get(root, publisher) or ())
+
+
+@pytest.mark.parametrize(
+    ("carries_all", "options", "whole"),
+    [
+        (True, {"pass_through": ".*"}, True),
+        (False, {"pass_through": ".*"}, False),
+        (True, {}, False),
+        (True, {"pass_through": "London"}, False),
+        (True, {"pass_through": ".*", "own_group_only": True}, False),
+    ],
+)
+def test_a_destination_gets_everything_only_where_nothing_keeps_it_back(
+    carries_all: bool, options: dict[str, Any], whole: bool
+) -> None:
+    to = Destination("d", "g", True, addresses=("d",), **options)
+    assert DestinationLedger(to, carries_all=carries_all).whole is whole
 
 
 def test_an_answer_settles_what_is_owed_for_its_root_and_for_no_root() -> None:
@@ -124,7 +145,7 @@ def test_rooted_ranges_travel_whole() -> None:
     ranges.of(ROOT).add(P, 1, 5)
     ranges.of(UNAWAITED).add(Q, 9, 9)
     again = RootedRanges.from_wire(ranges.to_wire())
-    assert again.to_wire() == ranges.to_wire() and len(again) == 6
+    assert again.to_wire() == ranges.to_wire() and again.count == 6
 
 
 def test_why_a_destination_is_unsafe() -> None:

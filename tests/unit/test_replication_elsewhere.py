@@ -33,7 +33,7 @@ def test_patience_is_three_times_what_others_waited_and_halved_by_each_in_vain()
     way.missed()
     assert way.patience_us == 3 * PATIENCE_US // 2
     way.came(DEFERRED_US_MAX)
-    assert way.patience_us == DEFERRED_US_MAX // 2
+    assert way.patience_us == DEFERRED_US_MAX, "one that came ends the misses"
 
 
 def test_a_slow_one_is_forgotten_little_by_little() -> None:

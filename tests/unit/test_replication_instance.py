@@ -208,6 +208,54 @@ def test_an_ack_waits_for_every_sync_destination_and_for_no_async_one() -> None:
     assert acks(bench.commit()) == [(1, "")]
 
 
+def test_sync_and_async_decide_about_persisted_acks_and_about_nothing_else() -> None:
+    """Step by step, all that is not a persisted ack is the same: what is journaled, what is told to
+    links, subscribers and upstreams, what may be removed."""
+    benches = [Bench(destination(sync=sync)) for sync in (True, False)]
+    answered: list[list[Any]] = [[], []]
+
+    def both(step: Any) -> None:
+        found = [step(bench) for bench in benches]
+        for effects, acked in zip(found, answered, strict=True):
+            acked += [effect for effect in effects if isinstance(effect, AckClient | AckUpstream)]
+        rest = [
+            [effect for effect in effects if not isinstance(effect, AckClient | AckUpstream)]
+            for effects in found
+        ]
+        assert rest[0] == rest[1]
+        told = [
+            (
+                bench.machine.next_txid,
+                bench.machine.committed_txid,
+                bench.machine.removable_before(),
+                bench.machine.held(),
+                [(run.first_txid, run.payload, run.flags) for run in bench.committed],
+            )
+            for bench in benches
+        ]
+        assert told[0] == told[1]
+
+    def logged_on(bench: Bench) -> list[Any]:
+        bench.log_on()
+        bench.log_on_upstream()
+        return []
+
+    both(logged_on)
+    both(lambda bench: bench.publish(1, 2))
+    both(lambda bench: bench.commit())
+    both(lambda bench: bench.connect() and [])
+    both(lambda bench: bench.publish(3, topic="trades"))
+    both(lambda bench: bench.commit())
+    both(lambda bench: bench.publish(3, 3, topic="trades"))
+    both(lambda bench: bench.batch(1, 4, 5))
+    both(lambda bench: bench.commit())
+    both(lambda bench: bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 2)]}}, {})))
+    both(lambda bench: bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 5)]}}, {})))
+    # And about these it does decide.
+    sync, other = answered
+    assert sync != other and sync and other
+
+
 def test_an_ack_waits_for_each_of_64_sync_destinations() -> None:
     names = [f"peer-{number}" for number in range(64)]
     many = [Destination(name, "g", True, pass_through=".*", addresses=(name,)) for name in names]
@@ -568,7 +616,7 @@ def test_what_is_settled_does_not_wait_again_because_of_one_message() -> None:
     bench.commit()
 
     after = bench.restarted(bench.machine.recovery_point())
-    assert len(after.machine.pending) == len(after.machine.destinations["peer"].owed) == 2
+    assert after.machine.pending.count == after.machine.destinations["peer"].owed.count == 2
     assert after.machine.durable_floor() == 1
     after.connect((1, 20_003))
     assert after.log_on(low=1).durable == [(3, 20_002)]
@@ -627,7 +675,7 @@ def test_what_came_from_a_server_is_not_owed_by_it_once_it_is_known() -> None:
     bench.log_on_upstream()
     bench.batch(1, 1)
     bench.commit()
-    assert len(bench.machine.destinations["peer"].owed) == 1
+    assert bench.machine.destinations["peer"].owed.count == 1
     found = bench.machine.link_connected(
         "peer", UPSTREAM, LinkPlan(PublisherRanges(), RootedRanges()), 0
     )
@@ -688,6 +736,34 @@ def test_fewer_than_the_minimum_are_no_reason_for_an_upgrade() -> None:
     bench.take(bench.machine.downgrade("other", 0, force=True))
     bench.take(bench.machine.tick(60 * SECOND_US))
     assert not any(ledger.sync for ledger in bench.machine.destinations.values())
+
+
+@pytest.mark.parametrize("by_age_before", [False, True])
+def test_a_downgrade_by_hand_lasts_until_an_upgrade_by_hand(by_age_before: bool) -> None:
+    """An operator takes a destination out for maintenance: it answers at once, and is upgraded by
+    no age. So where an age had downgraded it before."""
+    bench = Bench(destination(), policy=DowngradePolicy(100, 50))
+    bench.log_on()
+    bench.connect()
+    peer = bench.machine.destinations["peer"]
+    if by_age_before:
+        bench.publish(1)
+        bench.commit()
+        bench.take(bench.machine.tick(SECOND_US))
+        bench.take(bench.machine.tick(2 * SECOND_US))
+        assert not peer.sync
+    bench.take(bench.machine.downgrade("peer", 2 * SECOND_US))
+    bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 1)]}}, {}))
+    for at_us in range(3 * SECOND_US, 20 * SECOND_US, SECOND_US):
+        bench.take(bench.machine.tick(at_us))
+        assert not peer.sync and peer.downgraded_by_hand
+    bench.take(bench.machine.upgrade("peer", 20 * SECOND_US))
+    assert peer.sync and not peer.downgraded_by_hand
+    bench.publish(2)
+    bench.commit()
+    bench.take(bench.machine.tick(21 * SECOND_US))
+    bench.take(bench.machine.tick(22 * SECOND_US))
+    assert not peer.sync and not peer.downgraded_by_hand, "by age, as before"
 
 
 def test_a_refused_downgrade_by_age_is_told_once() -> None:
@@ -946,7 +1022,7 @@ class Louder:
     def looks_for(self, run: Run) -> tuple[()]:
         return ()
 
-    def prepare(self, run: Run, now_us: int) -> Prepared:
+    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
         self.told.append(("prepare", run.first_sequence, now_us))
         records = list(iterate_records(run.payload))
         left = [(each, each.body + b"!") for each in records if each.sequence not in self.bad]

@@ -229,7 +229,7 @@ def test_what_waits_for_another_way_goes_out_when_it_is_due() -> None:
     link = LentLink(beside)
     for txid in range(1, SHOWN_NEEDED + 1):
         link.committed([run(txid, txid, path=(ELSEWHERE,))], MS)
-        link.acked(0, {P: [(200 + txid, 200 + txid)]}, {}, {}, MS)
+        link.acked(0, {P: [(txid, txid)]}, {}, {}, MS)
     late = SHOWN_NEEDED + 1
     assert batches(link.committed([run(late, late, path=(ELSEWHERE,))], 2 * MS)) == []
     due_us = link.due_us

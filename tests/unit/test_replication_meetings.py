@@ -32,3 +32,13 @@ def test_of_a_moved_one_generations_tell() -> None:
     assert met.clash(8, "up", 3, 1, "b:1") == ""
     assert met.clash(8, "own", 4, 1, "") == ""
     assert "of this one" in met.clash(8, "own", 4, 2, "")
+
+
+def test_in_a_fabric_with_a_key_only_who_says_so_gives_way_to_who_proves_it() -> None:
+    """One that was dialled at its configured address has been found there."""
+    meetings = Meetings("own", 1, 0, in_fabric=True)
+    meetings.met("said", "up", 0xB, 0, "up:1")
+    assert not meetings.clash("new", "up", 0xC, 0, "elsewhere:2", proven=True)
+    assert meetings.clash("new", "up", 0xC, 0, "elsewhere:2")
+    meetings.met("said", "up", 0xB, 0, "up:1", dialled=True)
+    assert meetings.clash("new", "up", 0xC, 0, "elsewhere:2", proven=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from raylay.services.replication.routing import Destination
 from raylay.services.replication.unavailable import encode_unavailable
 
 P = 0x11
+ANOTHER = 0x22
 OWN, THERE, ELSEWHERE = 0xA, 0xB, 0xC
 BUILDER = RecordBuilder(P, "orders", "json")
 
@@ -162,6 +164,19 @@ def test_segments_are_skipped_by_what_was_held_at_the_connect_not_by_what_is_see
     made.acked(0, {P: [(3, 4)]}, {}, {})
     made.skip_segments(summaries)
     assert made.cursor == 2
+
+
+def test_a_segment_that_goes_on_behind_the_connect_is_not_skipped() -> None:
+    """What was committed here since the connect is owed, though it was held there before: only
+    `take` asks for its answer."""
+    made = link((1, 4), last_txid=2)
+    made.told(4)
+    made.skip_segments([(1, 2, held((1, 2))), (3, 4, held((3, 4)))])
+    assert made.cursor == 2
+    made = link((1, 4), last_txid=2)
+    made.told(4)
+    made.skip_segments([(1, 4, held((1, 4)))])
+    assert made.cursor == 0
 
 
 def test_nothing_is_sent_to_an_incarnation_in_the_path() -> None:
@@ -379,7 +394,28 @@ def link_beside_another() -> OutboundLink:
     for number in (1, 2, 3):
         made.told(number)
         assert numbers(made.take([run(number, number, path=(ELSEWHERE,))], MS)) == [number]
-        made.acked(number + 1, {P: [(number + 100, number + 100)]}, {}, {})
+        made.acked(number + 1, {P: [(number, number)]}, {}, {})
+    return made
+
+
+def link_beside_two_others() -> OutboundLink:
+    """As `link_beside_another`, and a message of another publisher came by the same way, as 4."""
+    made = link_beside_another()
+    made.told(4)
+    runs = [run_of_another(4, 1)]
+    assert not numbers(made.take(runs, MS))
+    made.acked(0, {ANOTHER: [(1, 1)]}, {}, {})
+    assert not numbers(made.take(runs, MS)) and made.cursor == 4
+    return made
+
+
+def run_of_another(txid: int, sequence: int) -> Run:
+    """A run of another publisher that came by the same way."""
+    builder = RecordBuilder(ANOTHER, "orders", "json")
+    payload = builder.build(sequence, b"body", 0)
+    (chunk,) = scan(payload)
+    made = run_of(chunk, payload)
+    made.first_txid, made.path, made.group = txid, (ELSEWHERE,), "g"
     return made
 
 
@@ -429,7 +465,7 @@ def test_what_is_not_shown_in_time_is_sent_and_the_next_ones_sooner_and_sooner()
     # It is believed again, but not as soon.
     for number in range(last + 1, last + 1 + 4 * SHOWN_NEEDED):
         assert numbers(made.take([run(number, number, path=(ELSEWHERE,))], now_us)) == [number]
-        made.acked(0, {P: [(200 + number, 200 + number)]}, {}, {})
+        made.acked(0, {P: [(number, number)]}, {}, {})
     last = number + 1
     assert not numbers(made.take([run(last, last, path=(ELSEWHERE,))], now_us))
 
@@ -451,16 +487,77 @@ def test_one_that_is_only_slow_is_waited_for_longer() -> None:
 
 
 def test_a_message_waits_while_others_of_its_way_are_shown_but_not_for_ever() -> None:
-    made = link_beside_another()
-    made.told(4)
-    head = run(4, 4, path=(ELSEWHERE,))
+    made = link_beside_two_others()
+    made.told(5)
     now_us = began_us = 2 * MS
+    head = run(5, 5, path=(ELSEWHERE,))
     assert not numbers(made.take([head], now_us))
     while now_us - began_us < DEFERRED_US_MAX:
         now_us += PATIENCE_US // 2
-        made.acked(0, {P: [(1000 + now_us, 1000 + now_us)]}, {}, {})
+        made.acked(0, {ANOTHER: [(now_us, now_us)]}, {}, {})
         found = numbers(made.take([head], now_us))
         assert bool(found) == (now_us - began_us >= DEFERRED_US_MAX)
+
+
+def until_sent(made: OutboundLink, messages: int, shown: Callable[[int, int], Ranges]) -> int:
+    """Has a link take messages from 5 on that others brought, an ack each ten milliseconds.
+
+    Args:
+        shown: What an ack shows, by its number and the message that is next.
+
+    Returns:
+        Microseconds until all of them were sent.
+    """
+    made.told(4 + messages)
+    now_us = began_us = 2 * MS
+    next_one, acks = 5, 0
+    while next_one < 5 + messages:
+        if made.wants:
+            runs = [run(n, n, path=(ELSEWHERE,)) for n in range(next_one, 5 + messages)]
+            next_one += len(numbers(made.take(runs, now_us)))
+            continue
+        now_us += 10 * MS
+        acks += 1
+        if made.due_us is not None and made.due_us <= now_us:
+            made.look_again()
+        made.acked(0, shown(acks, next_one), {}, {})
+        assert now_us - began_us < 60_000 * MS, f"message {next_one} after a minute"
+    return now_us - began_us
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+def test_a_message_that_another_way_has_passed_by_waits_no_more(connections: int) -> None:
+    """A resync after the target was killed: the destination had the messages before the other link
+    told of them, and shows live ones of the same publisher all the time."""
+    made = link_beside_another()
+    made.take([run(4, 4)], MS)
+    spent_us = until_sent(
+        made, 1_000 * connections, lambda acks, _: {P: [(10_000 + acks, 10_000 + acks)]}
+    )
+    assert spent_us <= PATIENCE_US
+
+
+def test_what_another_way_passed_by_in_an_earlier_connection_says_nothing_in_the_next_one() -> None:
+    """Another server may answer there, which the other way has not brought so far yet."""
+    made = link_beside_another()
+    made.acked(0, {P: [(10_000, 10_000)]}, {}, {})
+    made.disconnected()
+    start = LinkStart(
+        sync=False, own_root=OWN, notice=RootedRanges(), mark=RootedRanges(), last_txid=3
+    )
+    made.connected(THERE, held((1, 3)), start, 4)
+    made.take([], MS)
+    made.told(4)
+    assert not numbers(made.take([run(4, 4, path=(ELSEWHERE,))], MS))
+    assert made.due_us is not None
+
+
+def test_messages_of_others_do_not_renew_the_patience_for_one_that_never_comes() -> None:
+    """The link waits for the first one as long as it may, and for each next one half as long as
+    before, until it does not believe the way any more."""
+    made = link_beside_two_others()
+    spent_us = until_sent(made, 1_000, lambda acks, _: {ANOTHER: [(100 + acks, 100 + acks)]})
+    assert DEFERRED_US_MAX <= spent_us <= DEFERRED_US_MAX + 3 * PATIENCE_US
 
 
 @pytest.mark.parametrize("sync", [False, True])

@@ -49,7 +49,7 @@ QUESTIONS: dict[str, Callable[[InstanceMachine], object]] = {
         ledger.oldest_owed() for ledger in machine.destinations.values()
     ],
     "why_unsafe": lambda machine: [ledger.why_unsafe for ledger in machine.destinations.values()],
-    "sizes": lambda machine: (len(machine.pending), len(machine.missing.ranges)),
+    "sizes": lambda machine: (machine.pending.count, machine.missing.ranges.count),
     "check_invariants": InstanceMachine.check_invariants,
 }
 

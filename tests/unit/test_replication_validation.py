@@ -311,6 +311,38 @@ def test_messages_of_a_group_local_queue_begin_at_one_instance(
         assert "the InitialOwner of queue orders (json) is 'A' at A and 'B' at B" in found[0].text
 
 
+@pytest.mark.parametrize("kind", ["queue", "group_local"])
+@pytest.mark.parametrize(
+    ("underlying", "taken", "failing"),
+    [
+        ("orders", ("work",), ["work"]),
+        ("orders", ("orders",), ["orders"]),
+        ("orders", ("work", "orders"), []),
+        ("orders", (".*",), []),
+        ("orders", ("^o",), ["orders"]),
+        ("orders", ("^w",), ["work"]),
+        ("^orders/", ("work",), ["work"]),
+        ("^orders/", ("work", "^orders/eu"), []),
+        ("", ("work",), []),
+    ],
+)
+def test_a_link_brings_the_messages_of_a_queue_and_what_is_said_of_them(
+    kind: str, underlying: str, taken: tuple[str, ...], failing: list[str]
+) -> None:
+    queue = QueueDefinition("work", "json", kind=kind, underlying=underlying, domain="d")
+    rules = tuple(T(name, "json", include_validation=()) for name in taken)
+    more = {"log": (T(".*"),)}
+    here, there = (instance(name, queues=(queue,), **more) for name in "AB")
+    found = check(to("B", *rules), here, there)
+    assert names(found) == [("queue_underlying", name) for name in failing]
+    assert all("add a Topic for it there" in each.text for each in found)
+    # An archive has no queue, and one that is local is nobody else's.
+    local = (replace(queue, kind="local"),)
+    for archive in (instance("B", **more), instance("B", queues=local, **more)):
+        if "work" not in taken and "." not in taken[0] and "^w" not in taken:
+            assert check(to("B", *rules), here, archive) == []
+
+
 def test_a_local_queue_stays_here() -> None:
     rule = T("orders", "json", include_validation=())
     here = instance("A", queues=(replace(QUEUE, kind="local"),))

@@ -196,7 +196,7 @@ ELSEWHERE = {
 """Public methods that change something and ask otherwise, or not, and why."""
 LOOKS = {
     *("attach", "load", "of", "status", "events", "servers", "directory", "declared", "pid"),
-    *("data_directory", "wait_ready", "wait_connected", "links_that_clients_need"),
+    *("data_directory", "wait_ready", "wait_connected", "links_that_clients_need", "shared_hosts"),
     *("client", "sync_client", "client_options"),
 }
 """Look at the fabric, and make handles and clients."""

@@ -20,12 +20,17 @@ def test_a_secret_is_recognized_by_the_name_of_its_option() -> None:
     options = {
         "HTTPHeader": "Authorization: hush",
         "BindPassword": "hush",
+        "AccessToken": "hush",
+        "ApiKey": "hush",
+        "Passphrase": "hush",
+        "Credentials": "hush",
         "ResourceURI": "http://amy:hush@host/a@b",
         "SecretFile": "file",
         "PasswordEnvironmentVariable": "VARIABLE",
     }
     shown = {
-        **dict.fromkeys(("HTTPHeader", "BindPassword"), "***"),
+        **dict.fromkeys(("HTTPHeader", "BindPassword", "AccessToken"), "***"),
+        **dict.fromkeys(("ApiKey", "Passphrase", "Credentials"), "***"),
         "ResourceURI": "http://***@host/a@b",
         "SecretFile": "file",
         "PasswordEnvironmentVariable": "VARIABLE",

@@ -10,13 +10,13 @@ import pytest
 
 from raylay.services.errors import StorageFull
 from raylay.services.messages.records import Flag
-from raylay.services.server.commits import Commits
+from raylay.services.server.commits import UNFOLDED_BYTES_MAX, Commits
 from raylay.services.transports.framed import Outbox
 
 
 def test_the_front_log_is_reported_where_its_state_changes() -> None:
     said: list[tuple[str, dict[str, Any]]] = []
-    journal = SimpleNamespace(front_log_failure="")
+    journal = SimpleNamespace(front_log_failure="", retention_held="")
     host: Any = SimpleNamespace(
         journal=journal, report=lambda event, **details: said.append((event, details))
     )
@@ -249,6 +249,29 @@ def test_nothing_is_done_ahead_while_a_failure_is_probed() -> None:
     assert written.journal.ahead[-1]
 
 
+def test_a_probe_ends_no_hold_and_a_hold_no_failure() -> None:
+    """The store of SOW topics cannot be written, and the journal's disk was full for a moment."""
+    held, full = ("storage_full", "the store"), "no space"
+    written = Written()
+    probes: list[Any] = []
+    written.loop.call_later = lambda _, what: probes.append(what)
+    written.journal.error = StorageFull(full, "a path")
+    written.turn(Flag.TRACED)
+    assert written.commits.failure == ("storage_full", full)
+    written.commits.hold(held)
+    assert written.commits.failure == ("storage_full", full)
+    written.journal.error = None
+    probes.pop()()
+    assert written.commits.failure == held, "the probe lets nothing through"
+    written.commits.hold(None)
+    assert written.commits.failure is None
+    written.journal.error = StorageFull(full, "a path")
+    written.turn(Flag.TRACED)
+    written.commits.hold(held)
+    written.commits.hold(None)
+    assert written.commits.failure == ("storage_full", full)
+
+
 def test_who_is_slowed_is_read_again_when_the_last_time_is_over() -> None:
     timers: list[tuple[float, Any]] = []
 
@@ -281,3 +304,80 @@ def test_who_is_slowed_is_read_again_when_the_last_time_is_over() -> None:
     assert [(after_s, timer.cancelled) for after_s, timer in timers] == [(0.5, True), (2.0, False)]
     timers[1][1].call()
     assert said == [("pause", "slowed"), ("resume", "slowed")]
+
+
+class Publisher:
+    """A publisher's connection that says whether it is read."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def pause_reading(self, why: str) -> None:
+        self.said.append(f"paused: {why}")
+
+    def resume_reading(self, why: str) -> None:
+        self.said.append(f"read again: {why}")
+
+
+def _with_folds(waiting_bytes: int) -> tuple[Commits, SimpleNamespace]:
+    folds = SimpleNamespace(
+        unfolded=SimpleNamespace(waiting_bytes=waiting_bytes), failed=lambda txid: None
+    )
+    return Commits(cast(Any, SimpleNamespace()), {}, cast(Any, folds), 1_000), folds
+
+
+def _run(size_bytes: int) -> Any:
+    return SimpleNamespace(payload=b"x" * size_bytes)
+
+
+def test_a_publisher_is_not_read_while_too_much_waits_to_be_folded() -> None:
+    commits, folds = _with_folds(UNFOLDED_BYTES_MAX)
+    publisher = Publisher()
+    commits.check_staged(publisher)
+    assert publisher.said == [], "the bound itself is allowed"
+    folds.unfolded.waiting_bytes += 1
+    commits.check_staged(publisher)
+    assert publisher.said == ["paused: staged"]
+    # Not before half of it is folded: else it would be paused and read with each batch.
+    for waiting_bytes in (UNFOLDED_BYTES_MAX, UNFOLDED_BYTES_MAX // 2):
+        folds.unfolded.waiting_bytes = waiting_bytes
+        commits.folded()
+        assert publisher.said == ["paused: staged"]
+    folds.unfolded.waiting_bytes = UNFOLDED_BYTES_MAX // 2 - 1
+    commits.folded()
+    commits.folded()
+    assert publisher.said == ["paused: staged", "read again: staged"]
+
+
+def test_all_that_was_paused_is_read_again_where_nothing_waits_to_be_folded() -> None:
+    commits, folds = _with_folds(UNFOLDED_BYTES_MAX + 1)
+    publishers = [Publisher(), Publisher()]
+    for publisher in publishers:
+        commits.check_staged(publisher)
+    folds.unfolded = None
+    commits.folded()
+    assert all(each.said == ["paused: staged", "read again: staged"] for each in publishers)
+
+
+def test_folds_do_not_let_a_publisher_be_read_that_outruns_the_disk() -> None:
+    commits, _ = _with_folds(0)
+    commits.staged_bytes = 1_001
+    publisher = Publisher()
+    commits.check_staged(publisher)
+    commits.folded()
+    commits.taken([_run(501)])
+    assert publisher.said == ["paused: staged"], "half of it is still staged"
+    commits.taken([_run(1)])
+    assert publisher.said == ["paused: staged", "read again: staged"]
+
+
+def test_a_commit_does_not_let_a_publisher_be_read_that_outruns_the_folds() -> None:
+    commits, folds = _with_folds(UNFOLDED_BYTES_MAX + 1)
+    commits.staged_bytes = 1_001
+    publisher = Publisher()
+    commits.check_staged(publisher)
+    commits.taken([_run(1_001)])
+    assert publisher.said == ["paused: staged"]
+    folds.unfolded.waiting_bytes = 0
+    commits.folded()
+    assert publisher.said == ["paused: staged", "read again: staged"]

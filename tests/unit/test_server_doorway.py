@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+
+import pytest
+
 from raylay.services.server.doorway import Doorway, connections_max
 
 
@@ -32,4 +36,13 @@ def test_the_oldest_that_has_not_logged_on_gives_way() -> None:
     again = Visitor(doorway)
     doorway.came(again)
     assert not again.why and len(doorway) == 3
-    assert connections_max() > 0
+
+
+@pytest.mark.parametrize(
+    ("files", "connections"), [(65_536, 49_152), (256, 192), (128, 80), (64, 16), (32, 1)]
+)
+def test_an_instance_keeps_the_files_that_it_needs_itself(
+    files: int, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert connections_max() == connections

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from raylay.services.plugins import authentication as modules
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.security.credentials import Accepted, Answer, Challenge, Credentials, Denied
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.security.permissions import read_permissions
+from raylay.services.security.permissions import Permissions, read_permissions
 from raylay.services.server import gate
 from raylay.services.server.config import (
     ClientTransportConfig,
@@ -100,7 +101,26 @@ async def rows(query: Any) -> list[Any]:
     return [row async for row in query]
 
 
+class Renaming:
+    """An entitlement module that knows bob by another name."""
+
+    def __init__(self, **more: Any) -> None:
+        self.document = {"logon": True, "user_name": "robert", **more}
+
+    async def permissions(self, *asked: str) -> Permissions:
+        return read_permissions(self.document, "here")
+
+
 # -- who is let in -------------------------------------------------------------------------------
+@pytest.mark.parametrize("is_control", [False, True])
+def test_a_user_is_known_by_the_name_that_his_permissions_give(is_control: bool) -> None:
+    here: Any = SimpleNamespace(report=lambda *_, **__: None)
+    asked = Credentials("a client", "bob", "", is_control=is_control)
+    found = asyncio.run(gate.Gate(here, None, Renaming(), "here").ask(asked))
+    assert isinstance(found, gate.LetIn) and found.user == "robert"
+    assert found.permissions is not None
+
+
 def test_who_is_not_known_is_told_no_more_than_that(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         said = set()

@@ -217,6 +217,8 @@ def test_rows_of_queries(tmp_path: Path) -> None:
         assert keys == sorted(keys)
         door.send(ask("q", keys=[keys[4], keys[9], b"none"]))
         assert len((await group(door, "q"))[0]) == 2
+        door.send(ask("q", keys=[]))
+        assert (await group(door, "q"))[0] == [], "none is not all"
 
     in_house(tmp_path, visit)
 
@@ -458,10 +460,12 @@ def test_replace_knows_the_keys_of_before_and_who_was_given_rows(tmp_path: Path)
                     came[header["c"]] += [orjson.loads(each.body)["id"] for each in records]
             return {kind: sorted(found) for kind, found in came.items()}
 
+        assert await asked("none", keys=[]) == {"sow": [], "oof": []}, "not all of them"
         assert await asked("k", keys=keys[:2]) == {"sow": [0, 1], "oof": []}
         assert await asked("k", keys=keys[1:3], replace=True) == {"sow": [2], "oof": [0]}
         assert await asked("k", filter="/id > 1", replace=True) == {"sow": [3, 4], "oof": [1]}
         assert await asked("k", keys=keys[:3], replace=True) == {"sow": [0, 1], "oof": [3, 4]}
+        assert await asked("k", keys=[], replace=True) == {"sow": [], "oof": [0, 1, 2]}
         # An ordinary one was given none of what was there.
         reader.send(encode_frame({"c": "subscribe", "sub": "s", "t": "orders", "cid": "s"}))
         await reader.answer_to("s")

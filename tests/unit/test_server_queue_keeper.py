@@ -35,6 +35,7 @@ from raylay.services.protocol.commands import (
 )
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.queues import records
+from raylay.services.queues.clock_steps import ClockSteps
 from raylay.services.queues.decisions import Deliver, Draft, Leased, Request, Wanted
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import Asked, Flood
@@ -95,6 +96,7 @@ class Bench:
         *definitions: QueueDefinition,
         heralded: bool = True,
         state: dict[str, bytes] | None = None,
+        next_txid: int = 9,
     ) -> None:
         self.fails: StorageError | None = None
         self.later: list[Callable[[], None]] = []
@@ -115,7 +117,7 @@ class Bench:
             config=config,
             identity=Identity("a", "g", 0xA, life=3),
             machine=SimpleNamespace(
-                next_txid=9, committed_txid=6, ready=True, authored=self.author
+                next_txid=next_txid, committed_txid=6, ready=True, authored=self.author
             ),
             state=SimpleNamespace(get=self.state.get, put=self.put),
             loop=SimpleNamespace(
@@ -124,7 +126,7 @@ class Bench:
             ),
             journal=SimpleNamespace(removable=self.floors.append),
             is_serving=True,
-            clock_offset_us=0,
+            steady_base_us=7,
             now_us=lambda: NOW_US,
             steady_us=lambda: NOW_US,
             perform=lambda effects: None,
@@ -398,6 +400,34 @@ def test_drafts_are_journaled_together_and_told_where_they_fail() -> None:
         bench.says(control.draft(Draft(1, Command.PUBLISH, b"")))
 
 
+def test_a_removal_that_comes_behind_a_failed_append_has_its_letters() -> None:
+    definition = QueueDefinition("work", "json", underlying="orders", dead_letters="failed")
+    bench = Bench(definition)
+    bench.owner()
+    bench.says(b"".join(control.letters("time_limit", [RECORDS[1]])[0]))
+    while bench.later:
+        bench.turn()
+    bench.folds.failed(6)
+    body = records.pack_removal(records.Removal("a", 1, {7: [(1, 1)]}, "time_limit"))
+    bench.authored.clear()
+    bench.says(control.draft(Draft(1, Command.QUEUE_REMOVAL, body)))
+    bench.turn()
+    assert [run.topic for run in bench.authored] == [b"failed", b"work"]
+
+
+def test_letters_of_an_owner_that_ended_are_not_those_of_the_next_one() -> None:
+    definition = QueueDefinition("work", "json", underlying="orders", dead_letters="failed")
+    bench = Bench(definition)
+    owner = bench.owner()
+    bench.says(b"".join(control.letters("time_limit", [RECORDS[1]])[0]))
+    bench.work.lost(cast(Any, owner), "killed")
+    bench.owner()
+    body = records.pack_removal(records.Removal("a", 1, {7: [(2, 2)]}, "left"))
+    bench.says(control.draft(Draft(1, Command.QUEUE_REMOVAL, body)))
+    bench.turn()
+    assert [run.topic for run in bench.authored] == [b"work"]
+
+
 def test_the_journal_stays_as_far_as_any_queue_needs_it() -> None:
     more = QueueDefinition("more", "json")
     bench = Bench(QueueDefinition("work", "json", underlying="orders"), more)
@@ -484,6 +514,30 @@ def test_what_is_given_back_is_what_the_session_holds() -> None:
     assert control.read_leases(frame.body) == [((7, 2), 92)]
     bench.clients.cancel(client, QueueCancel("other", "", "c", {}))
     assert client.said("ack")[0].header["reason"] == "no_queue"
+
+
+def test_what_no_handler_was_given_is_told_apart_from_what_was_given_back() -> None:
+    bench = Bench()
+    client, owner = bench.client(max_backlog=5), bench.owner()
+    bench.delivers(ONE, TWO)
+    bench.clients.cancel(client, QueueCancel("work", "", "", {7: [(2, 2)]}, unseen=True))
+    bench.clients.cancel(client, QueueCancel("work", "", "", {7: [(1, 1)]}))
+    assert [frame.header.get("unseen") for frame in owner.said("cancel")] == [True, None]
+    bench.clients.unsubscribe(client, "s")
+    bench.subscribe(client)
+    bench.clients.gone(client)
+    assert [frame.header.get("said") for frame in owner.said("left")] == [True, None]
+
+
+def test_at_most_once_a_cancel_gives_back_the_place_of_its_consumer() -> None:
+    """The message left the queue before it was sent: there is no lease to end."""
+    bench = Bench(QueueDefinition("work", "json", underlying="orders", at_most_once=True))
+    client, owner = bench.client(max_backlog=2), bench.owner()
+    bench.clients.cancel(client, QueueCancel("work", "", "c", {7: [(1, 2)]}))
+    (ack,) = client.said("ack")
+    assert ack.header["n"] == 0, "nothing goes back to the queue"
+    (frame,) = owner.said("done")
+    assert control.read_done(frame.body) == {7: [(1, 2)]}
 
 
 @pytest.mark.parametrize(("how", "writes"), [("ack", 1), ("expire", 1), ("cancel", 0)])
@@ -590,11 +644,41 @@ def test_what_expires_and_what_owners_report_are_events() -> None:
     assert bench.keeper.status()["queues"]["json/work"]["queue_depth"] == 4
 
 
-def test_one_queue_is_asked_how_it_is_or_all() -> None:
+def test_a_queue_that_has_just_started_is_asked_as_soon_as_its_owner_is_there() -> None:
     bench = Bench()
     client = bench.client()
     bench.clients.status(client, QueueStatus("work", "json", "q"))
-    assert msgpack.unpackb(client.said("ack")[0].body)["topic"] == "work"
+    assert not client.said("ack"), "nobody knows its depth"
+    owner = bench.owner()
+    (ask,) = owner.said("ask")
+    bench.says(control.answer(ask.header["id"], b'{"queue_depth": 3}', count=0))
+    assert msgpack.unpackb(client.said("ack")[0].body)["queue_depth"] == 3
+    for each in bench.later:
+        each()
+    assert not client.said("ack"), "it is answered once"
+
+
+def test_a_queue_whose_owner_does_not_start_says_so_after_a_while() -> None:
+    bench = Bench()
+    client = bench.client()
+    control_of = bench.keeper.controls["json/work"]
+    control_of.why = "its process ended: no room"
+    bench.clients.status(client, QueueStatus("work", "json", "q"))
+    for each in bench.later:
+        each()
+    found = msgpack.unpackb(client.said("ack")[0].body)
+    assert (found["topic"], found["queue_depth"]) == ("work", None)
+    assert found["why"] == "its process ended: no room"
+    control_of.counts = {"queue_depth": 8}
+    bench.clients.status(client, QueueStatus("work", "json", "q"))
+    assert msgpack.unpackb(client.said("ack")[0].body)["queue_depth"] == 8, "as last heard of"
+    bench.owner()
+    assert not bench.sessions or not client.said("ack")
+
+
+def test_one_queue_is_asked_how_it_is_or_all() -> None:
+    bench = Bench()
+    client = bench.client()
     bench.clients.status(client, QueueStatus("", "", "q"))
     assert list(msgpack.unpackb(client.said("ack")[0].body)) == ["json/work"]
     bench.clients.status(client, QueueStatus("other", "", "q"))
@@ -625,17 +709,60 @@ def test_what_was_taken_over_by_hand_is_so_behind_a_restart_until_it_is_turned_o
     assert not owner.said("proxied")
 
 
-def test_an_owner_goes_by_the_clock_that_a_drill_has_set() -> None:
+def test_an_owner_is_told_of_the_settings_of_the_clock_and_has_the_steady_one() -> None:
     bench = Bench()
-    bench.here.clock_offset_us = -5_000_000
-    # There from the beginning of one that is started meanwhile, and set back later.
+    bench.keeper.clock_is(3)
+    bench.keeper.clock_is(-5_000_000)
     owner = bench.owner()
-    (frame,) = owner.said("clock")
-    assert control.read_clock(frame.header) == -5_000_000
-    bench.here.clock_offset_us = 0
-    bench.keeper.clock_set()
-    assert control.read_clock(owner.said("clock")[-1].header) == 0
-    assert not Bench().owner().said("clock")
+    (frame,) = owner.said("begin")
+    begin = control.read_begin(frame.header, frame.body)
+    assert (begin.steady_base_us, begin.clock_steps) == (7, [(8, -5_000_000)])
+    assert not owner.said("clock")
+    bench.here.machine.next_txid = 20
+    bench.keeper.clock_is(-5_000_010)
+    bench.keeper.clock_is(0)
+    assert [control.read_clock(each.header) for each in owner.said("clock")] == [(19, 0)]
+
+
+def test_what_the_clock_was_set_by_makes_nothing_older_at_the_next_start() -> None:
+    """Expiration would end messages that are a minute old, as if an hour had passed."""
+    hour_us, minute_us = 3_600_000_000, 60_000_000
+    bench = Bench()
+    bench.here.spawn = asyncio.run
+    bench.keeper.clock_is(hour_us)
+    again = Bench(state=bench.state, next_txid=21)
+    # The steady clock of the instance begins with the wall clock, which is right by now.
+    again.here.steady_us = lambda: 100 * hour_us
+    (frame,) = again.owner().said("begin")
+    begin = control.read_begin(frame.header, frame.body)
+    steps = ClockSteps(begin.clock_steps)
+    now_us = again.here.steady_us() - again.here.steady_base_us + begin.steady_base_us
+    for txid, received_us in ((5, 99 * hour_us - minute_us), (15, 100 * hour_us - minute_us)):
+        # The first one was received before, by the clock that was an hour behind.
+        assert now_us - steps.steady_us(txid, received_us, now_us) == minute_us
+    assert again.keeper.steady_us() == now_us, "the instance judges by the clock of the owner"
+    again.keeper.clock_is(0)
+    assert again.keeper.clock_steps.all() == begin.clock_steps, "it is no step"
+    again.keeper.clock_is(-hour_us)
+    assert again.keeper.clock_steps.all()[-1] == (20, 0)
+
+
+def test_leases_end_by_the_steady_clock_while_the_clock_on_the_wall_is_set() -> None:
+    bench = Bench()
+    bench.owner()
+    client = bench.client()
+    bench.here.now_us = lambda: NOW_US - 3_600_000_000
+    bench.delivers(TWO)
+    ((header, _),) = client.said("p")
+    assert header["lp"] == 500
+    bench.keeper.check()
+    assert bench.work.door.lease_count == 1
+    bench.here.now_us = lambda: NOW_US + 3_600_000_000
+    bench.keeper.check()
+    assert bench.work.door.lease_count == 1
+    bench.here.steady_us = lambda: NOW_US + 500_000
+    bench.keeper.check()
+    assert bench.work.door.lease_count == 0
 
 
 def test_what_cannot_be_written_is_not_turned_on() -> None:

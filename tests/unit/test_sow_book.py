@@ -60,7 +60,7 @@ class Staged:
     def looks_for(self, run: Run) -> tuple[()]:
         return ()
 
-    def prepare(self, run: Run, now_us: int) -> Prepared:
+    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
         return Prepared((run,))
 
     def staged(self, run: Run) -> None:

@@ -39,6 +39,27 @@ def test_more_than_was_kept_is_whole_from_when_it_is_kept_on(
     assert went_on(entry, second, NOW_US + 5)[1] == whole_from_us
 
 
+@pytest.mark.parametrize(
+    ("lives", "whole_from_us"),
+    [
+        # (window, granularity, when it begins) of each life after one of (100, 0).
+        ([(300, 0, NOW_US), (1_000, 0, NOW_US + 50)], NOW_US - 100),
+        ([(50, 0, NOW_US), (300, 0, NOW_US + 500)], NOW_US + 450),
+        ([(300, 0, NOW_US), (100, 0, NOW_US + 50), (300, 0, NOW_US + 900)], NOW_US + 800),
+        ([(100, 7, NOW_US), (100, 1, NOW_US + 50), (900, 1, NOW_US + 60)], NOW_US + 50),
+        ([(100, 7, NOW_US), (100, 1, NOW_US + 50), (100, 0, NOW_US + 60)], NOW_US + 60),
+    ],
+)
+def test_a_second_change_goes_by_what_the_first_left(
+    lives: list[tuple[int, int, int]], whole_from_us: int
+) -> None:
+    entry, found_us = went_on(None, SowRules(window_us=100, granularity_us=0), 1)
+    for window_us, granularity_us, now_us in lives:
+        rules = SowRules(window_us=window_us, granularity_us=granularity_us)
+        entry, found_us = went_on(entry, rules, now_us)
+    assert found_us == whole_from_us
+
+
 def test_what_is_no_entry_is_damage() -> None:
     with pytest.raises(SowDamaged, match="rules of a history"):
         went_on(b"short", SowRules(window_us=1), NOW_US)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylay.services.errors import SowKeyError
 from raylay.services.expressions.expression import expression
 from raylay.services.expressions.functions.registry import Surroundings
+from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.json import Json
+from raylay.services.messages.types.msgpack import Msgpack
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.keys import KeyRule
 from raylay.services.sow.planning import QUERY, keys_to_look_at
 from raylay.services.sow.state import SowRecord, SowRules, SowState
 
-JSON = Json()
+JSON, MSGPACK = Json(), Msgpack()
 RULE = KeyRule("orders", ("/id", "/k/x"))
 
 
@@ -28,14 +30,15 @@ def record(key: bytes, body: bytes) -> SowRecord:
 class Topic:
     """A topic with its indexes, changed as the fold does."""
 
-    def __init__(self, *hash_indexes: tuple[str, ...]) -> None:
+    def __init__(self, *hash_indexes: tuple[str, ...], kind: MessageType = JSON) -> None:
+        self.kind = kind
         self.state = SowState(SowRules())
-        self.indexes = SowIndexes(hash_indexes, JSON.parse, RULE)
+        self.indexes = SowIndexes(hash_indexes, kind.parse, RULE)
         self.indexes.load(self.state.records())
 
     def put(self, tree: dict[str, Any], key: bytes = b"") -> bytes:
         key = key or RULE.key_of(tree)
-        change = self.state.put(record(key, orjson.dumps(tree)))
+        change = self.state.put(record(key, self.kind.serialize(tree)))
         if change is not None:
             self.indexes.changed(change)
         return key
@@ -53,14 +56,17 @@ class Topic:
         return {
             each.key
             for each in self.state.records()
-            if matches(JSON.parse(each.body or b""), Surroundings(sow_key=each.key.decode()))
+            if matches(self.kind.parse(each.body or b""), Surroundings(sow_key=each.key.decode()))
         }
 
 
 VALUES = st.sampled_from(
     [None, "", "IBM", "5", "05", "5.0", 5, 5.0, True, 1, "1", 0, "x", ["IBM", 5], [],
-     {"#text": "x"}, [["x"]], 1 << 62, float(1 << 62)]
+     {"#text": "x"}, [["x"]], 1 << 62, float(1 << 62), 0.0, -0.0, -5, False]
 )  # fmt: skip
+BYTES = st.sampled_from(
+    [b"\xff", b"IBM", b"", b"\xc3\xa9", "\u00e9", b"5", float("nan"), [b"\xff", "x"]]
+)
 LITERALS = [
     "'IBM'",
     "'5'",
@@ -73,6 +79,10 @@ LITERALS = [
     "'x'",
     "''",
     "4611686018427387904",
+    "-5",
+    "0.0",
+    r"'\xff'",
+    r"'\xc3\xa9'",
 ]
 FIELDS = ["/s", "/t", "/id", "/k/x"]
 
@@ -98,26 +108,32 @@ def filters(draw: st.DrawFn) -> str:
     return " AND ".join(parts)
 
 
-ROW = st.fixed_dictionaries(
-    {"id": VALUES, "k": st.fixed_dictionaries({"x": VALUES})}, optional={"s": VALUES, "t": VALUES}
-)
+def rows(of: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    few = st.sampled_from([1, "5", "x"])  # so that records meet in an index, and change there
+    return st.fixed_dictionaries(
+        {"id": few | of, "k": st.fixed_dictionaries({"x": st.just("x") | of})},
+        optional={"s": few | of, "t": few | of},
+    )
 
 
-@settings(max_examples=60)
-@given(st.lists(st.tuples(st.booleans(), ROW), max_size=25), st.lists(filters(), max_size=5))
+@pytest.mark.parametrize(("kind", "of"), [(JSON, VALUES), (MSGPACK, VALUES | BYTES)])
+@settings(max_examples=150)
+@given(st.data())
 def test_an_index_finds_what_a_scan_finds(
-    steps: list[tuple[bool, dict[str, Any]]], asked: list[str]
+    kind: MessageType, of: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
-    topic = Topic(("/s",), ("/s", "/t"))
+    topic = Topic(("/s",), ("/s", "/t"), kind=kind)
+    steps = data.draw(st.lists(st.tuples(st.booleans(), rows(of)), min_size=5, max_size=25))
+    asked = data.draw(st.lists(filters(), max_size=5))
     for is_deletion, tree in steps:
         try:
             if is_deletion:
-                topic.delete(RULE.key_of(tree))
+                topic.delete(RULE.key_of(kind.parse(kind.serialize(tree))))
             else:
-                topic.put(tree)
+                topic.put(tree, RULE.key_of(kind.parse(kind.serialize(tree))))
         except SowKeyError:
             continue
-    anew = SowIndexes((("/s",), ("/s", "/t")), JSON.parse, RULE)
+    anew = SowIndexes((("/s",), ("/s", "/t")), kind.parse, RULE)
     anew.load(topic.state.records())
     for text in asked:
         scanned = topic.scanned(text)
@@ -126,6 +142,32 @@ def test_an_index_finds_what_a_scan_finds(
             assert looked is None or scanned <= looked, text
     for kept, made in zip(topic.indexes._indexes, anew._indexes, strict=True):
         assert (kept.keys, kept.always) == (made.keys, made.always)
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"\xc3", b"a\x80b", b"\xc3\xa9"])
+def test_a_key_of_any_bytes_is_found_by_its_key(value: bytes) -> None:
+    topic = Topic(kind=MSGPACK)
+    key = topic.put({"id": value, "k": {"x": "y"}})
+    escaped = "".join(f"\\x{byte:02x}" for byte in value)
+    text = f"/id = '{escaped}' AND /k/x = 'y'"
+    assert topic.scanned(text) == {key} == topic.found(text)
+
+
+def test_what_two_records_have_is_found_when_one_of_them_changes() -> None:
+    """One value after the other, of three and of two, in an array and by itself."""
+    topic = Topic(("/s",))
+    trees = [{"id": n, "k": {"x": "y"}, "s": ["a", "b"] if n else "a"} for n in range(3)]
+    keys = [topic.put(tree) for tree in trees]
+    assert topic.found("/s = 'a'") == set(keys)
+    topic.put({**trees[1], "s": ["a", "c"]})
+    assert topic.found("/s = 'a'") == set(keys), "the value stays in the array"
+    assert topic.found("/s = 'b'") == {keys[2]} and topic.found("/s = 'c'") == {keys[1]}
+    topic.put({**trees[0], "s": "z"})
+    assert topic.found("/s = 'a'") == set(keys[1:])
+    topic.delete(keys[1])
+    assert topic.found("/s = 'a'") == {keys[2]} and topic.found("/s = 'c'") == set()
+    topic.delete(keys[2])
+    assert topic.found("/s = 'a'") == set()
 
 
 def test_only_what_must_be_equal_is_looked_up() -> None:

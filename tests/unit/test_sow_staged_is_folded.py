@@ -59,7 +59,7 @@ class World:
                 body = msgpack.packb(draw.choice((by_data, by_filter, by_keys)))
             said = {"command": command, "at_us": self.at_us()}
             records.append(record_bytes(self.sequences[P], body, **said))
-        for left in bench.staging.prepare(run(0, *records), bench.now_us).runs:
+        for left in bench.staging.prepare(run(0, *records), bench.now_us, bench.now_us).runs:
             bench.stage(left)
 
     def peer_brings(self) -> None:

@@ -58,6 +58,8 @@ class Bench:
         self.sequence = 0
         self.now_us = 1_000
         self.waiting: list[Run] = []
+        self.clock_us = 0
+        """What the wall clock is ahead of the steady one."""
 
     def publish(self, *bodies: Any, command: int = Command.PUBLISH, **more: Any) -> Prepared:
         """One batch of a client of ours, prepared and staged."""
@@ -70,7 +72,7 @@ class Bench:
             self.sequence += 1
             body = body if isinstance(body, bytes) else json.dumps(body).encode()
             records.append(record_bytes(self.sequence, body, command=command, **more))
-        made = self.staging.prepare(run(0, *records), self.now_us)
+        made = self.staging.prepare(run(0, *records), self.now_us + self.clock_us, self.now_us)
         for each in made.runs:
             self.stage(each)
         return made
@@ -136,8 +138,8 @@ def refused(made: Prepared) -> tuple[str, str]:
 def test_a_plain_publish_is_journaled_as_it_came() -> None:
     bench = Bench()
     came = run(0, record_bytes(1, b'{"id": 1, "n":  2}'))
-    assert bench.staging.prepare(came, 0) == Prepared((came,))
-    assert bench.staging.prepare(came, 0).runs[0] is came
+    assert bench.staging.prepare(came, 0, 0) == Prepared((came,))
+    assert bench.staging.prepare(came, 0, 0).runs[0] is came
 
 
 def test_what_has_no_key_or_is_of_another_type_is_refused_alone() -> None:
@@ -213,7 +215,7 @@ def test_a_delta_is_merged_into_the_value_as_staged() -> None:
 def test_a_delta_on_nothing_is_the_message() -> None:
     bench = Bench()
     came = run(0, record_bytes(1, b'{"id": 1, "n": 2}', command=DELTA))
-    assert bench.staging.prepare(came, 0).runs[0] is came
+    assert bench.staging.prepare(came, 0, 0).runs[0] is came
 
 
 def test_a_late_delta_changes_nothing_that_comes_behind_it() -> None:
@@ -252,6 +254,11 @@ def test_types_and_topics_without_deltas_refuse_them() -> None:
     reason, text = refused(bench.publish({"id": 1}, at_us=ahead))
     assert reason == "clock_ahead" and "61 s ahead" in text
     assert bench.publish({"id": 1}, at_us=ahead - 1_000_000).refused == ()
+    # The clock here is set back, and forward: who was right is right.
+    bench.now_us = 7_200_000_000
+    for bench.clock_us in (-3_600_000_000, 3_600_000_000):
+        assert bench.publish({"id": 1}, at_us=bench.now_us + 1).refused == ()
+    assert refused(bench.publish({"id": 1}, at_us=bench.now_us + 3_600_000_000 + ahead))
 
 
 def test_a_type_that_merges_in_its_own_way() -> None:
@@ -279,6 +286,7 @@ def test_what_becomes_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     made = bench.bring(*[(DELTA, {"id": 1, "n": n}) for n in range(5)], (DELTA, {"id": 2}))
     assert {each.reason for each in made.refused} == {"too_large"} and len(bodies(made)) == 4
     assert refused(bench.publish({"id": 1, "n": 9}, command=DELTA))[0] == "too_large", "other batch"
+    bench.clock_us = -3_600_000_000
     bench.now_us += staging.BATCH_EACH_US
     assert bodies(bench.publish({"id": 1, "n": 2}, command=DELTA))[0]["n"] == 2
     bench.commit()
@@ -380,6 +388,38 @@ def test_a_delete_that_says_nothing_is_refused(body: bytes, reason: str) -> None
     assert len(bench.folded()) == 1
 
 
+def test_whatever_a_delete_raises_refuses_that_delete_alone() -> None:
+    def broken(tree: dict[str, Any]) -> dict[str, Any]:
+        raise LookupError("not in the table") if "bad" in tree else KeyError("id")
+
+    bench = Bench(preprocess=broken, definition=SowTopicDefinition("orders", "json", keys=("/id",)))
+    reason, text = refused(bench.delete(data=b'{"id": 1, "bad": 2}'))
+    assert reason == "bad_message"
+    assert text == "topic orders: a delete met LookupError: not in the table"
+
+
+def test_no_bytes_in_the_place_of_a_delete_end_an_instance() -> None:
+    bench, chance = Bench(), random.Random(32)
+    bench.publish({"id": 1})
+    bench.commit()
+    whole = [
+        msgpack.packb({"filter": "/n > 1 OR /id = 9", "keys": [b"a", b"b"]}),
+        msgpack.packb({"keys": [b"a" * 20, b"b"]}),
+        msgpack.packb({"data": b'{"id": 5, "n": [1, 2]}'}),
+    ]
+    for _ in range(2_000):
+        body = bytearray(chance.choice(whole))
+        for _ in range(chance.randint(1, 4)):
+            body[chance.randrange(len(body))] = chance.randrange(256)
+        looked = run(0, record_bytes(bench.sequence + 1, bytes(body), command=DELETE))
+        for looking in bench.staging.looks_for(looked):
+            looking.take(10)
+            looking.close()
+        made = bench.publish(bytes(body), command=DELETE)
+        assert len(made.runs) + len(made.refused) == 1
+    assert bench.publish({"id": 2}).refused == ()
+
+
 def test_a_filter_with_keys_takes_of_those_what_passes() -> None:
     bench = Bench()
     bench.publish(*({"id": n, "n": n} for n in range(6)))
@@ -395,8 +435,10 @@ def test_a_filter_with_keys_takes_of_those_what_passes() -> None:
     looking.take(9)
     assert looking.done and looking.looked <= 8
     bench.publish({"id": 2, "n": 0}, {"id": 5, "n": 9}, publisher=Q)
-    assert keys(bench.staging.prepare(deletion, 0)) == [ids[1]]
+    assert keys(bench.staging.prepare(deletion, 0, 0)) == [ids[1]]
     assert keys(bench.delete(filter="/n > 1", keys=[ids[3], ids[0]])) == [ids[3]]
+    bench.publish({"id": 5, "n": 10})
+    assert keys(bench.delete(filter="/n > 1", keys=[])) == [], "none is not all"
 
 
 def test_a_message_says_no_key_where_publishers_give_it() -> None:
@@ -422,7 +464,7 @@ def test_a_filter_is_asked_in_turns_before_the_delete_is_prepared() -> None:
         bench.commit()
     assert looks == 5 and bench.staging.looks_for(deletion) == [looking]
     bench.publish({"id": 0, "n": 2}, publisher=Q)
-    (made,) = bench.staging.prepare(deletion, 0).runs
+    (made,) = bench.staging.prepare(deletion, 0, 0).runs
     found = keys(Prepared((made,)))
     assert len(found) == staging.LOOKED_MAX + 1 - 6, "what was changed meanwhile is judged again"
     assert bench.staging.looks_for(run(0, record_bytes(1))) == []
@@ -439,6 +481,7 @@ def test_what_nobody_looked_for_is_looked_for_a_little() -> None:
         reason, text = refused(bench.delete(filter="/n = 1"))
         assert reason == "too_many" and "number your publishes" in text
     assert refused(bench.delete(filter=f"SOW_KEY() = '{key}'"))[0] == "too_many", "all is used up"
+    bench.clock_us = -3_600_000_000
     bench.now_us += staging.LOOKS_EACH_US
     assert keys(bench.delete(filter=f"SOW_KEY() = '{key}'")) == [], "it is gone"
 
@@ -476,7 +519,7 @@ def test_the_keys_of_a_part_are_those_of_its_records() -> None:
     bench = Bench()
     first, second = (put(at + 1, *(b'{"id":%d}' % n for n in range(at, at + 4))) for at in (0, 4))
     for each in (first, second):
-        made = bench.staging.prepare(each, 0)
+        made = bench.staging.prepare(each, 0, 0)
         assert list(made.runs) == [each]
         bench.stage(each)
     ids = [bench.key(n) for n in range(8)]
@@ -532,9 +575,19 @@ def test_what_is_not_journaled_was_never_a_value() -> None:
 
 def test_what_is_prepared_and_never_staged_is_no_value() -> None:
     bench = Bench()
-    bench.staging.prepare(run(0, record_bytes(1, b'{"id": 1, "n": 1}', command=DELTA)), 0)
+    bench.staging.prepare(run(0, record_bytes(1, b'{"id": 1, "n": 1}', command=DELTA)), 0, 0)
     bench.sequence = 1
     assert bodies(bench.publish({"id": 1, "m": 1}, command=DELTA)) == [{"id": 1, "m": 1}]
+
+
+def test_another_run_staged_in_place_of_what_was_prepared_is_all_that_counts() -> None:
+    """Its session ended: what another instance brought is staged next."""
+    bench = Bench()
+    two = [record_bytes(n, b'{"id": 1, "n": 1}', command=DELTA) for n in (1, 2)]
+    bench.staging.prepare(run(0, *two), 0, 0)
+    assert bench.staging.value(bench.key(1), 0) is not None
+    bench.stage(run(0, record_bytes(1, b'{"id": 2, "n": 1}', publisher=Q)))
+    assert bench.staging.value(bench.key(1), 0) is None
 
 
 # -- all of it, at random ------------------------------------------------------------------------

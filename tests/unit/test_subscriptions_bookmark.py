@@ -17,7 +17,12 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.subscriptions.bookmark import BookmarkSubscription, Content, resolve
+from raylay.services.subscriptions.bookmark import (
+    BookmarkSubscription,
+    Content,
+    removed_behind,
+    resolve,
+)
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.memory_journal import MemoryJournal
 
@@ -91,7 +96,14 @@ class Log:
         not_found: str = "now",
         content: Content | None = None,
     ) -> BookmarkSubscription:
-        start = resolve(parse_position(bookmark), not_found, self.journal, self.txid - 1)
+        start = resolve(
+            parse_position(bookmark),
+            not_found,
+            self.journal,
+            self.txid - 1,
+            removed=self.journal.removed(),
+            have=have,
+        )
         made = BookmarkSubscription(
             1,
             "s",
@@ -406,3 +418,55 @@ def test_a_filtered_subscriber_that_changes_between_instances_gets_what_passes_o
                         if topic == "a" and key[1] % divisor == 0}  # fmt: skip
     again = logs[1].subscribe("0", have=have, content=Divisible(divisor))
     assert logs[1].pump(again) == []
+
+
+def ranges(**of: list[tuple[int, int]]) -> PublisherRanges:
+    made = PublisherRanges()
+    for name, found in of.items():
+        made.add_ranges(int(name[1:]), found)
+    return made
+
+
+def test_missing_is_what_was_removed_behind_the_first_that_a_subscriber_has() -> None:
+    removed = ranges(p1=[(1, 50)], p2=[(1, 9)], p3=[(1, 5)])
+    have = ranges(p1=[(10, 19), (30, 34)], p2=[(10, 12)], p4=[(1, 1)])
+    assert removed_behind(have, removed) == ranges(p1=[(20, 29), (35, 50)])
+    assert not removed_behind(ranges(p1=[(1, 60)]), removed)
+
+
+@pytest.fixture
+def short_log() -> Log:
+    """A log whose front retention removed: of publisher 1, 1 to 6 are gone."""
+    made = Log(segment_bytes=200)
+    for sequence in range(1, 13):
+        made.append(1, "a", sequence)
+    made.journal.remove(7, force=True)
+    return made
+
+
+def test_a_durable_subscriber_is_told_what_retention_removed(short_log: Log) -> None:
+    gone = short_log.journal.first_txid - 1
+    assert gone < 12
+    made = short_log.subscribe("0", have=ranges(p1=[(1, 3)]))
+    assert made.missing == ranges(p1=[(4, gone)])
+    assert short_log.pump(made) == short_log.behind(gone)
+    # It has all that was removed.
+    assert not short_log.subscribe("0", have=ranges(p1=[(1, gone)]), not_found="fail").missing
+    with pytest.raises(RemoteProtocolError, match=f"removed {gone - 3} messages") as caught:
+        short_log.subscribe("0", have=ranges(p1=[(1, 3)]), not_found="fail")
+    assert caught.value.reason == "bookmark_not_found"
+    # The begin is of no use to one who goes on.
+    assert not short_log.subscribe("1|2|", have=ranges(p1=[(1, gone)]), not_found="fail").missing
+
+
+def test_a_bookmark_that_retention_removed_begins_with_the_oldest_left(short_log: Log) -> None:
+    gone = short_log.journal.first_txid - 1
+    made = short_log.subscribe("1|2|")
+    assert made.missing == ranges(p1=[(3, gone)])
+    # What lies before it is named, so that no other instance sends it.
+    assert made.base == ranges(p1=[(1, gone)])
+    assert short_log.pump(made) == short_log.behind(gone)
+    with pytest.raises(RemoteProtocolError, match="retention removed the message") as caught:
+        short_log.subscribe("1|2|", not_found="fail")
+    assert caught.value.reason == "bookmark_not_found"
+    assert not short_log.subscribe("0").missing

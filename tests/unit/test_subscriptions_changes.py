@@ -133,6 +133,48 @@ def test_deltas_say_what_was_asked_for() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("is_restricted_first", [False, True])
+def test_who_may_not_see_a_record_now_shares_no_form_with_who_may(
+    is_restricted_first: bool,
+) -> None:
+    """The record stays, but leaves what one of two may see: he is shown it as it was."""
+    house = House()
+    names = ("restricted", "open") if is_restricted_first else ("open", "restricted")
+    for name in names:
+        house.follow(name, "/p > 1", oof=True, keeps_back=name == "restricted")
+    house.commit(put(1, b'{"id":1,"p":5,"s":"old"}', at_us=S))
+    told = house.commit(put(2, b'{"id":1,"p":0,"s":"secret"}', at_us=S))
+    assert sorted(said(told)) == [
+        ("open", "match", b'{"id":1,"p":0,"s":"secret"}'),
+        ("restricted", "match", b'{"id":1,"p":5,"s":"old"}'),
+    ]
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_followers_with_different_wishes_share_no_delta(is_reversed: bool) -> None:
+    """All who differ in one wish follow the same change, whoever comes first."""
+    house = House()
+    wishes = {
+        "plain": {},
+        "no_empties": {"no_empties": True},
+        "no_sowkey": {"no_sowkey": True},
+        "cut": {"select": "[-/s]"},
+    }
+    for name in sorted(wishes, reverse=is_reversed):
+        house.follow(name, delta=True, **wishes[name])
+    house.commit(put(1, b'{"id":1,"p":5,"s":"x"}', at_us=S))
+    told = house.commit(put(2, b'{"id":1,"p":6}', at_us=S))
+    bodies = {name: orjson.loads(record.body) for name, _, record in told}
+    assert bodies == {
+        "plain": {"id": 1, "p": 6, "s": None},
+        "no_empties": {"id": 1, "p": 6},
+        "no_sowkey": {"id": 1, "p": 6, "s": None},
+        "cut": {"id": 1, "p": 6},
+    }
+    keys = {name: record.key for name, _, record in told}
+    assert keys == {"plain": key(1), "no_empties": key(1), "no_sowkey": b"", "cut": key(1)}
+
+
 def test_a_topic_without_state_gives_messages() -> None:
     house = House()
     house.follow("all", "/p > 1", topic=".*", oof=True, delta=True, select="[-/p]")
@@ -311,3 +353,15 @@ def test_what_leaves_for_another_reason_is_told_apart() -> None:
     assert [(reason, each.key) for _, reason, each in told] == [
         ("deleted", key(1)), ("match", key(2)), ("match", key(3))
     ]  # fmt: skip
+
+
+def test_a_message_that_names_its_own_key_is_cut_as_every_other_one() -> None:
+    """It lies in the journal as it is shown, but for who wants a part of it."""
+    house = House()
+    house.follow("cut", select="[-/,+/p]")
+    house.follow("whole")
+    told = house.commit(put(1, b'{"id": 1, "p": 2}', key=key(1)))
+    assert {name: record.body for name, _, record in told} == {
+        "cut": b'{"p":2}',
+        "whole": b'{"id": 1, "p": 2}',
+    }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import ssl
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,50 @@ def test_a_client_certificate_is_asked_for_and_told(made: Files) -> None:
         assert peer.subject == "commonName=desk" and "GMT" in peer.expires
 
     visit(made.serving(verify_client=True, ca_file=made.ours.file), work)
+
+
+def test_cas_of_a_directory_verify_clients_as_a_file_does(made: Files, tmp_path: Path) -> None:
+    """As `openssl rehash` makes it."""
+    for ca in (made.ours, made.other):
+        directory = tmp_path / Path(ca.file).stem
+        directory.mkdir()
+        done = subprocess.run(
+            ["openssl", "x509", "-noout", "-subject_hash", "-in", ca.file],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        shutil.copy(ca.file, directory / f"{done.stdout.strip()}.0")
+
+    async def let_in(house: House) -> None:
+        await connect(Ear, "127.0.0.1", house.port, made.dialling(made.client))
+        peer = (await house.ear()).transport.get_extra_info("peer_certificate")
+        assert peer.common_name == "desk"
+
+    visit(made.serving(verify_client=True, ca_path=str(tmp_path / "our-ca")), let_in)
+
+    async def kept_out(house: House) -> None:
+        _, ear = await connect(Ear, "127.0.0.1", house.port, made.dialling(made.client))
+        await ear.until(lambda: bool(ear.lost))
+
+    visit(made.serving(verify_client=True, ca_path=str(tmp_path / "other-ca")), kept_out)
+
+
+def test_a_ca_that_is_renewed_is_taken_up(
+    made: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_reading, "LOOK_S", 0.0)
+    ca = tmp_path / "ca.pem"
+    shutil.copy(made.ours.file, ca)
+    config = made.serving(verify_client=True, ca_file=str(ca))
+    context = RenewedContext(config, "transport t", lambda _: None)
+    first = context.current()
+    assert context.current() is first
+    shutil.copy(made.other.file, ca)
+    second = context.current()
+    assert second is not first
+    names = [each["subject"] for each in second.get_ca_certs()]
+    assert "other-ca" in str(names) and "our-ca" not in str(names)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from raylay.services.messages.types.base import (
     DEPTH_MAX,
     SHOWN_CHARACTERS_MAX,
     SLOW_BODY_BYTES_MAX,
+    MessageType,
     shown,
 )
 from raylay.services.messages.types.binary import Binary
@@ -36,9 +39,9 @@ def test_a_body_above_the_limit_is_not_looked_at() -> None:
 @pytest.mark.parametrize(
     ("kind", "before", "each", "after"),
     [
-        ("xml", b"<a>", b"<b/>", b"</a>"),
-        ("fix", b"", b"1=1\x01", b""),
-        ("nvfix", b"", b"a=b\x01", b""),
+        ("xml", b"<a>", b"<b>12345678</b>", b"</a>"),
+        ("fix", b"", b"1=12345678\x01", b""),
+        ("nvfix", b"", b"a=12345678\x01", b""),
     ],
 )
 def test_what_takes_long_is_parsed_up_to_its_own_limit(
@@ -89,3 +92,32 @@ def test_depth_is_counted_with_the_tree_itself() -> None:
     kind.parse(b'{"a":' + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}")
     with pytest.raises(MessageTypeError, match="nested more than 100 deep"):
         kind.parse(b'{"a":' + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"}")
+
+
+class Brittle(MessageType):
+    """A type of somebody else, whose parsers raise what they like."""
+
+    kind = "brittle"
+
+    def parse(self, body: bytes | memoryview) -> dict[str, Any]:
+        raise KeyError("parse")
+
+    def serialize(self, tree: dict[str, Any]) -> bytes:
+        raise OverflowError("serialize")
+
+    def parser_of(self, names: frozenset[str]) -> Callable[[bytes], dict[str, Any]]:
+        def parse(body: bytes) -> dict[str, Any]:
+            raise ZeroDivisionError("a few fields")
+
+        return parse
+
+
+def test_whatever_a_type_raises_is_an_error_of_the_message() -> None:
+    kind = Brittle()
+    with pytest.raises(MessageTypeError, match=r"type brittle could not be read .*KeyError"):
+        kind.parse(b"{}")
+    with pytest.raises(MessageTypeError, match="OverflowError: serialize"):
+        kind.serialize({})
+    with pytest.raises(MessageTypeError, match="ZeroDivisionError: a few fields"):
+        kind.parser_of(frozenset("a"))(b"{}")
+    assert kind.reader_of(frozenset("a"))([b"{}"]) == [None]

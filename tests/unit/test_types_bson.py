@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from message_type_cases import check_deltas, check_fuzz
+from message_type_cases import check_deltas, check_fuzz, check_whatever_comes
 
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.bson import Bson
@@ -127,3 +127,7 @@ def test_deltas_lead_where_they_should() -> None:
 def test_no_body_harms_it() -> None:
     read, refused = check_fuzz(BSON, BODIES)
     assert read > 20 and refused > 500
+
+
+def test_no_bytes_are_answered_with_another_error() -> None:
+    assert check_whatever_comes(BSON, BODIES) > 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from message_type_cases import check_fuzz
+from message_type_cases import check_fuzz, check_whatever_comes
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.types.abilities import Ability
@@ -106,3 +106,7 @@ def test_no_body_harms_it() -> None:
     read, refused = check_fuzz(LOCAL, [BODY, bytes(12)])
     assert read > 50 and refused > 500
     assert check_fuzz(GLOBAL, [BODY])[0] > 50
+
+
+def test_no_bytes_are_answered_with_another_error() -> None:
+    assert check_whatever_comes(LOCAL, [BODY, bytes(12)]) > 100

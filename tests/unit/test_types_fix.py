@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from message_type_cases import check_deltas, check_fuzz
+from message_type_cases import check_deltas, check_fuzz, check_whatever_comes
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.types.fix import Fix, Nvfix
@@ -127,4 +127,5 @@ def test_deltas_lead_where_they_should() -> None:
 @pytest.mark.parametrize(("kind", "bodies"), [(FIX, BODIES), (NVFIX, NAMED)])
 def test_no_body_harms_it(kind: Nvfix, bodies: list[bytes]) -> None:
     read, refused = check_fuzz(kind, bodies)
+    check_whatever_comes(kind, bodies)
     assert read > 50 and refused > 50

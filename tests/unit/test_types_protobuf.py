@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from message_type_cases import check_fuzz
+from message_type_cases import check_fuzz, check_whatever_comes
 from protobuf_cases import BODY, descriptors
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
@@ -89,13 +89,35 @@ def test_a_delta_of_version_2() -> None:
     delta = TWO.serialize({"px": 2.5, "desk": {"id": 3}, "legs": [{"id": 9}], "sizes": {"b": 6}})
     merged = TWO.merge(BODY + UNKNOWN, delta)
     assert TWO.parse(merged) == {
-        **TREE, "px": 2.5, "desk": {"sym": "fx", "id": 3}, "legs": [{"id": 9}], "sizes": {"b": 6},
+        **TREE, "px": 2.5, "desk": {"sym": "fx", "id": 3}, "legs": [{"id": 9}],
+        "sizes": {**TREE["sizes"], "b": 6},
     }  # fmt: skip
     assert merged.endswith(UNKNOWN)
     assert TWO.difference(BODY, TWO.merge(BODY, delta)) == delta
     keyed = TWO.parse(TWO.difference(BODY, TWO.merge(BODY, delta), [("id",), ("desk", "sym")]))
     assert keyed["id"] == 7 and keyed["desk"] == {"sym": "fx", "id": 3}
     assert TWO.merge(BODY, TWO.difference(BODY, BODY)) == BODY
+
+
+def test_a_map_is_merged_entry_by_entry() -> None:
+    """With numbers as values, and with messages, which are merged themselves."""
+    stored = TWO.serialize(
+        {"sizes": {"a": 1, "b": 2}, "by_day": {"3": {"sym": "x", "id": 1}, "5": {"sym": "z"}}}
+    )
+    delta = TWO.serialize({"sizes": {"b": 3, "c": 4}, "by_day": {"3": {"id": 2}, "4": {"id": 9}}})
+    merged = TWO.merge(stored, delta)
+    assert TWO.parse(merged) == {
+        "sizes": {"a": 1, "b": 3, "c": 4},
+        "by_day": {"3": {"sym": "x", "id": 2}, "4": {"id": 9}, "5": {"sym": "z"}},
+    }
+    assert TWO.parse(TWO.difference(stored, merged)) == TWO.parse(delta)
+    assert TWO.merge(stored, TWO.difference(stored, merged)) == merged
+    assert TWO.parse(TWO.difference(stored, merged, [("sizes",)]))["sizes"] == {
+        "a": 1, "b": 3, "c": 4,
+    }  # fmt: skip
+    assert TWO.parse(TWO.difference(merged, stored)) == {
+        "sizes": {"b": 2}, "by_day": {"3": {"id": 1}},
+    }, "that an entry is gone it cannot say"  # fmt: skip
 
 
 def test_what_the_versions_lack() -> None:
@@ -126,3 +148,8 @@ def test_no_body_harms_it() -> None:
     read, refused = check_fuzz(TWO, [BODY, BODY[:20]])
     assert read > 50 and refused > 500
     assert check_fuzz(THREE, [BODY])[0] > 50
+
+
+def test_no_bytes_are_answered_with_another_error() -> None:
+    assert check_whatever_comes(TWO, [BODY, BODY[:20]]) > 100
+    assert check_whatever_comes(THREE, [BODY]) > 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from message_type_cases import mutated
+from message_type_cases import check_whatever_comes, mutated
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.types.abilities import Ability
@@ -91,3 +91,10 @@ def test_no_body_harms_it() -> None:
         if len(body) != kind.size_bytes:
             with pytest.raises(MessageTypeError):
                 kind.parse(body)
+
+
+def test_whatever_comes_is_read_or_refused() -> None:
+    kind = StructType("quote", ["/px = <d", "/n = <q", "/flags = 3?", "/sym = 4S", "/raw = 3s"])
+    bodies = [kind.serialize({"px": 1.5, "n": 7, "flags": [True] * 3, "sym": "IBM", "raw": "abc"})]
+    bodies += [b"\xff" * kind.size_bytes, bytes(kind.size_bytes)]
+    assert check_whatever_comes(kind, bodies) > 100

@@ -26,10 +26,10 @@ from raylay.services.configuration.amps.model import (
 )
 from raylay.services.configuration.amps.modules import (
     admin_modules,
-    authenticator_settings,
+    authenticators,
     instance_modules,
-    own_authenticator,
     transport_modules,
+    waiting_authenticator,
 )
 from raylay.services.configuration.amps.queues import queue_settings
 from raylay.services.configuration.amps.sow import Sow
@@ -213,6 +213,8 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
         options["host"], options["client_port"] = split_listen_address(clients[0].inet_address)
         options["message_types"] = clients[0].message_types
         options["client_transport"] = {"name": clients[0].name, **_terms(clients[0], config)}
+    # No transport, no port: what the file does not name is open nowhere.
+    options["accepts_links"] = replication is not None
     if replication is not None:
         options["replication_transport"] = {"name": replication.name, **_terms(replication, config)}
     options["replication_transports"] = tuple(
@@ -224,7 +226,6 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
         _transport(each, config) for each in clients[1:] if runs_for_clients(each)
     )
     options |= instance_modules(config) | admin_modules(config)
-    options["authenticator"] = own_authenticator(config)
     limits = _capacity(config)
     if limits:
         options["capacity"] = limits
@@ -318,7 +319,7 @@ def _bootstrap(
             for address in transport.inet_addresses
         ),
         "tls": dialling_settings(bootstrap.transports),
-        "authenticator": authenticator_settings(bootstrap.transports, config),
+        "authenticators": authenticators(bootstrap.transports, config),
         "topics": tuple(
             {"name": topic.name, "message_type": topic.message_type} for topic in bootstrap.topics
         ),
@@ -389,7 +390,8 @@ def _add_destination(
             _time(max(MILLISECOND_NS, timeout_ns or longest_ns)) for _, timeout_ns in addresses
         )
     options["tls"] = dialling_settings(destination.transports)
-    options["authenticator"] = authenticator_settings(destination.transports, config)
+    options["authenticator"] = waiting_authenticator(destination.transports, config)
+    options["authenticators"] = authenticators(destination.transports, config)
     if "ack_conflation_ns" in destination.model_fields_set:
         options["ack_conflation_ms"] = _time(destination.ack_conflation_ns)
     others = [listener for listener in listeners if listener.name != config.name]

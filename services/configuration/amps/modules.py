@@ -9,7 +9,6 @@ from typing import Any
 
 from raylay.services.configuration.amps.model import (
     AmpsConfig,
-    Destination,
     IncomingTransport,
     Module,
     OutgoingTransport,
@@ -129,26 +128,26 @@ def transport_modules(transport: IncomingTransport, config: AmpsConfig) -> dict[
     }
 
 
-def authenticator_settings(
+def authenticators(
+    transports: Iterable[OutgoingTransport], config: AmpsConfig
+) -> tuple[dict[str, Any] | None, ...]:
+    """What is said at each address of a Destination or Bootstrap, in the order of the addresses:
+    what the address's own Transport names, and nothing where that names no Authenticator.
+
+    Returns:
+        One for each address; nothing at all where no Transport names one.
+    """
+    found = tuple(
+        module_settings("Authenticator", transport.authenticator, config)
+        for transport in transports
+        for _ in transport.inet_addresses
+    )
+    return found if any(found) else ()
+
+
+def waiting_authenticator(
     transports: Iterable[OutgoingTransport], config: AmpsConfig
 ) -> dict[str, Any] | None:
-    """What a link or a copy says of itself."""
-    found = (module_settings("Authenticator", each.authenticator, config) for each in transports)
-    return next((each for each in found if each is not None), None)
-
-
-def own_authenticator(config: AmpsConfig) -> dict[str, Any] | None:
-    """What the instance says where no Destination says it: as its first one that says anything."""
-    found = (authenticator_settings(each.transports, config) for each in config.destinations())
-    return next((each for each in found if each is not None), None)
-
-
-def mixed_authenticators(destination: Destination) -> str:
-    """Why its Transports do not run together; empty: they do."""
-    given = {repr(each.authenticator) for each in destination.transports if each.authenticator}
-    if len(given) < 2:
-        return ""
-    return (
-        f"Destination {destination.name} has Transports with different Authenticators, which does "
-        "not run yet: give them the same, or make two Destinations"
-    )
+    """What a server that connects by itself is told: the Transport without an address says it."""
+    waiting = (each.authenticator for each in transports if not each.inet_addresses)
+    return module_settings("Authenticator", next(waiting, None), config)

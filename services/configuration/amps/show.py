@@ -10,7 +10,7 @@ import yaml
 
 from raylay.services.configuration.amps.actions import schedules_of
 from raylay.services.configuration.amps.load import Document, slots
-from raylay.services.configuration.amps.tree import ROOT
+from raylay.services.configuration.amps.tree import DOLLAR_VARIABLE, ROOT
 from raylay.services.configuration.amps.types import Options, Stanza
 from raylay.services.configuration.model import DowngradeSettings, FabricSettings, occasions
 from raylay.services.security.modules import shown_option, without_secrets
@@ -29,10 +29,21 @@ def shown(document: Document) -> str:
     """An instance's configuration as YAML of documented names, with defaults, that loads again as
     the same. Elements of `OWN_DEFAULTS` that are left out are told in comments."""
     left_out: dict[str, None] = {}
-    values = {ROOT: _elements(document.config, left_out)}
+    values = _kept_as_they_are({ROOT: _elements(document.config, left_out)})
     lines = [f"# {document.file}"]
     lines += [f"# without {tag}: {OWN_DEFAULTS[tag]}" for tag in left_out]
     return "\n".join(lines) + "\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _kept_as_they_are(value: Any) -> Any:
+    """Values with each `${` written so that reading them again replaces nothing in them."""
+    if isinstance(value, dict):
+        return {key: _kept_as_they_are(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_kept_as_they_are(each) for each in value]
+    if isinstance(value, str):
+        return value.replace("${", f"${{{DOLLAR_VARIABLE}}}{{")
+    return value
 
 
 def shown_fabric(settings: FabricSettings) -> str:

@@ -15,7 +15,6 @@ from raylay.services.configuration.amps.message_types import unsupported
 from raylay.services.configuration.amps.model import Capacity, IncomingTransport
 from raylay.services.configuration.amps.modules import (
     does_not_run,
-    mixed_authenticators,
     our_name,
     uses,
 )
@@ -333,7 +332,8 @@ def _log_target(item: Any, path: Path) -> str:
 
 
 _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
-    _DESTINATION: lambda item, path: mixed(item) or mixed_authenticators(item),
+    _DESTINATION: lambda item, path: mixed(f"Destination {item.name}", item.transports),
+    "Bootstrap": lambda item, path: mixed("Bootstrap", item.transports),
     **{
         f"{place}/SecureSocketProtocols": lambda item, path: old_protocols(item)
         for place in (_INCOMING, _OUTGOING, "Bootstrap/Transport")

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from raylay.services.configuration.amps.model import (
-    Destination,
     IncomingTransport,
     OutgoingTransport,
 )
@@ -50,12 +49,16 @@ def old_protocols(value: str) -> str:
     )
 
 
-def mixed(destination: Destination) -> str:
-    """Why its Transports do not run together; empty: they do."""
-    kinds = {repr(tls_settings(each)) for each in destination.transports if each.inet_addresses}
+def mixed(what: str, transports: Iterable[OutgoingTransport]) -> str:
+    """Says why Transports of one element do not run together; empty: they do.
+
+    Args:
+        what: The element that they belong to.
+    """
+    kinds = {repr(tls_settings(each)) for each in transports if each.inet_addresses}
     if len(kinds) < 2:
         return ""
     return (
-        f"Destination {destination.name} has Transports with different TLS, which does not run "
-        "yet: give them the same, or make two Destinations"
+        f"{what} has Transports with different TLS, which does not run yet: give them the same, or "
+        "make two Destinations"
     )

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from xml.parsers import expat
 
 import yaml
@@ -24,12 +23,17 @@ TOTAL_BYTES_MAX = 5_000_000
 """Of a file and everything it includes, as the documented ConfigCycleDetectionThreshold."""
 DEPTH_MAX = 32
 INCLUDE_DEPTH_MAX = 16
+INCLUDES_MAX = 1_000
+"""Files that one configuration includes, each time counted."""
+DOLLAR_VARIABLE = "RAYLAY_DOLLAR"
+"""Stands for a dollar sign, so that `${` can stand in a value: variables are replaced once."""
 ROOT = "AMPSConfig"
 VERSION = "5.3.4"
 """The version of AMPSConfig that is followed: `${AMPS_VERSION}`."""
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_HOLDER = "<holder>"
 
 
 @dataclass(slots=True)
@@ -58,6 +62,7 @@ class Variables:
             "AMPS_CONFIG_DIRECTORY": str(path.absolute().parent),
             "AMPS_CONFIG_PATH": str(path.absolute()),
             "AMPS_VERSION": VERSION,
+            DOLLAR_VARIABLE: "$",
         }
         self._values = {**environment, **built_in, **defines}
 
@@ -117,6 +122,10 @@ def is_amps(text: str) -> bool:
     return text.lstrip().startswith("<") or re.search(rf"^{ROOT}:", text, re.MULTILINE) is not None
 
 
+class _TooMuchError(Exception):
+    """A configuration is larger than any may be: nothing more of it is read."""
+
+
 class TreeReader:
     """Reads one configuration with everything it includes. Use once.
 
@@ -128,7 +137,7 @@ class TreeReader:
         self.errors: list[str] = []
         self._variables = variables
         self._open: list[Path] = []
-        self._bytes = 0
+        self._bytes = self._includes = 0
 
     def read(self, path: Path, text: str | None = None) -> Element | None:
         """The root element of a file; None where there is none.
@@ -144,7 +153,11 @@ class TreeReader:
                 return None
         if not text.lstrip().startswith("<"):
             return self._of_yaml(path, text)
-        holder = self._parse(path, text)
+        try:
+            holder = self._parse(path, text)
+        except _TooMuchError as error:
+            self.errors.append(str(error))
+            return None
         if holder is None:
             return None
         roots = holder.children
@@ -161,10 +174,10 @@ class TreeReader:
         """A holder of the file's elements, Includes inserted."""
         self._bytes += len(text)
         if self._bytes > TOTAL_BYTES_MAX:
-            self.errors.append(
-                f"{path}: with its Includes it has more than {TOTAL_BYTES_MAX} bytes"
+            raise _TooMuchError(
+                f"{self._open[0] if self._open else path}: with its Includes it has more than "
+                f"{TOTAL_BYTES_MAX:,} bytes"
             )
-            return None
         self._open.append(path.resolve())
         try:
             # An included file may hold several elements: all are put into one of ours. The
@@ -196,6 +209,12 @@ class TreeReader:
                 f"{INCLUDE_DEPTH_MAX}"
             )
         else:
+            self._includes += 1
+            if self._includes > INCLUDES_MAX:
+                raise _TooMuchError(
+                    f"{include.origin}: more than {INCLUDES_MAX:,} files are included, each time "
+                    "counted"
+                )
             try:
                 text = read_text(target)
             except ConfigurationError as error:
@@ -271,14 +290,20 @@ class _ExpatReader:
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._characters
-        parser.StartDoctypeDeclHandler = self._doctype
 
     def parse(self, text: str) -> Element | None:
         try:
-            self._parser.Parse("<holder>", False)
+            self._parser.Parse(_HOLDER, False)
             self._parser.Parse(text, False)
             self._parser.Parse("</holder>", True)
         except expat.ExpatError as error:
+            # Inside of the holder a DOCTYPE is no declaration to expat, but a mistake.
+            at = self._parser.ErrorByteIndex - len(_HOLDER) - len("<!")
+            if text.encode("utf-8")[max(at, 0) :].startswith(b"<!DOCTYPE"):
+                self._reader.errors.append(
+                    f"{self._path}:{error.lineno}: a DOCTYPE is not taken: leave it out"
+                )
+                return None
             what = expat.ErrorString(error.code)
             self._reader.errors.append(f"{self._path}:{error.lineno}: this is no XML: {what}")
             return None
@@ -289,9 +314,6 @@ class _ExpatReader:
 
     def _here(self) -> str:
         return f"{self._path}:{self._parser.CurrentLineNumber}"
-
-    def _doctype(self, *_: Any) -> None:
-        raise ConfigurationError(f"{self._here()}: a DOCTYPE is not taken: leave it out")
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         here = self._here()

@@ -307,10 +307,11 @@ class Logs:
         return copy is not None and copy.txid <= self.removed_to[name]
 
     def _is_settled(self, link: Link, server: str | None) -> bool:
-        """Whether a link has caught up with what is there now."""
+        """Whether a link has caught up with what is there now: not where that was moved since."""
         if not server:
             return False
-        return self.caught_up_with.get(link) == self.incarnation_of.get(server)
+        incarnation = self.incarnation_of.get(server)
+        return incarnation not in self.moved and self.caught_up_with.get(link) == incarnation
 
     def lacks(
         self,

@@ -17,4 +17,6 @@ def geo_distance(latitude: float, longitude: float, latitude_2: float, longitude
     a, b = math.radians(latitude), math.radians(latitude_2)
     across = math.radians(longitude_2 - longitude)
     half = math.sin((b - a) / 2) ** 2 + math.cos(a) * math.cos(b) * math.sin(across / 2) ** 2
+    if half != half:
+        return half  # NaN: min would take 1 for it, half way round the earth
     return 2 * EARTH_RADIUS_M * math.asin(math.sqrt(min(1.0, half)))

@@ -182,9 +182,34 @@ class Group(dict[str, Function]):
 
 
 def of_python(name: str, call: Callable[..., Value], takes: str, deterministic: bool) -> Function:
-    """A function that somebody installed."""
+    """A function that somebody installed. What it gives that is no value of the language is NULL:
+    operators compare and add values without a look at what they are."""
     kinds, least, repeats = signature(takes)
-    return Function(name.upper(), call, kinds, least, repeats, is_deterministic=deterministic)
+
+    def called(*taken: Value) -> Value:
+        return _of_the_language(call(*taken))
+
+    return Function(name.upper(), called, kinds, least, repeats, is_deterministic=deterministic)
+
+
+def _of_the_language(found: Any) -> Value:
+    """What an installed function gave, as a value of exactly one of the language's types."""
+    match found:
+        case bool() | None:
+            return found
+        case int():
+            return values.clipped(int(found))
+        case float():
+            return float(found)
+        case str():
+            return str(found)
+        case bytes():
+            return bytes(found)
+        case list() | tuple():
+            return [_of_the_language(each) for each in found]
+        case dict():
+            return {str(name): _of_the_language(each) for name, each in found.items()}
+    return None
 
 
 Functions = Mapping[str, Function]

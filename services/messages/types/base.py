@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Protocol
+from functools import wraps
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
-from raylay.services.errors import MessageTooLarge, MessageTypeError
+from raylay.services.errors import MessageTooLarge, MessageTypeError, RaylayError
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.trees import (
     FieldPath,
@@ -28,11 +29,64 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 """Of a body that is parsed. No record is longer (records.RECORD_BYTES_MAX)."""
 SLOW_BODY_BYTES_MAX = 512 * 1024
 """The same, of types that take 0.1 to 0.3 µs a byte: some 0.1 s of an instance's loop."""
+VALUES_MAX = 65_536
+"""Fields, elements, objects and arrays of a body that is parsed: some 25 ms of an instance's loop,
+where each takes a byte or two."""
 SHOWN_CHARACTERS_MAX = 60
+
+
+class Known(NamedTuple):
+    """A body that was parsed.
+
+    Attributes:
+        tree: its fields.
+    """
+
+    body: bytes | memoryview
+    tree: Tree
+
+
+def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes whatever a method of a type raises an error of that type: bytes that anybody may send
+    decide what a library meets, and the instance goes on with the next message."""
+
+    @wraps(method)
+    def refusing(self: MessageType, *args: Any, **keywords: Any) -> Any:
+        try:
+            return method(self, *args, **keywords)
+        except RaylayError:
+            raise
+        except Exception as error:
+            raise self.failed(error) from error
+
+    return refusing
+
+
+def _refusing_parsers(method: Callable[..., Callable[[bytes], Tree]]) -> Callable[..., Any]:
+    """Does the same with the parsers that a type makes for a few fields."""
+
+    @wraps(method)
+    def parser_of(self: MessageType, names: frozenset[str]) -> Callable[[bytes], Tree]:
+        parse = method(self, names)
+
+        def refusing(body: bytes) -> Tree:
+            try:
+                return parse(body)
+            except RaylayError:
+                raise
+            except Exception as error:
+                raise self.failed(error) from error
+
+        return refusing
+
+    return parser_of
 
 
 class MessageType(ABC):
     """How bodies of one type are read and written. Immutable: one serves a whole instance.
+
+    Whatever `parse`, `serialize`, `merge`, `difference` and the parsers of `parser_of` of a
+    subclass raise reaches the caller as MessageTypeError.
 
     Attributes:
         name: as messages carry it.
@@ -44,11 +98,24 @@ class MessageType(ABC):
     """What cannot be done with messages of this type, and what can be done instead."""
     parsed_bytes_max: ClassVar[int] = BODY_BYTES_MAX
     """No longer body is parsed."""
+    value_bytes_min: ClassVar[int] = 1
+    """No value takes fewer bytes: in a body that is short enough they are not counted."""
     empty: Any = ""
     """What a field without a value has in a delta."""
+    parsers_refuse: ClassVar[bool] = False
+    """The parsers of `parser_of` raise MessageTypeError alone, so that none needs a guard."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name or self.kind
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in ("parse", "serialize", "merge", "difference", "_spliced"):
+            method = cls.__dict__.get(name)
+            if method is not None and not getattr(method, "__isabstractmethod__", False):
+                setattr(cls, name, _refusing(method))
+        if "parser_of" in cls.__dict__ and not cls.__dict__.get("parsers_refuse", False):
+            cls.parser_of = _refusing_parsers(cls.parser_of)  # type: ignore[method-assign]
 
     @abstractmethod
     def parse(self, body: bytes | memoryview) -> Tree:
@@ -72,7 +139,7 @@ class MessageType(ABC):
             for body in bodies:
                 try:
                     found.append(parse(body))
-                except MessageTypeError:
+                except Exception:  # also of a parser that an installed type gave
                     found.append(None)
             return found
 
@@ -95,7 +162,8 @@ class MessageType(ABC):
             MessageTypeError: one of them is no body of this type, or the type knows no deltas.
         """
         self.require(Ability.DELTA)
-        return self.serialize(merged(self.parse(stored), self.parse(delta)))
+        one, other = self.known(stored), self.known(delta)
+        return self.rewritten(merged(one.tree, other.tree), one, other)
 
     def difference(
         self,
@@ -118,9 +186,40 @@ class MessageType(ABC):
             MessageTypeError: one of them is no body of this type, or the type knows no deltas.
         """
         self.require(Ability.DELTA)
-        return self.serialize(
-            changes(self.parse(before), self.parse(after), keys, self.empty if empties else ...)
-        )
+        one, other = self.known(before), self.known(after)
+        found = changes(one.tree, other.tree, keys, self.empty if empties else ...)
+        return self.rewritten(found, other)
+
+    def known(self, body: bytes | memoryview) -> Known:
+        """A body with its fields.
+
+        Raises:
+            MessageTypeError: it is no body of this type.
+        """
+        return Known(body, self.parse(body))
+
+    def rewritten(self, tree: Tree, *known: Known) -> bytes:
+        """The body that has these fields: a value that one of the known bodies has there as well
+        keeps the bytes that it has in it. The last one counts first.
+
+        Raises:
+            MessageTypeError: the type cannot say one of the values.
+        """
+        # Most clients write as the type does: what it writes is their own bytes then.
+        if all(self._writes(each) for each in known):
+            return self.serialize(tree)
+        return self._spliced(tree, known)
+
+    def _writes(self, known: Known) -> bool:
+        """Whether the type would write these fields in the same bytes."""
+        try:
+            return self.serialize(known.tree) == known.body
+        except MessageTypeError:
+            return False
+
+    def _spliced(self, tree: Tree, known: Sequence[Known]) -> bytes:
+        """As `rewritten`. Of a type that does not say otherwise every value is written anew."""
+        return self.serialize(tree)
 
     def require(self, ability: Ability) -> None:
         """Refuses what the type cannot do.
@@ -145,6 +244,14 @@ class MessageType(ABC):
             f"this is no message of type {self.name}: {what}{where}", self.name, offset
         )
 
+    def failed(self, error: Exception) -> MessageTypeError:
+        """The error of a body that the type met an unforeseen error with."""
+        return MessageTypeError(
+            f"this message of type {self.name} could not be read or written: "
+            f"{type(error).__name__}: {str(error)[:200]}",
+            self.name,
+        )
+
     def number(self, value: float) -> str:
         """A number as a text.
 
@@ -156,16 +263,28 @@ class MessageType(ABC):
         except ValueError:
             raise self.wrong("a number has more than 4,300 digits") from None
 
+    def count_values(self, body: bytes | memoryview) -> int:
+        """About how many values a body has, found without making any of them; counting may end
+        behind `VALUES_MAX`. Of a body that is none of this type it may say anything."""
+        return 0
+
     def bounded(self, body: bytes | memoryview) -> None:
-        """Refuses a body that is longer than any of this type may be.
+        """Refuses a body that is longer, or has more values, than any of this type may.
 
         Raises:
-            MessageTooLarge: it is.
+            MessageTooLarge: it is, or has.
         """
         if len(body) > self.parsed_bytes_max:
             raise MessageTooLarge(
                 f"this message of type {self.name} is not parsed: it has {len(body):,} bytes, the "
                 f"limit is {self.parsed_bytes_max:,}",
+                self.name,
+            )
+        if len(body) > VALUES_MAX * self.value_bytes_min and self.count_values(body) > VALUES_MAX:
+            raise MessageTooLarge(
+                f"this message of type {self.name} is not parsed: it has more than {VALUES_MAX:,} "
+                "values (fields, elements, objects and arrays), which is the limit: send them as "
+                "several messages, or in one text or binary value",
                 self.name,
             )
 

@@ -8,14 +8,19 @@ a document. Deltas are merged with the values as the document has them: none los
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raylay.services.messages.types.base import MessageType, missing
+from raylay.services.messages.types.base import VALUES_MAX, missing
+from raylay.services.messages.types.splicing import SplicedType
 from raylay.services.messages.types.trees import FieldPath, Tree, changes, merged
 
+Raw = tuple[int, bytes]
+"""The type of a value, and its bytes."""
+_DOCUMENT = 0x03
 
-class Bson(MessageType):
+
+class Bson(SplicedType[Raw]):
     """Bodies that are one BSON document.
 
     Raises:
@@ -44,6 +49,13 @@ class Bson(MessageType):
         """The values of the document by name."""
         return {name: self._plain(value) for name, value in self._document(body).items()}
 
+    def count_values(self, body: bytes | memoryview) -> int:
+        """Each has a name that ends with a zero byte. Where there are many of these, elements are
+        read by their first bytes, until there are too many or they make no sense."""
+        raw = bytes(body)
+        found = raw.count(0)
+        return found if found <= VALUES_MAX else _count(raw)
+
     def serialize(self, tree: Tree) -> bytes:
         """The document in the order of the tree; whole numbers as int32 where they fit."""
         errors = self._bson.errors
@@ -68,6 +80,26 @@ class Bson(MessageType):
         one, other = self._document(before), self._document(after)
         return self.serialize(changes(one, other, keys, self.empty if empties else ...))
 
+    def _raws(self, body: bytes | memoryview) -> dict[str, Raw]:
+        return _elements(bytes(body))
+
+    def _inner_raws(self, raw: Raw) -> dict[str, Raw] | None:
+        kind, data = raw
+        return _elements(data) if kind == _DOCUMENT else None
+
+    def _raw_of(self, value: Any) -> Raw:
+        whole = self.serialize({"": value})
+        return whole[4], whole[6:-1]
+
+    def _joined(self, raws: Mapping[str, Raw]) -> Raw:
+        return _DOCUMENT, self._body(raws)
+
+    def _body(self, raws: Mapping[str, Raw]) -> bytes:
+        inner = b"".join(
+            b"%c%b\0%b" % (kind, name.encode(), data) for name, (kind, data) in raws.items()
+        )
+        return (len(inner) + 5).to_bytes(4, "little") + inner + b"\0"
+
     def _document(self, body: bytes | memoryview) -> Tree:
         self.bounded(body)
         errors = self._bson.errors
@@ -79,18 +111,23 @@ class Bson(MessageType):
         return tree
 
     def _plain(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is list:
+            return [each if type(each) in _PLAIN else self._plain(each) for each in value]
+        if kind is dict:
+            return {
+                name: each if type(each) in _PLAIN else self._plain(each)
+                for name, each in value.items()
+            }
         bson = self._bson
         match value:
             case float() | bool() | None:
                 return value
+            # What is left of these are types of their own, such as Int64 and Code.
             case str():
                 return str(value)
             case int():
                 return int(value)
-            case dict():
-                return {name: self._plain(each) for name, each in value.items()}
-            case list():
-                return [self._plain(each) for each in value]
             case bytes():
                 return bytes(value)
             case bson.DatetimeMS():
@@ -102,6 +139,63 @@ class Bson(MessageType):
             case bson.DBRef():
                 return self._plain(dict(value.as_doc()))
         return self._ends.get(type(value)) or str(value)
+
+
+_PLAIN = frozenset((str, int, float, bool, type(None), bytes))
+_SIZES = {
+    **{0x01: 8, 0x07: 12, 0x08: 1, 0x09: 8, 0x10: 4, 0x11: 8, 0x12: 8, 0x13: 16},
+    **dict.fromkeys((0x06, 0x0A, 0x7F, 0xFF), 0),
+}
+"""By its type, how many bytes a value takes, where that says it."""
+_SIZED = {0x02: 4, 0x05: 5, 0x0C: 16, 0x0D: 4, 0x0E: 4, 0x0F: 0}
+"""How many it takes beside as many as its first four bytes say."""
+
+
+def _after(raw: bytes, kind: int, at: int) -> int:
+    """Where a value of this type ends that begins there; of a document behind its length; 0: that
+    cannot be told."""
+    step = _SIZES.get(kind)
+    if step is not None:
+        return at + step
+    if kind in _SIZED:
+        return at + _SIZED[kind] + int.from_bytes(raw[at : at + 4], "little")
+    if kind == 0x0B:
+        # A regular expression: two texts.
+        return raw.find(0, raw.find(0, at) + 1) + 1
+    return at + 4 if kind in (_DOCUMENT, 0x04) else 0
+
+
+def _elements(document: bytes) -> dict[str, Raw]:
+    """Of a sound document the values by name."""
+    found: dict[str, Raw] = {}
+    at = 4
+    while document[at]:
+        kind = document[at]
+        end = document.index(0, at + 1)
+        name = document[at + 1 : end].decode()
+        begin = end + 1
+        if kind in (_DOCUMENT, 0x04):
+            at = begin + int.from_bytes(document[begin : begin + 4], "little")
+        else:
+            at = _after(document, kind, begin)
+        found[name] = kind, document[begin:at]
+    return found
+
+
+def _count(raw: bytes) -> int:
+    """Elements and documents; of a document that is no element the end does not count."""
+    size, at, found = len(raw), 4, 0
+    while at < size and found <= VALUES_MAX:
+        kind = raw[at]
+        if not kind:
+            at += 1  # The end of a document: what holds it goes on.
+            continue
+        found += 1
+        at = raw.find(0, at + 1) + 1
+        at = at and _after(raw, kind, at)
+        if not at:
+            break
+    return found
 
 
 def _line(error: Exception) -> str:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from raylay.services.errors import ConfigurationError, MessageTooLarge, MessageTypeError
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.base import Known, MessageType
 from raylay.services.messages.types.trees import FieldPath, Tree
 
 PARTS_MAX = 64
@@ -60,6 +60,18 @@ class CompositeLocal(MessageType):
             MessageTypeError: it ends within a part.
         """
         self.bounded(body)
+        return self._split(body)
+
+    def count_values(self, body: bytes | memoryview) -> int:
+        """Those of all parts."""
+        found, _ = self._split(body)
+        return sum(
+            kind.count_values(part)
+            for kind, part in zip(self.parts, found, strict=True)
+            if len(part) > kind.value_bytes_min
+        )
+
+    def _split(self, body: bytes | memoryview) -> tuple[list[memoryview], memoryview]:
         view = memoryview(body)
         found, at = [], 0
         for number in range(len(self.parts)):
@@ -109,6 +121,23 @@ class CompositeLocal(MessageType):
             parts.append(b"" if fields is None else kind.serialize(fields))
         return join(parts)
 
+    def rewritten(self, tree: Tree, *known: Known) -> bytes:
+        """Part by part, without a payload; one without fields has no bytes."""
+        parts = []
+        split = [(self.split(each.body)[0], each.tree) for each in known]
+        for number, kind in enumerate(self.parts):
+            fields = tree.get(str(number))
+            if type(fields) is not dict:
+                parts.append(b"")
+                continue
+            there = [
+                Known(bodies[number], trees[str(number)])
+                for bodies, trees in split
+                if str(number) in trees
+            ]
+            parts.append(kind.rewritten(fields, *there))
+        return join(parts)
+
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
         """Part by part. One without bytes leaves the stored one; so does a payload. A part whose
         type knows no deltas is replaced whole."""
@@ -154,6 +183,10 @@ class CompositeGlobal(CompositeLocal):
         Ability.VIEW: "give the view another message type",
         Ability.ENRICHMENT: "use composite-local",
     }
+
+    def rewritten(self, tree: Tree, *known: Known) -> bytes:
+        """Of which part a field is, nobody knows."""
+        return self.serialize(tree)
 
     def parse(self, body: bytes | memoryview) -> Tree:
         """The fields of all parts."""

@@ -9,11 +9,12 @@ like others: nothing computes them anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
-from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, MessageType, shown
-from raylay.services.messages.types.trees import Tree
+from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, Known, MessageType, shown
+from raylay.services.messages.types.trees import Tree, same
 
 SOH = 1
 """The default field separator."""
@@ -32,6 +33,7 @@ class Nvfix(MessageType):
 
     kind = "nvfix"
     parsed_bytes_max = SLOW_BODY_BYTES_MAX
+    value_bytes_min = 3
 
     def __init__(self, name: str = "", *, field_separator: int = SOH) -> None:
         super().__init__(name)
@@ -58,6 +60,10 @@ class Nvfix(MessageType):
         self._check_tags(tree, fields)
         return tree if len(tree) == len(fields) else _repeated(fields)
 
+    def count_values(self, body: bytes | memoryview) -> int:
+        """The bytes that end a field."""
+        return bytes(body).count(self.field_separator)
+
     def _check_tags(self, tree: Tree, fields: list[str]) -> None:
         """Refuses tags that the type does not have."""
 
@@ -74,11 +80,44 @@ class Nvfix(MessageType):
         parts = []
         for tag, value in tree.items():
             self._check_tag(tag)
-            for each in value if type(value) is list else (value,):
-                text = self._text(tag, each)
-                parts.append(f"{tag}={text}{self._separator}")
+            parts += [(tag, self._text(tag, each)) for each in _values(value)]
+        return self._joined(parts)
+
+    def _spliced(self, tree: Tree, known: Sequence[Known]) -> bytes:
+        """In the order of the first body, so that what stands between the tags of a repeating group
+        stays there; other values of a tag take the places of those that there were."""
+        base = known[0]
+        left = {tag: _values(value) for tag, value in tree.items()}
+        occurrences = {tag: len(_values(value)) for tag, value in base.tree.items()}
+        parts = []
+        for tag, text in self._fields_of(base.body):
+            if tag not in left:
+                continue
+            values = left[tag]
+            occurrences[tag] -= 1
+            if same(base.tree[tag], tree[tag]):
+                parts.append((tag, text))
+                continue
+            count = len(values) if not occurrences[tag] else min(1, len(values))
+            parts += [(tag, self._text(tag, each)) for each in values[:count]]
+            del values[:count]
+        for tag, values in left.items():
+            if tag not in base.tree:
+                self._check_tag(tag)
+                parts += [(tag, self._text(tag, each)) for each in values]
+        return self._joined(parts)
+
+    def _fields_of(self, body: bytes | memoryview) -> Iterator[tuple[str, str]]:
+        for field in str(body, "utf-8", "surrogateescape").split(self._separator):
+            if field:
+                tag, _, text = field.partition("=")
+                yield tag, text
+
+    def _joined(self, parts: Iterable[tuple[str, str]]) -> bytes:
         try:
-            return "".join(parts).encode("utf-8", "surrogateescape")
+            return "".join([f"{tag}={text}{self._separator}" for tag, text in parts]).encode(
+                "utf-8", "surrogateescape"
+            )
         except UnicodeEncodeError as error:
             raise self.wrong(f"{shown(error.object[error.start])} is no character") from None
 
@@ -118,6 +157,11 @@ class Fix(Nvfix):
     def _check_tag(self, tag: str) -> None:
         if not _is_number(tag):
             raise self.wrong(f"{shown(tag)} cannot be a tag: tags of FIX are numbers")
+
+
+def _values(value: Any) -> list[Any]:
+    """All values of a tag, in a list of its own."""
+    return list(value) if type(value) is list else [value]
 
 
 def _is_number(tag: str) -> bool:

@@ -9,32 +9,39 @@ that an object has twice the last value counts (docs/deviations.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import orjson
 
-from raylay.services.messages.types.base import BODY_BYTES_MAX, DEPTH_MAX, MessageType, shown
+from raylay.services.messages.types.base import DEPTH_MAX, VALUES_MAX, shown
+from raylay.services.messages.types.splicing import SplicedType
 from raylay.services.messages.types.trees import Tree
 
 FEW_FIELDS = 8
 """To read so many of a body costs less than to read it whole."""
+VALUE_BYTES_MIN = 2
+"""Of each value but the last: itself, and a comma or bracket."""
+FEW_QUOTES = 1_000
+"""Long texts have many commas: what is between few of them is looked at alone, at once."""
+COUNTED_FROM_BYTES = VALUES_MAX * VALUE_BYTES_MIN
+_decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode_raw = msgspec.json.Encoder().encode
 _PLAIN = str | float | bool | None | Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises of a body, which is then read whole."""
 
-
-class Json(MessageType):
+class Json(SplicedType[msgspec.Raw]):
     """Bodies that are one JSON object in UTF-8."""
 
     kind = "json"
     empty = None
+    parsers_refuse = True
+    value_bytes_min = VALUE_BYTES_MIN
 
     def parse(self, body: bytes | memoryview) -> Tree:
         """The members of the object."""
-        if len(body) > BODY_BYTES_MAX:
+        if len(body) > COUNTED_FROM_BYTES:
             self.bounded(body)
         raw = body if type(body) is bytes else bytes(body)
         try:
@@ -51,6 +58,23 @@ class Json(MessageType):
             self.shallow(tree)
         return tree
 
+    def count_values(self, body: bytes | memoryview) -> int:
+        """Commas and opening brackets, outside of strings where there are many."""
+        raw = body if type(body) is bytes else bytes(body)
+        is_escaped = b"\\" in raw
+        quotes = raw.count(b'"')
+        if is_escaped or quotes > FEW_QUOTES:
+            found = _separators(raw)
+            if found <= VALUES_MAX:
+                return found
+        if is_escaped:
+            raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+            quotes = raw.count(b'"')
+        if quotes > 4 * VALUES_MAX:
+            # A field takes two strings: that many are more values, and would be as many pieces.
+            return VALUES_MAX + 1
+        return _separators(b"".join(raw.split(b'"')[::2]))
+
     def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Tree]:
         """Of a few fields it makes no more than these: a third of the time. Where one of them is no
         plain value, the whole body is read."""
@@ -60,11 +84,11 @@ class Json(MessageType):
 
         def parsed(body: bytes) -> Tree:
             # msgspec does not find a name that is written with an escape.
-            if b"\\" in body:
+            if b"\\" in body or len(body) > COUNTED_FROM_BYTES:
                 return parse(body)
             try:
                 return decode(body)
-            except _UNREADABLE:
+            except Exception:  # It is read whole instead, which refuses what is no message.
                 return parse(body)
 
         return parsed
@@ -77,11 +101,12 @@ class Json(MessageType):
         decode = _decoder(names)
 
         def read(bodies: Sequence[bytes]) -> list[Tree | None]:
-            if b"\\" not in b"".join(bodies):
+            together = b"".join(bodies)
+            if b"\\" not in together and len(together) <= COUNTED_FROM_BYTES:
                 try:
                     return list(map(decode, bodies))
-                except _UNREADABLE:
-                    pass
+                except Exception:
+                    pass  # One of them is none, and is found below.
             return one_by_one(bodies)
 
         return read
@@ -92,6 +117,32 @@ class Json(MessageType):
             return orjson.dumps(tree)
         except orjson.JSONEncodeError as error:
             raise self.wrong(f"JSON cannot say this: {error}") from None
+
+    def _raws(self, body: bytes | memoryview) -> dict[str, msgspec.Raw]:
+        return _decode_raw(body)
+
+    def _inner_raws(self, raw: msgspec.Raw) -> dict[str, msgspec.Raw] | None:
+        return _decode_raw(raw) if _is_object(raw) else None
+
+    def _raw_of(self, value: Any) -> msgspec.Raw:
+        try:
+            return msgspec.Raw(orjson.dumps(value))
+        except orjson.JSONEncodeError as error:
+            raise self.wrong(f"JSON cannot say this: {error}") from None
+
+    def _joined(self, raws: Mapping[str, msgspec.Raw]) -> msgspec.Raw:
+        return msgspec.Raw(self._body(raws))
+
+    def _body(self, raws: Mapping[str, msgspec.Raw]) -> bytes:
+        return _encode_raw(raws)
+
+
+def _is_object(raw: msgspec.Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b"{"
+
+
+def _separators(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def _decoder(names: frozenset[str]) -> Callable[[bytes], Tree]:

@@ -1,6 +1,6 @@
 """The type `msgpack`: one map whose names are texts, read by msgspec.
 
-bin and ext are bytes, an ext without its number and a timestamp as its ext; expressions take bytes
+bin and ext are bytes, an ext without its number, which a timestamp is, too; expressions take bytes
 as texts. Deltas are merged without reading what they leave as it is: it stays byte for byte.
 
 Measured on a flight of 19 fields: msgspec 2.8 us, msgpack 6.5 us on the same busy machine. And of a
@@ -10,13 +10,14 @@ time and again; msgspec does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.base import VALUES_MAX
+from raylay.services.messages.types.splicing import SplicedType
 from raylay.services.messages.types.trees import FieldPath, Tree
 
 Raws = dict[str, msgspec.Raw]
@@ -27,7 +28,7 @@ _decode_raw = msgspec.msgpack.Decoder(Raws).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Msgpack(MessageType):
+class Msgpack(SplicedType[msgspec.Raw]):
     """Bodies that are one MessagePack map."""
 
     kind = "msgpack"
@@ -41,8 +42,13 @@ class Msgpack(MessageType):
         except (ValueError, RecursionError) as error:
             raise self.wrong(*_reason(error)) from None
         self.shallow(tree)
-        self._plain(tree)
+        if self._has_timestamps(tree):
+            tree = _decode(_without_timestamps(bytes(body)))
         return tree
+
+    def count_values(self, body: bytes | memoryview) -> int:
+        """Read by their first bytes, until there are too many or the body ends."""
+        return _count(bytes(body))
 
     def serialize(self, tree: Tree) -> bytes:
         """The map in the order of the tree."""
@@ -77,23 +83,97 @@ class Msgpack(MessageType):
         except (ValueError, RecursionError) as error:
             raise self.wrong(*_reason(error)) from None
 
-    def _plain(self, tree: Tree) -> None:
-        """Looks at every name, and puts bytes in the place of timestamps."""
+    def _inner_raws(self, raw: msgspec.Raw) -> Raws | None:
+        return _inner(raw)
+
+    def _raw_of(self, value: Any) -> msgspec.Raw:
+        return msgspec.Raw(self.serialize(value))
+
+    def _joined(self, raws: Mapping[str, msgspec.Raw]) -> msgspec.Raw:
+        return msgspec.Raw(_encode(raws))
+
+    def _body(self, raws: Mapping[str, msgspec.Raw]) -> bytes:
+        return _encode(raws)
+
+    def _has_timestamps(self, tree: Tree) -> bool:
+        """Looks at every name, and for what msgspec has made a time of, without nanoseconds."""
         waiting: list[Any] = [tree]
+        found = False
         while waiting:
             each = waiting.pop()
-            if type(each) is list:
-                items: Any = enumerate(each)
-            else:
-                items = each.items()
-            for name, value in items:
-                kind = type(value)
-                if kind is dict or kind is list:
-                    waiting.append(value)
-                elif kind is datetime:
-                    each[name] = _encode(value)[2:]  # changes no size: the walk goes on
-                if type(name) is not str and type(each) is dict:
+            if type(each) is dict:
+                if any([type(name) is not str for name in each]):
                     raise self.wrong("expected texts as names of fields, got another type")
+                each = each.values()
+            kinds = set(map(type, each))
+            if dict in kinds or list in kinds:
+                waiting += [value for value in each if type(value) is dict or type(value) is list]
+            found = found or datetime in kinds
+        return found
+
+
+_SIZES = {
+    **dict.fromkeys((*range(0x80), 0xC0, 0xC2, 0xC3, *range(0xE0, 0x100)), 1),
+    **{0xA0 + length: 1 + length for length in range(32)},
+    **{0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9, 0xCA: 5, 0xCB: 9},
+    **{0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18},
+}
+"""By its first byte, how many a value takes, where that says it."""
+_SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+"""How many bytes behind it say how many follow: bin, ext (one more) and str."""
+_COUNTED = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+"""The same of arrays and maps, of how many elements or pairs follow."""
+
+
+_EXT_TYPES = {**dict.fromkeys(range(0xD4, 0xD9), 1), 0xC7: 2, 0xC8: 3, 0xC9: 5}
+"""By the first byte of an ext, where its type lies behind that."""
+_TIMESTAMP, _OTHER = 0xFF, 0x7F
+
+
+def _without_timestamps(body: bytes) -> bytes:
+    """A sound body whose timestamps are ext of another type: they are bytes like all others."""
+    made = bytearray(body)
+    at = 0
+    while at < len(body):
+        type_at = _EXT_TYPES.get(body[at])
+        if type_at is not None and body[at + type_at] == _TIMESTAMP:
+            made[at + type_at] = _OTHER
+        at = _end(body, at)
+    return bytes(made)
+
+
+def _end(body: bytes, at: int) -> int:
+    """Where a value ends that begins there; of a map or an array its head."""
+    first = body[at]
+    step = _SIZES.get(first)
+    if step is not None:
+        return at + step
+    digits = _SIZED.get(first)
+    if digits is not None:
+        is_ext = 0xC7 <= first <= 0xC9
+        return at + 1 + digits + int.from_bytes(body[at + 1 : at + 1 + digits]) + is_ext
+    return at + 1 + _COUNTED.get(first, 0)
+
+
+def _count(body: bytes) -> int:
+    """Of maps the names do not count: as many as they say that they have, and no more than half of
+    all that is there, whatever they say."""
+    size, at, found, names = len(body), 0, 0, 0
+    sizes = _SIZES
+    while at < size and found - min(names, found // 2) <= VALUES_MAX:
+        first = body[at]
+        found += 1
+        step = sizes.get(first)
+        if step is not None:
+            at += step
+            continue
+        if first >= 0xDE:
+            digits = _COUNTED[first]
+            names += int.from_bytes(body[at + 1 : at + 1 + digits])
+        elif first < 0x90:
+            names += first & 0x0F
+        at = _end(body, at)
+    return found - min(names, found // 2)
 
 
 def _reason(error: Exception) -> tuple[str, int | None]:

@@ -13,9 +13,16 @@ from typing import Any, ClassVar
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import MessageType, missing, shown
+from raylay.services.messages.types.base import VALUES_MAX, MessageType, missing, shown
 from raylay.services.messages.types.trees import FieldPath, Tree
 
+MESSAGE_VALUES = 3
+"""A message within another one counts as so many values more."""
+_WIRE_BYTES = {1: 8, 5: 4}
+_PACKED_BYTES = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
+"""By type of a field (double, float, fixed and sfixed): what each number takes."""
+_VARINTS = frozenset((3, 4, 5, 8, 13, 14, 17, 18))
+_LAST_OF_VARINT = bytes(range(0x80))
 _LACKS = {
     Ability.VIEW: "give the view another message type",
     Ability.ENRICHMENT: "publish what is to be in them",
@@ -82,12 +89,60 @@ class Protobuf(MessageType):
         super().__init__(name)
         self._class = message_class
         self._always: dict[str, tuple[Any, ...]] = {}
+        self._weighed: dict[str, dict[int, tuple[int, Any]]] = {}
+        """By message and number of a field: of repeated numbers the bytes of each (0: as many as a
+        varint takes), else -1; and the message that it is."""
 
     def parse(self, body: bytes | memoryview) -> Tree:
         """The fields of the message by their names."""
         tree = self._tree(self._message(body))
         self.shallow(tree)
         return tree
+
+    def count_values(self, body: bytes | memoryview) -> int:
+        """Read by their tags, until there are too many or the body ends. A message counts as often
+        as it takes longer to be read than a number."""
+        raw = bytes(body)
+        found, at = 0, 0
+        within = [(len(raw), self._weights(self._class.DESCRIPTOR))]
+        while within and found <= VALUES_MAX:
+            end, weights = within[-1]
+            if at >= end:
+                within.pop()
+                continue
+            tag, at = _varint(raw, at, end)
+            wire = tag & 7
+            found += 1
+            if wire != 2:
+                at = _varint(raw, at, end)[1] if not wire else at + _WIRE_BYTES.get(wire, 0)
+                continue
+            length, at = _varint(raw, at, end)
+            of_each, message = weights.get(tag >> 3, (-1, None))
+            if message is not None:
+                found += MESSAGE_VALUES
+                within.append((min(at + length, end), self._weights(message)))
+                continue
+            if of_each > 0:
+                found += length // of_each
+            elif not of_each:
+                packed = raw[at : at + length]
+                found += len(packed) - len(packed.translate(None, _LAST_OF_VARINT))
+            at += length
+        return found
+
+    def _weights(self, descriptor: Any) -> dict[int, tuple[int, Any]]:
+        found = self._weighed.get(descriptor.full_name)
+        if found is None:
+            found = self._weighed[descriptor.full_name] = {
+                field.number: (
+                    _PACKED_BYTES.get(field.type, 0 if field.type in _VARINTS else -1)
+                    if _is_repeated(field)
+                    else -1,
+                    field.message_type,
+                )
+                for field in descriptor.fields
+            }
+        return found
 
     def _message(self, body: bytes | memoryview) -> Any:
         from google.protobuf.message import DecodeError
@@ -204,7 +259,8 @@ class Protobuf2(Protobuf):
         return super().parse(body)
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
-        """The stored message with the fields of a delta in it; repeated ones are replaced whole."""
+        """The stored message with the fields of a delta in it, and a map with its entries; repeated
+        fields are replaced whole."""
         message = self._message(stored)
         _merge(message, self._message(delta))
         return bytes(message.SerializePartialToString())
@@ -220,6 +276,19 @@ class Protobuf2(Protobuf):
         """The fields that are set in `after` to another value; nothing says that one is gone."""
         found = _changes(self._message(before), self._message(after), keys)
         return bytes(found.SerializePartialToString())
+
+
+def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
+    """The number that begins here, and where it ends."""
+    value = shift = 0
+    while at < end:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80 or shift > 63:
+            break
+        shift += 7
+    return value, at
 
 
 def _is_repeated(field: Any) -> bool:
@@ -257,7 +326,9 @@ def _merge(stored: Any, delta: Any) -> None:
         if field.is_extension:
             continue
         rest.ClearField(field.name)
-        if _is_repeated(field):
+        if _is_map(field):
+            _merge_map(field, getattr(stored, field.name), value)
+        elif _is_repeated(field):
             stored.ClearField(field.name)
             getattr(stored, field.name).MergeFrom(value)
         elif field.message_type is not None:
@@ -268,6 +339,28 @@ def _merge(stored: Any, delta: Any) -> None:
             setattr(stored, field.name, value)
     # What is left has no name here.
     stored.MergeFrom(rest)
+
+
+def _merge_map(field: Any, stored: Any, delta: Any) -> None:
+    is_of_messages = field.message_type.fields_by_name["value"].message_type is not None
+    for key in delta:
+        if is_of_messages:
+            _merge(stored[key], delta[key])
+        else:
+            stored[key] = delta[key]
+
+
+def _change_map(field: Any, before: Any, after: Any, result: Any) -> None:
+    """Puts into `result` what of a map is another one: entries that are gone it cannot say."""
+    is_of_messages = field.message_type.fields_by_name["value"].message_type is not None
+    for key in after:
+        is_new = key not in before
+        if not is_new and before[key] == after[key]:
+            continue
+        if is_of_messages:
+            result[key].CopyFrom(after[key] if is_new else _changes(before[key], after[key], ()))
+        else:
+            result[key] = after[key]
 
 
 def _changes(before: Any, after: Any, keys: Sequence[FieldPath]) -> Any:
@@ -284,6 +377,9 @@ def _changes(before: Any, after: Any, keys: Sequence[FieldPath]) -> Any:
             same = before.HasField(name) and getattr(before, name) == value
         if same and not wanted:
             result.ClearField(name)
+        elif _is_map(field) and () not in wanted:
+            result.ClearField(name)
+            _change_map(field, getattr(before, name), value, getattr(result, name))
         elif (
             field.message_type is not None
             and not _is_repeated(field)

@@ -14,19 +14,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from xml.parsers import expat
 
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, MessageType, shown
-from raylay.services.messages.types.trees import FieldPath, Tree, changes, merged
+from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, Known, MessageType, shown
+from raylay.services.messages.types.trees import FieldPath, Tree, changes, merged, same
 
 DEPTH_MAX = 64
 """Of elements, as documented."""
 TEXT = "#text"
 _ENCODINGS = frozenset((None, "utf-8", "us-ascii", "ascii", "utf8"))
 _NAME = re.compile(r"[A-Za-z_:\u00c0-\U000effff][A-Za-z0-9_:.\-\u00b7-\U000effff]*")
+_START_TAG = re.compile(rb"""<[^>"']*(?:"[^"]*"[^>"']*|'[^']*'[^>"']*)*>""")
+_WIDE = (b"\xff\xfe", b"\xfe\xff")
+"""How a body in UTF-16 begins."""
 _NO_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 _IN_TEXT = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"})
 _IN_ATTRIBUTE = str.maketrans(
@@ -39,6 +42,7 @@ class Xml(MessageType):
 
     kind = "xml"
     parsed_bytes_max = SLOW_BODY_BYTES_MAX
+    value_bytes_min = 4
 
     def parse(self, body: bytes | memoryview) -> Tree:
         """The element by its name."""
@@ -55,6 +59,12 @@ class Xml(MessageType):
             raise self.wrong(str(fault), max(parser.CurrentByteIndex, 0)) from None
         return tree
 
+    def count_values(self, body: bytes | memoryview) -> int:
+        """What begins an element, and what looks like an attribute."""
+        raw = bytes(body)
+        elements = raw.count(b"<") - raw.count(b"</")
+        return elements + raw.count(b'="') + raw.count(b"='")
+
     def serialize(self, tree: Tree) -> bytes:
         """The element, without an XML declaration and without white space of its own."""
         if len(tree) != 1 or isinstance(next(iter(tree.values())), list):
@@ -66,10 +76,12 @@ class Xml(MessageType):
 
     def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
         """The stored element with what is in the delta's, which has the same name."""
-        before, change = self.parse(stored), self.parse(delta)
-        self._check_root(before, change)
+        one, other = self.known(stored), self.known(delta)
+        self._check_root(one.tree, other.tree)
         # An element without anything in it says nothing of the one that holds all.
-        return self.serialize(before if "" in change.values() else merged(before, change))
+        if "" in other.tree.values():
+            return bytes(stored)
+        return self.rewritten(merged(one.tree, other.tree), one, other)
 
     def difference(
         self,
@@ -80,10 +92,88 @@ class Xml(MessageType):
         empties: bool = True,
     ) -> bytes:
         """The delta; where nothing changed an element without anything in it."""
-        one, other = self.parse(before), self.parse(after)
-        self._check_root(one, other)
-        found = changes(one, other, keys, self.empty if empties else ...)
-        return self.serialize(found or dict.fromkeys(other, ""))
+        one, other = self.known(before), self.known(after)
+        self._check_root(one.tree, other.tree)
+        found = changes(one.tree, other.tree, keys, self.empty if empties else ...)
+        return self.rewritten(found or dict.fromkeys(other.tree, ""), other)
+
+    def _spliced(self, tree: Tree, known: Sequence[Known]) -> bytes:
+        """In the order of the first body: what stands between elements of one name stays there."""
+        if len(tree) != 1 or any(bytes(each.body[:2]) in _WIDE for each in known):
+            return self.serialize(tree)
+        ((name, value),) = tree.items()
+        sources = [
+            _Source(bytes(each.body), _root_of(bytes(each.body)), each.tree[name])
+            for each in known
+            if name in each.tree
+        ]
+        parts: list[bytes] = []
+        self._over(parts, name, value, sources, 1)
+        return b"".join(parts)
+
+    def _over(
+        self, parts: list[bytes], name: str, value: Any, sources: Sequence[_Source], depth: int
+    ) -> None:
+        """An element: as it stands in the last source that has this value; else anew, in the order
+        of the first that has elements in it."""
+        for source in reversed(sources):
+            if source.value is value or same(source.value, value):
+                parts.append(source.body[source.element.begin : source.element.end])
+                return
+        within = [source for source in sources if type(source.value) is dict]
+        if type(value) is not dict or not within:
+            made: list[str] = []
+            self._element(made, name, value, depth)
+            parts.append("".join(made).encode())
+            return
+        base = within[0]
+        text = value.get(TEXT)
+        keeps_text = text is not None and same(base.value.get(TEXT), text)
+        parts.append(self._start_tag(name, value))
+        if text is not None and not keeps_text:
+            parts.append(self._text(text).translate(_IN_TEXT).encode())
+        left = {
+            key: list(each) if type(each) is list else [each]
+            for key, each in value.items()
+            if not key.startswith("@") and key != TEXT
+        }
+        counts: dict[str, int] = {}
+        for child in base.element.children:
+            counts[child.name] = counts.get(child.name, 0) + 1
+        at = base.element.inner_begin
+        for child in base.element.children:
+            before, at = base.body[at : child.begin], child.end
+            if keeps_text or (text is None and child.name in left and before.isspace()):
+                parts.append(before)
+            counts[child.name] -= 1
+            if child.name not in left:
+                continue
+            items = left[child.name]
+            there = base.value.get(child.name)
+            if same(there, value[child.name]):
+                parts.append(base.body[child.begin : child.end])
+                continue
+            count = len(items) if not counts[child.name] else min(1, len(items))
+            for item in items[:count]:
+                self._over(parts, child.name, item, _single(within, child.name), depth + 1)
+            del items[:count]
+        last = base.body[at : base.element.inner_end]
+        if keeps_text or (text is None and left and last.isspace()):
+            parts.append(last)
+        names = {child.name for child in base.element.children}
+        for key, items in left.items():
+            for item in items if key not in names else ():
+                self._over(parts, key, item, _single(within, key), depth + 1)
+        parts.append(f"</{name}>".encode())
+
+    def _start_tag(self, name: str, value: Tree) -> bytes:
+        self._check_name(name)
+        found = [f"<{name}"]
+        for key, each in value.items():
+            if key.startswith("@"):
+                self._check_name(key[1:])
+                found.append(f' {key[1:]}="{self._text(each).translate(_IN_ATTRIBUTE)}"')
+        return ("".join(found) + ">").encode()
 
     def _check_root(self, one: Tree, other: Tree) -> None:
         if one.keys() != other.keys():
@@ -136,6 +226,66 @@ class Xml(MessageType):
         if _NO_CHARACTER.search(text):
             raise self.wrong(f"{shown(text)} has a character that XML does not have")
         return text
+
+
+class _Element:
+    """Where an element stands in a body."""
+
+    __slots__ = ("begin", "children", "end", "inner_begin", "inner_end", "name")
+
+    def __init__(self, name: str, begin: int, inner_begin: int) -> None:
+        self.name = name
+        self.begin = begin
+        self.inner_begin = inner_begin
+        self.inner_end = self.end = inner_begin
+        self.children: list[_Element] = []
+
+
+class _Source(NamedTuple):
+    """An element of a body, and what it is read as."""
+
+    body: bytes
+    element: _Element
+    value: Any
+
+
+def _single(sources: Sequence[_Source], name: str) -> list[_Source]:
+    """The only element of this name in each of them that has one."""
+    found = []
+    for body, element, value in sources:
+        children = [child for child in element.children if child.name == name]
+        if len(children) == 1 and name in value:
+            found.append(_Source(body, children[0], value[name]))
+    return found
+
+
+def _root_of(body: bytes) -> _Element:
+    """The elements of a sound body."""
+    root = _Element("", 0, 0)
+    stack = [root]
+
+    def start(name: str, _: object) -> None:
+        begin = parser.CurrentByteIndex
+        tag = _START_TAG.match(body, begin)
+        assert tag is not None
+        element = _Element(name, begin, tag.end())
+        stack[-1].children.append(element)
+        stack.append(element)
+
+    def end(_: str) -> None:
+        element = stack.pop()
+        if not body.startswith(b"/>", element.inner_begin - 2):
+            element.inner_end = parser.CurrentByteIndex
+            element.end = body.index(b">", element.inner_end) + 1
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    try:
+        parser.Parse(body, True)
+    finally:
+        # They know the parser, which knows them.
+        parser.StartElementHandler = parser.EndElementHandler = None
+    return root.children[0]
 
 
 class _Fault(Exception):

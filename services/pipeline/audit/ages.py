@@ -123,6 +123,6 @@ def merged(parts: Iterable[Mapping[int, Age]]) -> dict[int, Age]:
 def unanswered(questions: Mapping[int, Question], ages: Mapping[int, Age]) -> int:
     """Of how many sequences nobody has anything any more."""
     return sum(
-        len(question.sequences) - len(ages[number].known if number in ages else ())
+        question.sequences.count - (ages[number].known.count if number in ages else 0)
         for number, question in questions.items()
     )

@@ -152,7 +152,7 @@ def audit(
     found, left = judge(logs, why, origins_of(current, peers, known, logs))
     found.max_owed_s = max_owed_s
     if left:
-        count = sum(len(each.sequences) for each in left)
+        count = sum(each.sequences.count for each in left)
         progress(f"looking up since when {count:,} messages are missing")
         questions = {number: each.question for number, each in enumerate(left)}
         lacking = PublisherRanges()
@@ -169,7 +169,7 @@ def audit(
         settle(found, left, ages)
     suspected = open_blocks(logs.values())
     if suspected:
-        progress(f"comparing the contents of {len(suspected):,} sequences one by one")
+        progress(f"comparing the contents of {suspected.count:,} sequences one by one")
         narrow = _planned(places, ends, _only(suspected), partition_bytes)
         conflicting(found, _conflicts(spark, suspected, narrow, on_corrupt, progress))
     if len(sow) > 1:

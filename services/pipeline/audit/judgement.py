@@ -245,7 +245,7 @@ def judge(
         for (publisher, _), held in log.topics.items():
             distinct[publisher].update(held.held)
     found.messages = found.count("messages")
-    found.published = sum(map(len, distinct.values()))
+    found.published = sum(each.count for each in distinct.values())
     found.publishers = len(distinct)
     left: list[Unexplained] = []
     for key in sorted(keys):
@@ -293,7 +293,7 @@ def _add_missing(
 ) -> None:
     instance, _, topic, message_type = what
     lacking = found.matrix[topic, message_type][instance].lacking
-    lacking[reason] = lacking.get(reason, 0) + len(sequences)
+    lacking[reason] = lacking.get(reason, 0) + sequences.count
     found.missing.append({**_entry(*what, reason), **ranges_named(sequences), **more})
 
 
@@ -309,7 +309,7 @@ def _instance(log: Log, found: Audit) -> dict[str, int]:
         repeated.update(held.repeated)
         known.update(held.held)
         counts["messages"] += held.messages
-        counts["out_of_order"] += len(held.out_of_order)
+        counts["out_of_order"] += held.out_of_order.count
         counts["late"] += held.late_messages
         for entries, sequences in (
             (found.duplicates, repeated),
@@ -318,7 +318,7 @@ def _instance(log: Log, found: Audit) -> dict[str, int]:
         ):
             if sequences:
                 entries.append(where | ranges_named(sequences))
-    counts["duplicates"] = counts["messages"] - len(identities)
+    counts["duplicates"] = counts["messages"] - identities.count
     return counts
 
 
@@ -402,7 +402,7 @@ def _judge_topic(
     for origin, sequences in topic.published.items():
         reasons = _reasons(origin, name, topic.message_type, why)
         if reasons is None:
-            found.unknown_origin += len(sequences)
+            found.unknown_origin += sequences.count
             continue
         for instance in logs:
             reason = reasons.get(instance, "")
@@ -417,8 +417,8 @@ def _judge_topic(
         everything.update(sequences)
     for instance in logs:
         share = shares.setdefault(instance, Share())
-        share.held += len(everything.intersection(topic.held(instance)))
-        share.expected += len(wanted[instance])
+        share.held += everything.intersection(topic.held(instance)).count
+        share.expected += wanted[instance].count
         what = instance, publisher, name, topic.message_type
         lacking = wanted[instance].copy()
         lacking.difference_update(topic.held(instance))
@@ -436,7 +436,7 @@ def _judge_topic(
         sequences.difference_update(topic.held(instance))
         if sequences:
             share = shares[instance]
-            count = len(sequences)
+            count = sequences.count
             share.not_expected[reason] = share.not_expected.get(reason, 0) + count
             entry = _entry(instance, publisher, name, topic.message_type, reason)
             entry |= ranges_named(sequences)
@@ -483,7 +483,7 @@ def ranges_named(sequences: SequenceSet) -> dict[str, Any]:
     """How many there are, and the first of their ranges."""
     ranges = list(sequences)
     return {
-        "messages": len(sequences),
+        "messages": sequences.count,
         "ranges": [list(each) for each in ranges[:RANGES_MAX]],
         "ranges_in_all": len(ranges),
     }
@@ -491,7 +491,7 @@ def ranges_named(sequences: SequenceSet) -> dict[str, Any]:
 
 def conflicting(found: Audit, sequences: PublisherRanges) -> None:
     """Fills in the sequences that are there with different contents."""
-    found.conflicts = len(sequences)
+    found.conflicts = sequences.count
     found.conflicts_found = [
         {"publisher": publisher} | ranges_named(each)
         for publisher, each in sorted(sequences.sets.items())

@@ -492,7 +492,7 @@ class StagedRows:
     @property
     def messages(self) -> int:
         """Rows that are not known durable."""
-        return self._pending.rows - len(self._gone)
+        return self._pending.rows - self._gone.count
 
     @property
     def bytes(self) -> int:

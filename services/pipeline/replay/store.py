@@ -56,7 +56,7 @@ class PacedRows(StagedRows):
     @property
     def messages(self) -> int:
         """Rows that are given out and not known durable."""
-        return max(0, self._given - self._first + 1 - len(self._gone))
+        return max(0, self._given - self._first + 1 - self._gone.count)
 
     @property
     def highest(self) -> int:
@@ -83,7 +83,7 @@ class PacedRows(StagedRows):
         """Gives out what a server has seen before."""
         self._seen = max(self._seen, highest)
         if self.known_rows is None:
-            self.known_rows = len(self._gone)
+            self.known_rows = self._gone.count
         self._given = max(self._given, min(highest, self._last))
 
     def check(self) -> None:

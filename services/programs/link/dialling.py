@@ -8,6 +8,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
@@ -31,6 +32,7 @@ from raylay.services.tls.dialling import connect
 from raylay.services.tls.files import PeerCertificate
 from raylay.services.transports.carried import CarriedStream
 from raylay.services.transports.impaired import Impairment, Line
+from raylay.services.transports.liveness import Silence, why_lost
 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
@@ -69,11 +71,9 @@ class Dialling:
         self._bringing: set[asyncio.Task[None]] = set()
         self._failed_upstream = 0
         """The incoming connection over which the last attempt failed."""
-        config = here.config
-        self._credentials = OwnCredentials(
-            config.destination.authenticator,
-            f"{config.instance}: destination {config.destination.name}",
-        )
+        self._credentials: dict[int | None, OwnCredentials] = {}
+        """What it says of itself, by the place of the server in the list; None: to a server that
+        has connected."""
         self._missing = ""
         """What it cannot log on for; empty: nothing is missing."""
         self._is_kept_out = False
@@ -159,12 +159,23 @@ class Dialling:
             if await self._connected_by(over, self._join(incoming, over), None, failures):
                 return True
             self._failed_upstream = incoming.upstream
-        for address, timeout_s in zip(
-            destination.addresses, destination.reconnect_timeouts_s(), strict=True
-        ):
-            if await self._connected_by(address, self._connect(address), timeout_s, failures):
+        ways = zip(destination.addresses, destination.reconnect_timeouts_s(), strict=True)
+        for server, (address, timeout_s) in enumerate(ways):
+            connecting = self._connect(address, server)
+            if await self._connected_by(address, connecting, timeout_s, failures):
                 return True
         return False
+
+    def _credentials_for(self, server: int | None) -> OwnCredentials:
+        found = self._credentials.get(server)
+        if found is None:
+            config = self._here.config
+            own = config.destination
+            found = self._credentials[server] = OwnCredentials(
+                own.authenticator if server is None else own.authenticator_of(server),
+                f"{config.instance}: destination {own.name}",
+            )
+        return found
 
     async def _connected_by(
         self, way: str, connecting: Awaitable[None], timeout_s: float | None, failures: list[str]
@@ -256,14 +267,14 @@ class Dialling:
         if downstream is not None and downstream.is_open:
             downstream.abort("dropped")
 
-    async def _connect(self, address: str) -> None:
+    async def _connect(self, address: str, server: int) -> None:
         """Dials every address that the name resolves to, logs on, exchanges ranges, starts."""
         host, port = split_address(address)
         resolved = await self._here.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         problem: Exception = OSError(f"{host} resolves to nothing")
         for *_, target in dict.fromkeys(resolved):
             try:
-                await self._connect_to(str(target[0]), int(target[1]), address)
+                await self._connect_to(str(target[0]), int(target[1]), address, server)
             except (OSError, RemoteProtocolError, ConfigurationError, TimeoutError) as error:
                 problem = error
                 self._drop()
@@ -271,11 +282,12 @@ class Dialling:
                 return
         raise problem
 
-    async def _connect_to(self, host: str, port: int, address: str) -> None:
+    async def _connect_to(self, host: str, port: int, address: str, server: int) -> None:
         tls, name = self._here.config.destination.tls, split_address(address)[0]
         await self._log_on(
             self._opened(lambda make: connect(make, host, port, tls, name=name), None),
             address,
+            self._credentials_for(server),
         )
 
     def _opened(
@@ -295,6 +307,7 @@ class Dialling:
     async def _join(self, incoming: Incoming, over: str) -> None:
         """Connects over a connection that the other side made."""
         config = self._here.config
+        names = config.destination.server_names if config.destination.addresses else ()
         front = control.carry(config.destination.name, config.start_number, incoming.upstream)
         await self._log_on(
             self._opened(
@@ -302,6 +315,7 @@ class Dialling:
                 incoming,
             ),
             over,
+            self._credentials_for(names.index(incoming.name) if incoming.name in names else None),
             front,
         )
 
@@ -309,6 +323,7 @@ class Dialling:
         self,
         connecting: Coroutine[Any, Any, tuple[asyncio.Transport, Downstream]],
         address: str,
+        credentials: OwnCredentials,
         front: bytes = b"",
     ) -> None:
         """Logs on, exchanges ranges, starts."""
@@ -317,7 +332,7 @@ class Dialling:
         self._pump.downstream = downstream
         if front:
             downstream.send(front)
-        said = await self._credentials.say()
+        said = await credentials.say()
         # Asked for when there is somebody to log on to: each is a write to the instance's disk.
         self._epoch_answer = self._here.loop.create_future()
         self._here.tell(encode_frame({"c": "dial", "address": address}))
@@ -341,7 +356,7 @@ class Dialling:
             placements=from_wire(header["placements"]),
             proof=header["proof"],
         )
-        await self._say(downstream, logon, said)
+        await self._say(downstream, logon, said, credentials)
         accepted = downstream.accepted
         assert accepted is not None
         if accepted.group != destination.group:
@@ -371,7 +386,11 @@ class Dialling:
             raise ConnectionError(downstream.why or "connection lost")
 
     async def _say(
-        self, downstream: Downstream, logon: UpstreamLogon, said: tuple[str, str]
+        self,
+        downstream: Downstream,
+        logon: UpstreamLogon,
+        said: tuple[str, str],
+        credentials: OwnCredentials,
     ) -> None:
         """Sends the logon, again for each challenge, and waits for the whole answer."""
         for _ in range(CHALLENGES_MAX + 1):
@@ -379,7 +398,7 @@ class Dialling:
             challenge = await downstream.answered(ANSWER_TIMEOUT_S)
             if challenge is None:
                 return
-            said = await self._credentials.say(challenge)
+            said = await credentials.say(challenge)
         raise RemoteProtocolError(f"it challenges {CHALLENGES_MAX} times and more", "auth")
 
     async def _started_or_lost(self, downstream: Downstream, started: asyncio.Future[None]) -> None:
@@ -421,6 +440,7 @@ class Dialling:
         destination = self._here.config.destination
         heartbeat_s = destination.heartbeat_ms / 1000
         timeout_s = destination.timeout_ms / 1000
+        silence = Silence()
         while not self._lost.is_set():
             downstream = self._pump.downstream
             if downstream is None:
@@ -430,8 +450,12 @@ class Dialling:
                 await self._lost.wait()
                 return
             now_s = self._here.loop.time()
-            if now_s - downstream.received_at_s > timeout_s:
-                downstream.why = f"nothing came for {timeout_s:g} s"
+            heard_s = downstream.received_at_s
+            silent_s = now_s - heard_s
+            if silence.is_lost(
+                silent_s, heard_s, timeout_s, partial(downstream.host_answers, timeout_s)
+            ):
+                downstream.why = why_lost(silent_s, timeout_s)
                 downstream.abort(downstream.why)
                 return
             if now_s - downstream.sent_at_s >= heartbeat_s:

@@ -24,6 +24,7 @@ from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.placement import Placement
 from raylay.services.tls.files import PeerCertificate
 from raylay.services.transports.carried import CarriedStream, Carrier
+from raylay.services.transports.liveness import host_answers
 
 Ack = tuple[int, Ranges, Rooted, Ranges, int]
 """What `read_ack` gives, and when it was sent."""
@@ -95,6 +96,11 @@ class Downstream(Carrier):
         self.refused = ""
         """The reason of its refusal; empty: there was none."""
         self.why = ""
+
+    def host_answers(self, within_s: float) -> bool:
+        """Whether the destination's host is there, as far as this end can tell."""
+        # Our instance has the connection that carries this one, and ends this one with it.
+        return self.is_carried or host_answers(self.transport, within_s)
 
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the destination's."""

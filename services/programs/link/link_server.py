@@ -41,7 +41,10 @@ class _Instance(FramedConnection):
 
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the instance's."""
-        self.link.instance_said(header, body)
+        if header["c"] == "ping":
+            self.send(control.PONG)
+        else:
+            self.link.instance_said(header, body)
 
     def ended(self, why: str) -> None:
         """The instance is gone."""

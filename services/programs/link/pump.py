@@ -440,6 +440,9 @@ class Pump:
         downstream = self.downstream
         if downstream is None or self._version() < QUEUE_VERSION or not self.is_started:
             return
+        if self.is_lent:
+            # The instance writes to the connection: behind a part of its frame ours would break it.
+            return
         if downstream.is_open and not downstream.unsent_bytes:
             downstream.send(frame)
 

@@ -17,6 +17,11 @@ from raylay.services.messages.types.base import MessageType
 
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 READ_BYTES = 512 * 1024
+DELIVERY_BYTES = 512 * 1024
+"""The limit of the records in one frame to the instance. A record alone may be larger."""
+RUN_OVERHEAD_BYTES = 1_024
+"""The most that a kept run takes of memory beside its payload, its topic and what `_Kept` notes."""
+INDEX_BYTES_PER_RECORD = 4
 _LENGTH = struct.Struct("<I")
 
 
@@ -35,6 +40,13 @@ class _Kept:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.ends: array[int] | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that the run takes here. The index of its records is counted from the start,
+        because the first message that is asked for makes it."""
+        run = self.run
+        return len(run.payload) + RUN_OVERHEAD_BYTES + INDEX_BYTES_PER_RECORD * (run.count + 1)
 
     def records(self, first_txid: int, last_txid: int) -> bytes:
         ends, before_txid = self._counted(), self.run.first_txid
@@ -64,7 +76,7 @@ class Bodies:
     Args:
         reader: of the journal.
         kind: what the messages are read as; None: they are not.
-        kept_bytes_max: of records in memory.
+        kept_bytes_max: of memory for records, all that a run costs included.
 
     Raises, each method: StorageError: the journal cannot be read, or lacks the message.
     """
@@ -93,8 +105,8 @@ class Bodies:
                 if before.run.count >= run.count:
                     continue
                 self._drop(run.first_txid)
-            kept[run.first_txid] = _Kept(run)
-            self.kept_bytes += len(run.payload)
+            found = kept[run.first_txid] = _Kept(run)
+            self.kept_bytes += found.memory_bytes
             if firsts and run.first_txid < firsts[-1]:
                 insort(firsts, run.first_txid)
             else:
@@ -103,7 +115,7 @@ class Bodies:
             self._drop(next(iter(kept)))
 
     def _drop(self, first_txid: int) -> None:
-        self.kept_bytes -= len(self._kept.pop(first_txid).run.payload)
+        self.kept_bytes -= self._kept.pop(first_txid).memory_bytes
         del self._firsts[bisect_right(self._firsts, first_txid) - 1]
 
     def record(self, txid: int) -> bytes:

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from raylay.services.errors import RemoteProtocolError, StorageError
-from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.records import Command, Flag, Kind, Run
 from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.plugins.filters import queue_language
 from raylay.services.programs.beside import BesideInstance, InstanceSocket
 from raylay.services.programs.queue_owner.answering import Answering
 from raylay.services.programs.queue_owner.beginning import begun, rules_of, start_of
-from raylay.services.programs.queue_owner.bodies import Bodies
+from raylay.services.programs.queue_owner.bodies import DELIVERY_BYTES, Bodies
+from raylay.services.programs.queue_owner.letters import Letters
 from raylay.services.programs.queue_owner.traces import QueueTraces
 from raylay.services.protocol import queue_control as control
 from raylay.services.protocol.frames import Header, encode_frame
@@ -35,8 +36,6 @@ from raylay.storage.queue import LmdbQueueStore, StoredQueue
 READ_BYTES = 512 * 1024
 DECIDED_MAX = 1_000
 """Messages that are decided on in one turn."""
-DELIVERY_BYTES = 512 * 1024
-"""Of records in one frame; a record alone may be larger."""
 REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
 SAVE_S = 1.0
@@ -71,9 +70,10 @@ class OwnerServer(BesideInstance):
             (TopicRule(config.definition.topic, config.definition.message_type),)
         )
         self._machine: QueueMachine | None = None
+        self._letters: Letters | None = None
         self._tracing = start_tracing(config.process_name, config.tracing)
         self._traces: QueueTraces
-        self._clock_offset_us = 0
+        self._steady_base_us = 0
         self._told_txid = 0
         self._saved_txid = -1
         self._counts_said: dict[str, Any] = {}
@@ -145,7 +145,8 @@ class OwnerServer(BesideInstance):
         self._instance.send(encode_frame({"c": "event", "event": event, "details": details}))
 
     def _now_us(self) -> int:
-        return time.time_ns() // 1000 + self._clock_offset_us
+        """By the steady clock of the instance, so that both agree on when a lease ends."""
+        return time.monotonic_ns() // 1000 + self._steady_base_us
 
     # -- what the instance says ----------------------------------------------------------------
     def instance_said(self, header: Header, body: bytes) -> None:
@@ -166,15 +167,17 @@ class OwnerServer(BesideInstance):
             self._traces.subscribed(each)
         elif command == "left":
             consumer = control.consumer_of(header)
-            machine.left(consumer)
+            machine.left(consumer, has_said=bool(header.get("said")))
             self._traces.left(consumer)
         elif command == "done":
             machine.done(control.read_done(body))
         elif command in ("cancel", "bounce"):
             consumer, leases = control.consumer_of(header), control.read_leases(body)
             if command == "cancel":
-                machine.cancelled(consumer, leases)
-                self._traces.given_back(consumer, leases, "cancelled")
+                unseen = bool(header.get("unseen"))
+                machine.cancelled(consumer, leases, unseen=unseen)
+                why = "returned unseen" if unseen else "cancelled"
+                self._traces.given_back(consumer, leases, why)
             else:
                 machine.bounced(consumer, leases)
                 self._traces.given_back(consumer, leases, "not delivered")
@@ -190,13 +193,14 @@ class OwnerServer(BesideInstance):
         elif command == "proxied":
             machine.proxied(*control.read_proxied(header))
         elif command == "clock":
-            self._clock_offset_us = control.read_clock(header)
+            machine.clock_set(*control.read_clock(header))
         elif command == "ask":
             self.loop.create_task(self._answering.answer(header))
 
     def _begin(self, header: Header, body: bytes) -> None:
         config, definition = self._config, self._definition
         begin = control.read_begin(header, body)
+        self._steady_base_us = begin.steady_base_us
         snapshot, why = begun(
             definition, config.incarnation, self._store, self._reader, begin.committed_txid
         )
@@ -222,12 +226,16 @@ class OwnerServer(BesideInstance):
             group=config.group,
             watch=traces.obeyed if self._tracing.enabled else None,
         )
+        for step in begin.clock_steps:
+            machine.clock_set(*step)
         if begin.names:
             machine.named(begin.names)
         for each in begin.consumers:
             machine.subscribed(each)
             self._traces.subscribed(each)
         self._folded_txid = snapshot.after_txid
+        if definition.dead_letters:
+            self._letters = Letters(machine, self._bodies, self._instance)
         self._answering = Answering(
             machine,
             self._bodies,
@@ -264,6 +272,8 @@ class OwnerServer(BesideInstance):
             decisions = machine.take(now_us, DECIDED_MAX)
             decided = bool(decisions)
             self._say(decisions)
+            if self._letters is not None:
+                self._letters.send()
         self._outbox.flush()
         return decided
 
@@ -316,7 +326,10 @@ class OwnerServer(BesideInstance):
             if isinstance(decision, Deliver | Send):
                 self._deliver(decision)
             elif isinstance(decision, Draft):
-                send(control.draft(decision))
+                if self._letters is not None and decision.command == Command.QUEUE_REMOVAL:
+                    self._letters.put(decision)
+                else:
+                    send(control.draft(decision))
             elif isinstance(decision, Request):
                 send(control.request(decision))
             elif isinstance(decision, Expired):

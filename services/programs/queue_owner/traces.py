@@ -99,11 +99,11 @@ class QueueTraces:
             part.append(run)
             if id(run) in sampled:
                 machine.fold(part, now_us)
-                self._came(machine, run)
+                self._came(machine, run, now_us)
                 part = []
         machine.fold(part, now_us, through_txid)
 
-    def _came(self, machine: QueueMachine, run: Run) -> None:
+    def _came(self, machine: QueueMachine, run: Run, now_us: int) -> None:
         now_ns = time.time_ns()
         is_new = run.last_txid > self._told_txid
         for message in traced(run.payload):
@@ -118,7 +118,8 @@ class QueueTraces:
             if isinstance(there.held, Lease):
                 # Of a former owner of the queue.
                 until_us = there.held.until_us
-                began_ns = (until_us - self._definition.lease_us) * 1000 if until_us else now_ns
+                left_us = until_us - now_us if until_us else self._definition.lease_us
+                began_ns = now_ns - (self._definition.lease_us - left_us) * 1000
                 self._marks.leased(mark, there.held, began_ns)
             if is_new:
                 context = message.context

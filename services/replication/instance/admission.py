@@ -60,7 +60,12 @@ class Admission:
         self._destinations = destinations
         self._out = out
         self.placements = placements
-        self.meetings = Meetings(identity.name, identity.incarnation, identity.generation)
+        self.meetings = Meetings(
+            identity.name,
+            identity.incarnation,
+            identity.generation,
+            in_fabric=identity.in_fabric,
+        )
         self.ready = ready
         self.retired = ""
         """Why this instance is over here; empty: it is not."""
@@ -104,7 +109,7 @@ class Admission:
             beyond = ledger.at_connect.copy()
             beyond.difference_update(held)
             if beyond:
-                return f"{name} holds {len(beyond)} messages that are not here"
+                return f"{name} holds {beyond.count} messages that are not here"
             compared |= ledger.servers
         unknown = sorted(set(senders) - compared)
         if unknown:
@@ -162,7 +167,11 @@ class Admission:
                 f"{name} is connected here already, as Destination {connected_as!r}: "
                 "one link from a given instance to a given instance"
             )
-        clash = "" if reunites else self.meetings.clash(0, name, incarnation, generation, address)
+        clash = (
+            ""
+            if reunites
+            else self.meetings.clash(0, name, incarnation, generation, address, proven=proven)
+        )
         if clash:
             return "name_taken", clash
         impostor = "" if proven or reunites else self.meetings.impostor(name, incarnation)
@@ -186,7 +195,11 @@ class Admission:
         placement = self.placements.get(name)
         if placement is not None and self.placements.is_retired(name, generation):
             return f"retired: {retired_text(name, placement)}"
-        clash = self.meetings.clash(destination, name, incarnation, generation, address)
+        # Its address is of this instance's configuration: what a link from elsewhere says of itself
+        # must not keep this one from it.
+        clash = self.meetings.clash(
+            destination, name, incarnation, generation, address, proven=True
+        )
         return f"name_taken: {clash}" if clash else ""
 
     # -- the end of an incarnation -------------------------------------------------------------

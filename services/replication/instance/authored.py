@@ -90,11 +90,13 @@ class Author:
         key: bytes = b"",
         correlation: bytes = b"",
         expiration_s: int = 0,
+        bytes_max: int = RECORD_BYTES_MAX,
     ) -> int:
         """Drafts a record, of which nothing is true yet. Returns its sequence.
 
         Args:
             now_us: by the clock on the wall: its origin time.
+            bytes_max: of the record.
 
         Raises:
             LocalProtocolError: it can be no record; nothing was drafted.
@@ -115,10 +117,10 @@ class Author:
             key=key,
             correlation=correlation,
         )
-        if len(record) > RECORD_BYTES_MAX:
+        if len(record) > bytes_max:
             raise LocalProtocolError(
                 f"a record of {len(record)} bytes was drafted on topic {topic!r}: the limit is "
-                f"{RECORD_BYTES_MAX}"
+                f"{bytes_max}"
             )
         self._last = sequence
         self._drafts.append(Draft(sequence, *of, record))

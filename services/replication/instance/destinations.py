@@ -270,7 +270,9 @@ class Destinations:
             server, generation, address: of the instance there; empty: it does not say.
         """
         ledger = self.ledgers[destination]
-        self._admission.meetings.met(destination, server, incarnation, generation, address)
+        self._admission.meetings.met(
+            destination, server, incarnation, generation, address, dialled=True
+        )
         if ledger.incarnation != incarnation:
             # Another server, or one that lost its disk. What came from the one before is routed to
             # this one, so what still waits waits for it too. (What came from this one, and is owed
@@ -338,6 +340,11 @@ class Destinations:
                 if wanted:
                     ledger.owe_unsure(publisher, wanted, now_us)
 
+    @property
+    def all_connected(self) -> bool:
+        """Whether every link is connected."""
+        return all(ledger.connected for ledger in self.ledgers.values())
+
     def disconnected(self, destination: str, why: str) -> None:
         """A link lost its connection, or could not get one."""
         ledger = self.ledgers[destination]
@@ -351,7 +358,7 @@ class Destinations:
     def answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> None:
         """A destination answered."""
         ledger = self.ledgers[destination]
-        if conflicts:
+        if conflicts and (conflicts := self._intake.known_of(conflicts)):
             self._refused_downstream(ledger, conflicts)
             self._settle_ages(*self.ledgers.values())
         self._answered(ledger, persisted)
@@ -457,8 +464,11 @@ class Destinations:
 
     # -- downgrade and upgrade ---------------------------------------------------------------
     def downgrade(self, destination: str, now_us: int, why: str, *, force: bool) -> bool:
-        """From now on persisted acks do not wait for this destination; what waited only for it is
-        released. Without effect where it is async already. Whether there was any.
+        """Downgrades a destination by hand: persisted acks do not wait for it from now on, until it
+        is upgraded by hand or the instance restarts; what waited only for it is released.
+
+        Returns:
+            Whether acks waited for it until now. One that an age downgraded before stays so, too.
 
         Raises:
             DowngradeRefused: there would be fewer sync destinations than the policy asks for, and
@@ -466,11 +476,13 @@ class Destinations:
         """
         ledger = self.ledgers[destination]
         if not ledger.sync:
+            ledger.downgraded_by_hand = ledger.destination.sync
             return False
         refusal = "" if force else self._schedule.refusal(destination, self._syncs())
         if refusal:
             raise DowngradeRefused(refusal)
         self._downgrade(ledger, now_us, why)
+        ledger.downgraded_by_hand = True
         return True
 
     def _syncs(self) -> int:
@@ -490,6 +502,7 @@ class Destinations:
 
     def upgrade(self, destination: str, now_us: int, why: str) -> None:
         """Back to the configured sync: new acks wait again, and what is pending is asked again."""
+        self.ledgers[destination].downgraded_by_hand = False
         self._upgrade(self.ledgers[destination], now_us, why)
 
     def _upgrade(self, ledger: DestinationLedger, now_us: int, why: str) -> None:
@@ -532,6 +545,7 @@ class Destinations:
                 self._downgrade_by_age(ledger, stored, now_us, why)
             elif (
                 upgrade_age_ms is not None
+                and not ledger.downgraded_by_hand
                 and ledger.connected
                 and ledger.caught_up
                 and age_ms < upgrade_age_ms

@@ -6,11 +6,13 @@ Of what came the shell asks `asks` first, has that read aside, and hands the ans
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from raylay.services.errors import RaylayError
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, path_through
 from raylay.services.messages.stateful import Prepared, Stateful
+from raylay.services.messages.suspects import Suspects
 from raylay.services.replication.acknowledgment import CLIENT, UNAWAITED
 from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Append, Ranges, Rooted
@@ -36,6 +38,10 @@ from raylay.services.replication.staged import (
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import Counters
 
+TOPICS_KNOWN_MAX = 100_000
+"""Of pairs of a publisher and a topic the highest sequence is kept, some 170 bytes each; with more
+the journal is asked again, where a message comes late."""
+
 
 class Intake:
     """See the file's docstring.
@@ -50,6 +56,7 @@ class Intake:
         recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
         contents: the content filters of all destinations.
         states: of all topics that have one.
+        suspects: what earlier processes ended with; None: nothing, and nobody takes notes.
 
     Attributes:
         known: all that is on disk here or staged; others only read.
@@ -68,11 +75,14 @@ class Intake:
         "_out",
         "_states",
         "_topic_highest",
+        "_topics_kept",
+        "_topics_known",
         "highest",
         "known",
         "missing",
         "next_txid",
         "staged",
+        "suspects",
         "wall_offset_us",
     )
 
@@ -88,6 +98,7 @@ class Intake:
         recent_bytes_max: int = 0,
         contents: Contents | None = None,
         states: Iterable[Stateful] = (),
+        suspects: Suspects | None = None,
     ) -> None:
         self._durability = durability
         self._states = tuple(states)
@@ -98,12 +109,14 @@ class Intake:
         self.known = known
         self.missing = missing
         self.wall_offset_us = 0
+        self.suspects = Suspects() if suspects is None else suspects
         self.highest: dict[int, int] = {}
         for publisher, ranges in known.sets.items():
             last = ranges.last()
             if last is not None:
                 self.highest[publisher] = last
         self._topic_highest: dict[int, dict[bytes, int]] = {}
+        self._topics_known = self._topics_kept = 0
         self.staged = StagedLog(recent_bytes_max)
         self._asking = Asking(known, self.highest, self._topic_highest, self.staged, self._contents)
         self._answers = Answers()  # To what the arrival that is being taken made it ask.
@@ -112,6 +125,11 @@ class Intake:
     def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None) -> Questions:
         """What must be read of the journal before these come in, beside what is among the
         answers."""
+        if self._topics_known > self._topics_kept + TOPICS_KNOWN_MAX:
+            # Here, where what is not known is asked for, and nowhere between that and its use.
+            self._out.is_changing = True
+            self._forget_topics()
+            self._out.is_changing = False
         questions = self._asking.of(runs, answers)
         for root, asked in (noted or {}).items():
             for publisher, ranges in asked.items():
@@ -127,7 +145,22 @@ class Intake:
     # -- what comes in -----------------------------------------------------------------------
     def prepared(self, state: Stateful, run: Run, now_us: int) -> Prepared:
         """What a client published on a topic with state, as that would have it journaled."""
-        return state.prepare(run, now_us + self.wall_offset_us)
+        return self.in_hand(
+            run, lambda each: state.prepare(each, now_us + self.wall_offset_us, now_us)
+        )
+
+    def in_hand(self, run: Run, work: Callable[[Run], Prepared]) -> Prepared:
+        """What work on a client's run, which is not journaled, comes to. Where the process ends
+        meanwhile, the next one knows of which messages."""
+        suspects = self.suspects
+        suspects.begin(run)
+        try:
+            made = work(run)
+        except RaylayError:
+            suspects.end()  # No message is to blame for what we say of a disk.
+            raise
+        suspects.end()
+        return made
 
     def append(self, run: Run, root: int, sender: int, now_us: int, state: Stateful | None) -> None:
         """Takes what is new: it is known from here on, and goes to the journal.
@@ -147,8 +180,10 @@ class Intake:
         topics = self._topic_highest.get(publisher)
         if topics is None:
             topics = self._topic_highest[publisher] = {}
-        if run.last_sequence > topics.get(run.topic, 0):
+        before = topics.get(run.topic, 0)
+        if run.last_sequence > before:
             topics[run.topic] = run.last_sequence
+            self._topics_known += not before
         if run.flags & Flag.CONTIGUOUS:
             self.known.of(publisher).add(run.first_sequence, run.last_sequence)
             self._durability.stage(root, publisher, run.first_sequence, run.last_sequence)
@@ -161,6 +196,19 @@ class Intake:
             state.staged(run)
         self._out.emit(Append(run))
 
+    def _forget_topics(self) -> None:
+        """All but those of topics of which something is in memory: the journal is not asked for
+        that, and it may itself be late."""
+        known = self._topic_highest.copy()
+        self._topic_highest.clear()
+        for run in self.staged.in_memory():
+            highest = known.get(run.publisher, {}).get(run.topic)
+            if highest is not None:
+                self._topic_highest.setdefault(run.publisher, {})[run.topic] = highest
+        self._topics_known = self._topics_kept = sum(map(len, self._topic_highest.values()))
+        # What the journal said before, it may have said before others came that are forgotten now.
+        self._asking.failures += 1
+
     def _mark_late(self, run: Run) -> None:
         """Late: behind a higher sequence of its publisher on its topic (law 3)."""
         topics = self._topic_highest.setdefault(run.publisher, {})
@@ -168,6 +216,7 @@ class Intake:
         if highest is None:
             # Not seen since the start, or since a failed commit: the journal knows.
             highest = topics[run.topic] = self._highest_in_journal(run)
+            self._topics_known += 1
         if run.first_sequence < highest:
             run.flags |= Flag.LATE
             self._counters.late += run.count
@@ -319,7 +368,7 @@ class Intake:
                 known = self.known.get(publisher)
                 last = known.last() if known is not None else None
                 self.highest[publisher] = last or 0
-                self._topic_highest.pop(publisher, None)
+                self._topics_known -= len(self._topic_highest.pop(publisher, ()))
         for state in self._states:
             state.failed(self._durability.committed_txid)
         return undone
@@ -338,7 +387,17 @@ class Intake:
         """How many sequences `held` has, without copying it: each is a message of the log, or was
         one before its segment was removed."""
         staged = sum(entry.run.count for entry in self.staged if isinstance(entry, RunStaged))
-        return len(self.known) - staged
+        return self.known.count - staged
+
+    def known_of(self, theirs: Ranges) -> Ranges:
+        """The part of the ranges that is known here. Nothing else can have been sent from here."""
+        found: Ranges = {}
+        for publisher, ranges in theirs.items():
+            known = self.known.get(publisher)
+            pieces = [piece for a, b in ranges for piece in known.within(a, b)] if known else []
+            if pieces:
+                found[publisher] = pieces
+        return found
 
     def lacked(self, theirs: Ranges) -> PublisherRanges:
         """Those of the ranges that are not known here."""

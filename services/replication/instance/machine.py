@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.stateful import Refused
+from raylay.services.messages.suspects import Suspects
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topic_sets import carries_all
 from raylay.services.replication.acknowledgment import (
@@ -109,6 +110,7 @@ class InstanceMachine:
         policy: DowngradePolicy | None = None,
         recent_bytes_max: int = 0,
         filters: FilterLanguage | None = None,
+        suspects: Suspects | None = None,
         parts: Parts = Parts(),
     ) -> None:
         """
@@ -126,6 +128,7 @@ class InstanceMachine:
             ready: False for an instance that must catch up with a peer before it admits clients.
             recent_bytes_max: of what was committed last, kept to answer in its stead.
             filters: what content filters are written in; None: they do not run.
+            suspects: messages that earlier processes ended with.
             parts: the classes of its parts.
         """
         self._out = Outgoing()
@@ -167,6 +170,7 @@ class InstanceMachine:
             recent_bytes_max=recent_bytes_max,
             contents=self.contents,
             states=topics.states,
+            suspects=suspects,
         )
         taken = topics, self.intake, self.durability, self._book, self._out, self.counters
         self._publishers = parts.publishers(identity, *taken)
@@ -261,6 +265,16 @@ class InstanceMachine:
         held = self.known.get(run.publisher)
         return held.within(run.first_sequence, run.last_sequence) if held is not None else []
 
+    @property
+    def steps_taken(self) -> int:
+        """The number of times that effects were handed out."""
+        return self._out.taken
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a step has changed something and not ended: between steps, that a fault did."""
+        return self._out.is_changing
+
     def durable_floor(self) -> int:
         """Every record up to this transaction id is durable."""
         return self.durability.floor_txid()
@@ -287,6 +301,7 @@ class InstanceMachine:
 
     def recovery_written(self, point: RecoveryPoint) -> list[Effect]:
         """The shell has written this down: what only the journal told may be removed."""
+        self._out.is_changing = True
         if self.missing.written(point.committed_txid):
             self._links.release()
         return self._take()
@@ -304,14 +319,41 @@ class InstanceMachine:
 
     # -- clients -----------------------------------------------------------------------------
     def client_logged_on(
-        self, session: int, client: str, low: int, judge: Judge | None = None
+        self,
+        session: int,
+        client: str,
+        low: int,
+        judge: Judge | None = None,
+        *,
+        takes_unused: bool = False,
     ) -> LogonAnswer:
         """A client logged on. `Publishers.logged_on` tells what the values mean."""
-        return self._publishers.logged_on(session, client, low, judge)
+        self._out.is_changing = True
+        answer = self._publishers.logged_on(
+            session, client, low, judge, takes_unused=takes_unused and self._hears_all
+        )
+        self._out.is_changing = False
+        return answer
+
+    def client_logged_off(self, session: int, unused: Range, now_us: int) -> None:
+        """A client is about to end. `Publishers.logged_off` tells what the values mean."""
+        if self._hears_all:
+            self._out.is_changing = True
+            self._publishers.logged_off(session, unused, now_us)
+            self._out.is_changing = False
+
+    @property
+    def _hears_all(self) -> bool:
+        """Whether no link is known to be down, or behind, by which this instance hears of clients
+        of others."""
+        upstreams = self._upstreams
+        return self._links.all_connected and not upstreams.absent and upstreams.all_caught_up
 
     def client_left(self, session: int) -> None:
         """A client's connection ended."""
+        self._out.is_changing = True
         self._publishers.left(session)
+        self._out.is_changing = False
 
     def client_runs(
         self,
@@ -331,6 +373,7 @@ class InstanceMachine:
         Returns the effects, and the runs of topics that are not journaled: they are delivered at
         once and count as durable.
         """
+        self._out.is_changing = True
         transient = self._publishers.published(session, runs, now_us, answers, resent)
         if not self.intake.staged:
             self._flush()
@@ -340,11 +383,13 @@ class InstanceMachine:
         self, session: int, run: Run, command_id: str, now_us: int
     ) -> tuple[list[Effect], Refused | None]:
         """One publish that the server numbered (`number_for`), and why it is refused, if it is."""
+        self._out.is_changing = True
         refused = self._publishers.published_unnumbered(session, run, command_id, now_us)
         return self._take(), refused
 
     def authored(self, runs: Iterable[Run], now_us: int) -> list[Effect]:
         """What a part of this instance has written (`Author.runs`) is to be journaled."""
+        self._out.is_changing = True
         self._publishers.authored(list(runs), now_us)
         return self._take()
 
@@ -380,7 +425,7 @@ class InstanceMachine:
             destination,
             epoch,
             epoch_seen,
-            connected_as=self._upstreams.connected_as(incarnation),
+            connected_as=self._upstreams.connected_as(incarnation, proven=proven),
             generation=generation,
             reunites=reunites,
             address=address,
@@ -402,6 +447,7 @@ class InstanceMachine:
         proven: bool = False,
     ) -> tuple[list[Effect], UpstreamAnswer]:
         """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
+        self._out.is_changing = True
         self._upstreams.logged_on(
             connection,
             name,
@@ -414,7 +460,8 @@ class InstanceMachine:
             address=address,
             proven=proven,
         )
-        ledger = self.destinations.get(name) if not reunites else None
+        believed = proven or not self.identity.in_fabric
+        ledger = self.destinations.get(name) if believed and not reunites else None
         if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
             # Two-way replication, the other direction first: what comes from there need not go
             # back, and its sender need not wait for our own link to have connected once.
@@ -423,7 +470,10 @@ class InstanceMachine:
 
     def upstream_left(self, connection: int) -> None:
         """An upstream connection ended."""
+        self._out.is_changing = True
         self._upstreams.left(connection)
+        self._publishers.parted()
+        self._out.is_changing = False
 
     def upstream_batch(
         self,
@@ -454,6 +504,7 @@ class InstanceMachine:
     # -- the journal -------------------------------------------------------------------------
     def committed(self, last_txid: int, now_us: int) -> list[Effect]:
         """Everything up to this transaction id is on disk."""
+        self._out.is_changing = True
         durability = self.durability
         durability.committed_txid = max(durability.committed_txid, last_txid)
         self.counters.commits += 1
@@ -504,6 +555,7 @@ class InstanceMachine:
         Raises:
             AdmissionRefused: some peer may hold what is not here, and it is not forced.
         """
+        self._out.is_changing = True
         if not self.admission.ready:
             self.admission.admit(senders, self.held(), force=force)
         return self._take()
@@ -531,6 +583,7 @@ class InstanceMachine:
         """The journal could not write what is staged from `first_txid` on: all of it is forgotten,
         and whoever sent it is told and sends it again later. What is below is on disk, whether or
         not that was told before."""
+        self._out.is_changing = True
         durability = self.durability
         durability.committed_txid = max(durability.committed_txid, first_txid - 1)
         self._drain(now_us)
@@ -560,6 +613,7 @@ class InstanceMachine:
     # -- moved instances ---------------------------------------------------------------------
     def placed(self, told: Mapping[str, Placement]) -> list[Effect]:
         """Somebody told where instances live now. What is news in it is on disk already."""
+        self._out.is_changing = True
         news = self.admission.learn(told)
         if not news:
             return self._take()
@@ -582,6 +636,7 @@ class InstanceMachine:
     def upstream_shows(self, connection: int, yours: Ranges) -> list[Effect]:
         """An upstream holds these, they came by way of this incarnation, and this instance did not
         say that it has them when the link connected."""
+        self._out.is_changing = True
         found = self._upstreams.shows(connection, yours)
         if found:
             self._go_back(found)
@@ -591,6 +646,7 @@ class InstanceMachine:
         """A destination refused the epoch of a link's connection as stale. Each is on disk here
         before it is used, and this was the last: a later one was written to a later state of this
         data directory, or is being written to another copy of it."""
+        self._out.is_changing = True
         self._go_back(f"{destination} has seen later connections of it than its last one")
         return self._take()
 
@@ -619,6 +675,7 @@ class InstanceMachine:
         enough left for another turn; if not, `link_connected` does the rest.
 
         What is there is answered, whether or not the link ever begins."""
+        self._out.is_changing = True
         answered, more = self._links.compare(destination, plan, slice_publishers)
         if answered:
             self._flush()
@@ -637,6 +694,7 @@ class InstanceMachine:
     ) -> tuple[list[Effect], LinkStart]:
         """A link has connected and exchanged ranges with its destination. `Destinations.connected`
         tells what the values mean."""
+        self._out.is_changing = True
         start = self._links.connected(
             destination,
             incarnation,
@@ -651,11 +709,14 @@ class InstanceMachine:
 
     def link_disconnected(self, destination: str, why: str) -> list[Effect]:
         """A link lost its connection, or could not get one."""
+        self._out.is_changing = True
         self._links.disconnected(destination, why)
+        self._publishers.parted()
         return self._take()
 
     def link_answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> list[Effect]:
         """A destination answered."""
+        self._out.is_changing = True
         self._links.answered(destination, persisted, conflicts)
         self._flush()
         return self._out.take()
@@ -670,11 +731,13 @@ class InstanceMachine:
         now_us: int,
     ) -> list[Effect]:
         """A link tells how far it is. `LinkProgress` tells what the values mean."""
+        self._out.is_changing = True
         self._links.progressed(destination, stored_txid, resending, caught_up, skipped, now_us)
         return self._take()
 
     def link_lacks(self, destination: str, ranges: Ranges) -> list[Effect]:
         """Its link will never send these, they are removed here."""
+        self._out.is_changing = True
         self._links.lacks(destination, ranges)
         return self._take()
 
@@ -689,17 +752,20 @@ class InstanceMachine:
             DowngradeRefused: there would be fewer sync destinations than the policy asks for, and
                 it is not forced.
         """
+        self._out.is_changing = True
         if self._links.downgrade(destination, now_us, why, force=force):
             self._flush()
         return self._take()
 
     def upgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:
         """Back to the configured sync: new acks wait again, and what is pending is asked again."""
+        self._out.is_changing = True
         self._links.upgrade(destination, now_us, why)
         return self._take()
 
     def tick(self, now_us: int) -> list[Effect]:
         """Downgrades and upgrades by age, when that is due; call once per check interval."""
+        self._out.is_changing = True
         if self.missing.is_judging and self._upstreams.all_caught_up:
             # Those that catch up may still bring it; nobody waits for one that is away.
             self.intake.judge_missing()

@@ -15,13 +15,18 @@ class Outgoing:
 
     Attributes:
         emit: adds one; no call of Python's, there are some in every step.
+        is_changing: whether a step has begun to change the machine, and has not ended. Set by what
+            changes it, behind the last check of what came.
+        taken: how often effects were handed to the shell; see `Steps.performed`.
     """
 
-    __slots__ = ("_effects", "emit")
+    __slots__ = ("_effects", "emit", "is_changing", "taken")
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
         self.emit: Callable[[Effect], None] = self._effects.append
+        self.is_changing = False
+        self.taken = 0
 
     def report(self, event: str, **details: object) -> None:
         """Adds what people are told."""
@@ -33,8 +38,11 @@ class Outgoing:
 
     def take(self) -> list[Effect]:
         """All of them; none is left."""
+        self.is_changing = False
         effects = self._effects.copy()
-        self._effects.clear()
+        if effects:
+            self.taken += 1
+            self._effects.clear()
         return effects
 
     def forget(self) -> None:

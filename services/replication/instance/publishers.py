@@ -35,6 +35,7 @@ from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.replication.staged import NoteStaged, RunStaged
+from raylay.services.replication.unused_sequences import UnusedSequences
 from raylay.services.replication.values import Counters, Identity, LogonAnswer
 
 _COMMANDS = int(Flag.COMMANDS)
@@ -86,6 +87,7 @@ class Publishers:
         "_sessions",
         "_topics",
         "_unnumbered",
+        "_unused",
     )
 
     def __init__(
@@ -111,6 +113,7 @@ class Publishers:
         """Sessions that may have to be told something."""
         self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
         """(publisher, sequence) of what was numbered here: (session, its command)."""
+        self._unused = UnusedSequences()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -122,13 +125,20 @@ class Publishers:
 
     # -- sessions ----------------------------------------------------------------------------
     def logged_on(
-        self, session: int, client: str, low: int, judge: Judge | None = None
+        self,
+        session: int,
+        client: str,
+        low: int,
+        judge: Judge | None = None,
+        *,
+        takes_unused: bool = False,
     ) -> LogonAnswer:
         """A client logged on.
 
         Args:
             low: its lowest sequence that it does not know to be durable.
             judge: what of a run it may publish; None: all.
+            takes_unused: it has numbered nothing yet, and goes on with what an earlier life left.
         """
         publisher = publisher_id(client)
         self._sessions[session] = found = _Session(session, client, publisher, judge=judge)
@@ -137,7 +147,21 @@ class Publishers:
         durable: list[Range] = []
         if low and highest >= low:
             durable = self._durability.durable_of(publisher, low, highest)
-        return LogonAnswer(publisher, durable, highest)
+        unused = self._unused.take(publisher, highest) if takes_unused else None
+        return LogonAnswer(publisher, durable, highest, unused)
+
+    def logged_off(self, session: int, unused: Range, now_us: int) -> None:
+        """A client is about to end, and has not used these sequences."""
+        found = self._sessions.get(session)
+        if found is None:
+            return
+        publisher = found.publisher
+        highest = self._intake.highest.get(publisher, 0)
+        self._unused.hand_over(publisher, unused, highest, now_us + self._intake.wall_offset_us)
+
+    def parted(self) -> None:
+        """A link is down: clients may publish elsewhere, and nothing of it is heard here."""
+        self._unused.clear()
 
     def left(self, session: int) -> None:
         """A client's connection ended."""
@@ -249,6 +273,8 @@ class Publishers:
         publisher = found.publisher
         topics = self._topics
         self._intake.begin(answers)
+        if self._intake.suspects:
+            runs = self._isolated(found, runs, answers)
         if found.judge is not None:
             runs = self._judged(found, found.judge, runs, answers)
         transient: list[Run] = []
@@ -309,14 +335,32 @@ class Publishers:
             if fresh is None:
                 left.append(run)
                 continue
-            allowed, refused = judge(fresh)
+            allowed, refused = self._intake.in_hand(fresh, judge)
             left += allowed
-            if refused:
-                if not session.received:
-                    session.counted = run.first_sequence - 1
-                session.received = max(session.received, run.last_sequence)
-                self._refuse(session, refused)
+            self._refuse_unseen(session, run, refused)
         return left
+
+    def _isolated(self, session: _Session, runs: list[Run], answers: Answers) -> list[Run]:
+        """The runs with each message apart that an earlier process may have ended by."""
+        left: list[Run] = []
+        for run in runs:
+            known = self._intake.known.of(run.publisher)
+            held = [piece for a, b in run.ranges() for piece in known.within(a, b)]
+            parts, refused = self._intake.suspects.isolated(run, held)
+            for part in parts:
+                if part is not run:
+                    answers.hold_for(part, run)
+            left += parts
+            self._refuse_unseen(session, run, refused)
+        return left
+
+    def _refuse_unseen(self, session: _Session, run: Run, refused: Sequence[Refused]) -> None:
+        """The same, of what came and is not looked at any further."""
+        if refused:
+            if not session.received:
+                session.counted = run.first_sequence - 1
+            session.received = max(session.received, run.last_sequence)
+            self._refuse(session, refused)
 
     def _refusal(self, run: Run) -> Refused | None:
         """Why nobody would keep a client's run, or do what it says; None: somebody would."""

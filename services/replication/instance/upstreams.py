@@ -29,6 +29,12 @@ from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.staged import BatchStaged
 from raylay.services.replication.values import Counters, Identity
 
+ROOTS_MAX = 1_024
+"""The roots for which one connection may ask for answers, where its link does not prove to be of
+the fabric. Each may cost a note of all that it asks for. An instance is a root, each time that its
+disk is lost."""
+TOPICS_TOLD_MAX = 100
+"""Of one connection: each is an event."""
 _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
 
 
@@ -49,6 +55,7 @@ class Upstream:
     """It has proved that it is of this instance's fabric."""
     doubted: bool = False
     """What it says is not believed, which was reported."""
+    doubted_lacks: bool = False
     number: int = 0
     stored: int = 0
     told: int = 0
@@ -60,6 +67,10 @@ class Upstream:
     conflicts: PublisherRanges = field(default_factory=PublisherRanges)
     contested: PublisherRanges = field(default_factory=PublisherRanges)
     """What the batch at hand brings with another content than there is here."""
+    roots: set[int] = field(default_factory=set)
+    """The roots for which it asked for answers, where it does not prove to be of the fabric."""
+    told_of: set[bytes] = field(default_factory=set)
+    """The topics that it sends and that are not in the log here, which was reported."""
 
     def answer(self, root: int, publisher: int, ranges: list[Range]) -> None:
         """These are persisted, or stored where it does not wait for that."""
@@ -107,6 +118,7 @@ class Upstreams:
         "_of",
         "_out",
         "_topics",
+        "absent",
     )
 
     def __init__(
@@ -129,6 +141,8 @@ class Upstreams:
         self._out = out
         self._counters = counters
         self._connected: dict[int, Upstream] = {}
+        self.absent: set[str] = set()
+        """Names of those that were connected and are not."""
         self._of: dict[int, Upstream] = {}
         """By incarnation."""
         self._hearing: set[int] = set()
@@ -144,10 +158,17 @@ class Upstreams:
         """All that are connected."""
         return self._connected.values()
 
-    def connected_as(self, incarnation: int) -> str | None:
-        """The Destination, at the upstream, by which it is connected; None: it is not."""
+    def connected_as(self, incarnation: int, *, proven: bool) -> str | None:
+        """The Destination, at the upstream, by which it is connected; None: it is not.
+
+        Args:
+            proven: it asks for one who has proved to be of the fabric, whom the others do not keep
+                out.
+        """
         found = self._of.get(incarnation)
-        return found.destination if found is not None else None
+        if found is None or (proven and not found.proven):
+            return None
+        return found.destination
 
     @property
     def all_caught_up(self) -> bool:
@@ -170,6 +191,10 @@ class Upstreams:
         proven: bool = False,
     ) -> None:
         """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
+        if proven:
+            for other in list(self._connected.values()):
+                if not other.proven and name == other.name:
+                    self.close(other.connection, "unproven", f"{name} has proved that it is itself")
         older = self._of.get(incarnation)
         if older is not None:
             self._out.emit(CloseUpstream(older.connection, "replaced", f"{name} connected again"))
@@ -180,6 +205,7 @@ class Upstreams:
         # It would send them again before it were told what it need not send.
         found.hears_what_comes = incarnation in self._hearing
         self._connected[connection] = self._of[incarnation] = found
+        self.absent.discard(name)
         if not reunites:
             self._admission.meetings.met(
                 connection, name, incarnation, generation, address, proven=proven
@@ -192,6 +218,8 @@ class Upstreams:
         self._admission.meetings.left(connection)
         if found is not None and self._of.get(found.incarnation) is found:
             del self._of[found.incarnation]
+            if not found.reunites:
+                self.absent.add(found.name)
         self._dirty.discard(connection)
 
     def close(self, connection: int, reason: str, text: str) -> None:
@@ -239,25 +267,30 @@ class Upstreams:
             return self._refuse(
                 upstream, "gap", f"batch {number} came where {upstream.number + 1} was due"
             )
-        states: list[Stateful | None] = []
+        taken: list[tuple[Run, Stateful | None]] = []
+        passed_over: list[Run] = []
         for run in runs:
             if run.kind != Kind.RECORDS:
                 return self._refuse(upstream, "bad_record", f"a run of kind {run.kind} was sent")
             entry = self._topics[run.topic, run.message_type]
-            states.append(entry.state_of(run))
-            if not entry.journaled:
-                return self._refuse(
-                    upstream,
-                    "not_journaled",
-                    f"topic {run.topic.decode('utf-8', 'replace')!r} is not in the transaction log"
-                    f" of {self._identity.name}: add it there, or take it out of the Destination",
-                )
+            if entry.journaled:
+                taken.append((run, entry.state_of(run)))
+            else:
+                passed_over.append(run)
+        if awaited and not self._believes(upstream):
+            if len(upstream.roots | awaited.keys()) > ROOTS_MAX:
+                text = f"answers are asked for {ROOTS_MAX} roots and more"
+                return self._refuse(upstream, "bad_ranges", text)
+            upstream.roots |= awaited.keys()
+        self._out.is_changing = True
         upstream.number = number
         sender = upstream.incarnation
         touched: Rooted = {}
         notes: Rooted = {}
-        for run, state in zip(runs, states, strict=True):
+        for run, state in taken:
             self._take_replicated(upstream, run, marked, touched, notes, now_us, state)
+        for run in passed_over:
+            self._pass_over(upstream, run, marked, touched)
         for root, asked_of in awaited.items():
             for publisher, ranges in asked_of.items():
                 known = self._intake.known.get(publisher)
@@ -349,12 +382,32 @@ class Upstreams:
         self._counters.replicated_in += part.count
         self._intake.append(part, root, upstream.incarnation, now_us, state)
 
+    def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
+        """Its topic is not in the transaction log here, which no check has refused (`txlog` is left
+        out). Nobody is to wait for what is never stored, nor is the rest of the link: it counts as
+        answered, as what no filter lets through."""
+        root = self._root_of_arrival(run, upstream) if marked else UNAWAITED
+        touched.setdefault(root, {}).setdefault(run.publisher, []).extend(run.ranges())
+        self._counters.passed_over += run.count
+        if run.topic not in upstream.told_of and len(upstream.told_of) < TOPICS_TOLD_MAX:
+            upstream.told_of.add(run.topic)
+            topic = run.topic.decode("utf-8", "replace")
+            self._out.report(
+                "topic_passed_over",
+                peer=upstream.name,
+                topic=topic,
+                text=f"{upstream.name} sends topic {topic!r}, which is not in the transaction log "
+                f"of {self._identity.name}: its messages are not stored here; add it there, or "
+                "take it out of the Destination",
+            )
+
     def _root_of_arrival(self, run: Run, upstream: Upstream) -> int:
         if not run.flags & Flag.AWAITED:
             return UNAWAITED
         return run.path[0] if run.path else upstream.incarnation
 
     def _refuse(self, upstream: Upstream, reason: str, text: str) -> bool:
+        self._out.is_changing = True
         self._out.emit(CloseUpstream(upstream.connection, reason, text))
         self._out.report("upstream_refused", peer=upstream.name, reason=reason, text=text)
         self.left(upstream.connection)
@@ -364,11 +417,28 @@ class Upstreams:
         """An upstream says what it once had, has removed, and believes to be missing here. `whole`:
         everything that it has is routed here."""
         upstream = self._connected.get(connection)
-        if upstream is not None:
+        if upstream is not None and not self._believes(upstream):
+            # Anybody could fill the journal with it.
+            if not upstream.doubted_lacks:
+                upstream.doubted_lacks = True
+                self._out.report(
+                    "lacks_unproven",
+                    peer=upstream.name,
+                    text=f"{upstream.name} says what {self._identity.name} lacks for good, and "
+                    "does not prove that it is of the fabric: not believed, nothing is noted as "
+                    "unavailable",
+                )
+        elif upstream is not None:
             name, incarnation = upstream.name, upstream.incarnation
+            self._intake.missing.reduce(lacks)
+            self._out.is_changing = True
             told = self._intake.missing.upstream_lacks(name, incarnation, lacks, whole)
             if told is not None:
                 self._out.emit(told)
+
+    def _believes(self, upstream: Upstream) -> bool:
+        """Whether its word counts for more than the messages that it brings."""
+        return upstream.proven or not self._identity.in_fabric
 
     def shows(self, connection: int, yours: Ranges) -> str:
         """An upstream holds these, they came by way of this incarnation, and this instance did not
@@ -378,7 +448,7 @@ class Upstreams:
         upstream = self._connected.get(connection)
         if upstream is None or upstream.reunites:
             return ""
-        if self._identity.in_fabric and not upstream.proven:
+        if not self._believes(upstream):
             # Anybody could make it begin anew.
             if not upstream.doubted:
                 upstream.doubted = True
@@ -416,7 +486,8 @@ class Upstreams:
         if entry.caught_up:
             upstream.caught_up = True
             self._out.report("upstream_caught_up", peer=upstream.name)
-            if upstream.group == self._identity.group and not upstream.reunites:
+            is_peer = upstream.group == self._identity.group and not upstream.reunites
+            if is_peer and self._believes(upstream):
                 self._admission.become_ready()
 
     def _answer_stored(

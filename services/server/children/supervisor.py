@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import socket
+import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
+from raylay.services.protocol.control import PING
+from raylay.services.server.children.answering import Answering
 from raylay.services.server.surroundings import Surroundings
+from raylay.services.transports.framed import FramedConnection
 
 HELLO_TIMEOUT_S = 60.0
 """A child must have connected by then, or it is killed and another one started."""
@@ -20,6 +27,7 @@ RESTART_S_MIN = 0.05
 RESTART_S_MAX = 5.0
 STEADY_S = 10.0
 """A child that lived for so long is started again with the shortest pause."""
+_CREDENTIALS = struct.Struct("=3i")
 
 
 class ChildHandle(Protocol):
@@ -62,6 +70,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         self._greeted = asyncio.Event()
+        self._answering = Answering()
 
     @property
     def number(self) -> int:
@@ -83,6 +92,29 @@ class Supervisor:
     def lost(self) -> None:
         """Its socket closed."""
         self._ended.set()
+
+    def look(self, connection: FramedConnection | None, now_s: float, **of: str) -> None:
+        """Called now and then. Asks a child that is silent whether it is there, and ends one that
+        does not answer: its connection, and the process, wherever that hangs.
+
+        Args:
+            connection: of the child of the last start; None: it has none.
+            of: what the event has to say of it.
+        """
+        if connection is None or not connection.is_open:
+            return
+        found = self._answering.look(now_s, connection.received_at_s)
+        if found == "ask":
+            connection.send(PING)
+        elif found == "hung":
+            pid = _pid_of(connection)
+            silent_s = round(self._answering.silent_s)
+            self._answering = Answering()
+            self._here.report("child_hung", **of, pid=pid, silent_s=silent_s)
+            if pid:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            connection.abort(f"its process did not answer for {silent_s} s, and was ended")
 
     async def _run(self) -> None:
         here = self._here
@@ -124,6 +156,17 @@ class Supervisor:
                 await self._here.in_thread(handle.kill)
             except Exception as error:  # it is gone as far as anybody can tell
                 self._told_kill_failed(str(error))
+
+
+def _pid_of(connection: FramedConnection) -> int:
+    """Of the process at the other end of a Unix socket; 0: nobody can tell."""
+    transport = connection.transport
+    found = None if transport is None else transport.get_extra_info("socket")
+    if found is None or found.family != socket.AF_UNIX:
+        return 0
+    data = found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(data)[0]
+    return pid
 
 
 async def run_in_order(first: Sequence[Supervisor], others: Sequence[Supervisor]) -> None:

@@ -1,0 +1,162 @@
+"""Messages that an instance had in hand when its process ended: they may be why.
+
+What Python code raises refuses a message. What ends the process (a fault in a library, memory that
+runs out) leaves nobody who could refuse it, and its client sends it again to the next process. So a
+note outside of the process says which messages are in hand. Those that were when a process ended
+are suspects. They are then taken one at a time, and the one that was in hand alone when a second
+process ended is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from raylay.services.messages.ranges import Range, SequenceSet
+from raylay.services.messages.records import Run
+from raylay.services.messages.stateful import Refused
+
+DEATHS_MAX = 2
+"""A message that so many processes ended with is refused."""
+SINGLES_MAX = 4_096
+"""Messages of a run that are taken one at a time; what a longer run has behind them is told apart
+in the next life."""
+
+
+class Suspect(NamedTuple):
+    """Messages of one publisher that were in hand.
+
+    Attributes:
+        deaths: of processes that ended with them in hand, one behind another.
+    """
+
+    publisher: int
+    first: int
+    last: int
+    deaths: int
+
+
+class Note(Protocol):
+    """What outlives the process, and costs no more than a few bytes of memory to write."""
+
+    def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
+        """These are in hand, and nothing else."""
+
+    def clear(self) -> None:
+        """Nothing is in hand."""
+
+
+class NoNote:
+    """For who has no place for a note."""
+
+    def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
+        """Keeps nothing."""
+
+    def clear(self) -> None:
+        """Keeps nothing."""
+
+
+class Suspects:
+    """Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        note: of what is in hand.
+        left: what earlier processes ended with.
+    """
+
+    __slots__ = ("_left", "_note")
+
+    def __init__(self, note: Note | None = None, left: Iterable[Suspect] = ()) -> None:
+        self._note = NoNote() if note is None else note
+        self._left = tuple(left)
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def begin(self, run: Run) -> None:
+        """This run is in hand until `end`."""
+        first, last = run.first_sequence, run.last_sequence
+        deaths = 0
+        if self._left and first == last:
+            deaths = self._deaths(run.publisher, first)
+        self._note.set(run.publisher, first, last, deaths + 1)
+
+    def end(self) -> None:
+        """Nothing is in hand."""
+        self._note.clear()
+
+    def isolated(self, run: Run, known: Sequence[Range]) -> tuple[list[Run], list[Refused]]:
+        """The run in parts, so that each suspect is alone; without those that are refused.
+
+        Args:
+            known: sequences of it that are in the log, and therefore no suspects.
+        """
+        suspected = self._suspected(run, known)
+        if not suspected:
+            return [run], []
+        condemned: list[Range] = []
+        wanted: list[Range] = []
+        at = run.first_sequence
+        for each in suspected:
+            if at < each:
+                wanted.append((at, each - 1))
+            if self._deaths(run.publisher, each) >= DEATHS_MAX:
+                condemned.append((each, each))
+            else:
+                wanted.append((each, each))
+            at = each + 1
+        if at <= run.last_sequence:
+            wanted.append((at, run.last_sequence))
+        parts = _parts(run, wanted)
+        if not condemned:
+            return parts, []
+        topic = run.topic.decode("utf-8", "replace")[:200]
+        text = (
+            f"topic {topic}: the process of the instance ended {DEATHS_MAX} times while it worked "
+            "on this message, so it is not taken any more: look into the message, and report it "
+            "with the log of the instance"
+        )
+        return parts, [Refused(condemned, "bad_message", text)]
+
+    def _suspected(self, run: Run, known: Sequence[Range]) -> list[int]:
+        near = [
+            each
+            for each in self._left
+            if each.publisher == run.publisher
+            and each.first <= run.last_sequence
+            and run.first_sequence <= each.last
+        ]
+        if not near:
+            return []
+        left = SequenceSet()
+        for first, last in run.ranges():
+            for each in near:
+                if max(first, each.first) <= min(last, each.last):
+                    left.add(max(first, each.first), min(last, each.last))
+        held = SequenceSet(known)
+        found: list[int] = []
+        for first, last in left:
+            for low, high in held.missing(first, last):
+                found += range(low, min(high, low + SINGLES_MAX - len(found) - 1) + 1)
+        return found
+
+    def _deaths(self, publisher: int, sequence: int) -> int:
+        found = 0
+        for each in self._left:
+            if each.publisher == publisher and each.first <= sequence <= each.last:
+                found = max(found, each.deaths if each.first == each.last else 1)
+        return found
+
+
+def _parts(run: Run, wanted: list[Range]) -> list[Run]:
+    """The parts of the run in these ranges, each by itself. It is halved time and again: to look
+    for each part in the whole run would take its length for each."""
+    if not wanted:
+        return []
+    part = run.select(wanted)
+    if part is None:
+        return []
+    if len(wanted) == 1:
+        return [part]
+    middle = len(wanted) // 2
+    return _parts(part, wanted[:middle]) + _parts(part, wanted[middle:])

@@ -1,0 +1,81 @@
+"""The settings of an instance's wall clock, so that ages do not depend on it.
+
+Receive times in the journal follow the wall clock, because people read them. A queue measures how
+old its messages are, so it turns receive times back into times of the steady clock: the wall clock
+as it was when the instance first started, plus the time that has passed since. The instance says
+from which transaction on its receive times are ahead of that clock, or behind it, and by how much.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+STEP_US = 100_000
+"""A smaller change of the offset is not a step: reading two clocks takes time, and a clock that is
+disciplined drifts."""
+STEPS_MAX = 1_000
+"""The steps that are remembered. Of older ones, the oldest that is left stands for all."""
+
+
+class ClockSteps:
+    """The steps of an instance's clock, in the order of their transactions.
+
+    Args:
+        steps: after_txid and offset of those that there were already.
+    """
+
+    __slots__ = ("_after", "_latest_us", "_offsets")
+
+    def __init__(self, steps: Iterable[tuple[int, int]] = ()) -> None:
+        self._after = [0]
+        self._offsets = [0]
+        self._latest_us = 0
+        for step in steps:
+            self.add(*step)
+
+    def note(self, after_txid: int, offset_us: int) -> bool:
+        """Takes the offset of the wall clock from the steady one. Returns whether it is a step.
+
+        Args:
+            after_txid: the last transaction whose receive time has the offset before.
+        """
+        if abs(offset_us - self._offsets[-1]) < STEP_US:
+            return False
+        self.add(after_txid, offset_us)
+        return True
+
+    def add(self, after_txid: int, offset_us: int) -> None:
+        """Takes a step that was noted elsewhere."""
+        self._after.append(after_txid)
+        self._offsets.append(offset_us)
+        if len(self._after) > STEPS_MAX:
+            del self._after[1], self._offsets[1]
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged behind this transaction was committed: what takes those ids from now on
+        has the latest offset."""
+        self._after = [min(each, committed_txid) for each in self._after]
+
+    def all(self) -> list[tuple[int, int]]:
+        """All steps, to be given to `add` in another process."""
+        return list(zip(self._after[1:], self._offsets[1:], strict=True))
+
+    @property
+    def behind_us(self) -> int:
+        """What the steady clock of the next life begins behind the wall clock. Where the wall clock
+        was set forward, time did not pass by as much, and a start must not make it pass. Where it
+        was set back, the steady clock goes back at the start: what is too young harms nobody."""
+        return max(self._offsets[-1], 0)
+
+    def steady_us(self, txid: int, received_us: int, now_us: int) -> int:
+        """The time of the steady clock at which a message was received: not after now, and not
+        before the time that was returned for an earlier message. Asked in the journal's order.
+
+        Args:
+            now_us: by the steady clock.
+        """
+        at = bisect_left(self._after, txid, 1) - 1
+        found_us = min(received_us - self._offsets[at], now_us)
+        self._latest_us = max(self._latest_us, found_us)
+        return self._latest_us

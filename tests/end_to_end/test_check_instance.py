@@ -1,0 +1,68 @@
+"""`raylay check instance`, the readiness probe of a pod, asks real instances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import argon2
+from end_to_end.test_instance import Servers, free_ports, servers, single
+from tls_files import Authority
+from typer.testing import CliRunner
+
+from raylay.services.cli import app
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.server.config import ClientTransportConfig, DestinationConfig
+from raylay.services.tls.config import TlsConfig
+
+__all__ = ["servers"]
+
+
+def probe(directory: Path) -> tuple[int, str]:
+    """Runs the command. Returns its exit code and what it says."""
+    done = CliRunner().invoke(app, ["check", "instance", str(directory), "--timeout", "5"])
+    return done.exit_code, done.output
+
+
+def test_a_host_without_an_instance_is_ready_for_one(tmp_path: Path) -> None:
+    assert probe(tmp_path) == (0, "")
+
+
+def test_an_instance_that_admits_clients_is_ready_until_it_ends(
+    servers: Servers, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    server = single(servers, tmp_path, first=True, client_port=port)
+    assert probe(tmp_path) == (0, "solo: admits clients\n")
+    assert probe(tmp_path / "solo") == (0, "solo: admits clients\n")
+    server.kill()
+    status, said = probe(tmp_path)
+    assert status == 1
+    assert said.startswith(f"solo: 127.0.0.1:{port} does not answer: ")
+
+
+def test_an_instance_that_catches_up_is_not_ready(servers: Servers, tmp_path: Path) -> None:
+    port, nobody = free_ports(2)
+    away = DestinationConfig("to-B", "group", True, (f"127.0.0.1:{nobody}",))
+    single(servers, tmp_path, client_port=port, replication_port=0, destinations=(away,))
+    status, said = probe(tmp_path)
+    assert status == 1
+    assert said.startswith("solo: solo waits to catch up with a peer of group group")
+
+
+def test_a_guarded_instance_is_ready_without_a_password(servers: Servers, tmp_path: Path) -> None:
+    """With TLS that asks for a certificate, and a module that turns the probe down."""
+    authority = Authority(tmp_path, "ca")
+    own = authority.issue("solo")
+    passwords = tmp_path / "passwords"
+    passwords.write_text(f"amy:{argon2.PasswordHasher(1, 8, 1).hash('right')}\n")
+    passwords.chmod(0o600)
+    terms = ClientTransportConfig(
+        "first",
+        authentication=ModuleConfig("passwords", {"File": str(passwords)}),
+        tls=TlsConfig(own.certificate, own.key, authority.file, verify_client=True),
+    )
+    (port,) = free_ports(1)
+    server = single(servers, tmp_path, first=True, client_port=port, client_terms=terms)
+    assert probe(tmp_path) == (0, "solo: admits clients\n")
+    server.kill()
+    assert probe(tmp_path)[0] == 1

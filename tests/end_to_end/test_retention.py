@@ -1,0 +1,117 @@
+"""Retention by size holds on real instances, whatever has read the journal before."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, pair, servers, single
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.records import RecordBuilder, iterate_records
+from raylay.services.server.opening import JOURNAL_DIRECTORY
+
+__all__ = ["servers"]
+
+SEGMENT_BYTES = RETENTION_BYTES = 1024 * 1024
+BOUND_BYTES = RETENTION_BYTES + 3 * SEGMENT_BYTES
+"""The live segment, one that is not sealed yet and the spare are beside what retention counts."""
+BODY = bytes(512)
+AT_ONCE = 25
+"""Few enough that a link which has caught up stays with its instance."""
+MESSAGES = 16_000
+"""Twice the bound."""
+
+
+def journal_bytes(server: Server) -> int:
+    directory = server.directory / JOURNAL_DIRECTORY
+    files = [*directory.glob("*.live"), *directory.glob("*.sealed"), *directory.glob("*.zst")]
+    return sum(path.stat().st_blocks * 512 for path in files)
+
+
+def publish_steadily(client: Client, first: int, messages: int) -> None:
+    """Each frame is durable before the next: links stay caught up, and are lent."""
+    builder = RecordBuilder(client.answer["publisher"], "orders", "json")
+    for at in range(first, first + messages, AT_ONCE):
+        records = [
+            builder.build(number, BODY, time.time_ns() // 1000)
+            for number in range(at, at + AT_ONCE)
+        ]
+        client.send({"c": "pb", "n": AT_ONCE}, b"".join(records))
+        client.persisted(at + AT_ONCE - 1)
+
+
+def wait_until_within_its_bound(server: Server) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while (size_bytes := journal_bytes(server)) > BOUND_BYTES:
+        assert time.monotonic() < deadline_s, f"{size_bytes} bytes: {server.log[-2_000:]}"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("lent", [True, False])
+def test_an_idle_link_holds_no_old_segment(servers: Servers, tmp_path: Path, lent: bool) -> None:
+    bounds = {"segment_bytes": SEGMENT_BYTES, "retention_bytes": RETENTION_BYTES}
+    made = pair(servers, tmp_path, of_each={**bounds, "lent_links": lent})
+    client = Client(made[0].address, "desk")
+    publish_steadily(client, 1, 100)
+    # The link looks into the first segment for what the other side lacks, and is idle from then on.
+    made[1].kill()
+    made[1].start()
+    made[0].wait_for("link_caught_up", 2)
+    made[1].wait_for("link_caught_up", 2)
+    publish_steadily(client, 101, MESSAGES)
+    for server in made:
+        wait_until_within_its_bound(server)
+
+
+def test_a_replay_that_is_over_holds_no_old_segment(servers: Servers, tmp_path: Path) -> None:
+    server = single(
+        servers,
+        tmp_path,
+        first=True,
+        segment_bytes=SEGMENT_BYTES,
+        retention_bytes=RETENTION_BYTES,
+    )
+    client = Client(server.address, "desk")
+    publish_steadily(client, 1, 100)
+    reader = Client(server.address, "reader")
+    reader.send({"c": "subscribe", "sub": "s", "t": "orders", "bm": "0", "cid": "s"})
+    reader.receive(100)
+    publish_steadily(client, 101, MESSAGES)
+    wait_until_within_its_bound(server)
+
+
+def test_a_durable_subscriber_is_told_what_retention_removed(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = single(
+        servers,
+        tmp_path,
+        first=True,
+        segment_bytes=SEGMENT_BYTES,
+        retention_bytes=RETENTION_BYTES,
+    )
+    client = Client(server.address, "desk")
+    publisher = client.answer["publisher"]
+    publish_steadily(client, 1, MESSAGES)
+    wait_until_within_its_bound(server)
+    have = PublisherRanges()
+    have.add(publisher, 1, 50)
+    reader = Client(server.address, "reader")
+    ask = {"c": "subscribe", "sub": "s", "t": "orders", "bm": "0", "cid": "s"}
+    fail = {"bookmark_not_found": "fail"}
+    reader.send(ask | {"o": fail | {"have": have.to_wire()}})
+    assert reader.ack(cid="s").header["reason"] == "bookmark_not_found"
+    reader.send(ask | {"o": {"have": have.to_wire()}})
+    answer = reader.ack(cid="s").header
+    count, first, last = answer["missing_of"][publisher]
+    assert (first, answer["missing"], count) == (51, last - 50, last - 50)
+    delivery = reader.next(lambda frame: frame.header["c"] == "p")
+    assert next(iterate_records(delivery.body)).sequence == last + 1
+    # A bookmark of a message that is gone.
+    plain = Client(server.address, "plain")
+    plain.send(ask | {"bm": f"{publisher}|50|"})
+    assert plain.ack(cid="s").header["missing"] == count
+    delivery = plain.next(lambda frame: frame.header["c"] == "p")
+    assert next(iterate_records(delivery.body)).sequence == last + 1

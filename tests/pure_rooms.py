@@ -1,0 +1,59 @@
+"""The pure files: values in, values out, without a socket, clock, disk or actor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PURE_FOLDERS = tuple(
+    f"services/{name}/"
+    for name in (
+        "messages",
+        "core",
+        "protocol",
+        "replication",
+        "subscriptions",
+        "expressions",
+        "sow",
+        "queues",
+        "security",
+        "capacity",
+        "topology",
+        "drills/laws",
+    )
+)
+PURE_FILES = (
+    "services/errors.py",
+    "services/client/commanding.py",
+    "services/client/deletes.py",
+    "services/client/events.py",
+    "services/client/failover.py",
+    "services/client/first_given.py",
+    "services/client/focus.py",
+    "services/client/machine.py",
+    "services/client/messages.py",
+    "services/client/outbox.py",
+    "services/client/publish_store.py",
+    "services/client/queries.py",
+    "services/client/queue_acks.py",
+    "services/client/resumption.py",
+    "services/client/resumptions.py",
+    "services/drills/checkers.py",
+    "services/drills/history.py",
+    "services/drills/measure.py",
+    "services/drills/queue_history.py",
+    "services/drills/rules.py",
+    "services/drills/verdicts.py",
+)
+
+
+def is_pure(name: str) -> bool:
+    """Tells whether a file, named from the root of the tree, belongs to the pure part."""
+    return name in PURE_FILES or name.startswith(PURE_FOLDERS)
+
+
+def pure_files() -> list[Path]:
+    """Lists the pure files, in order."""
+    every = sorted((ROOT / "services").rglob("*.py"))
+    return [path for path in every if is_pure(path.relative_to(ROOT).as_posix())]

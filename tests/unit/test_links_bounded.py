@@ -1,0 +1,145 @@
+"""What a peer may say is bounded by what it can know, before memory is spent on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from unit.test_link_security import SECRET, Peer, Place, logon
+from unit.test_links_unproven import lacks, machine, unproven
+from unit.test_replication_admission import logon as words
+from unit.test_replication_instance import OWN, P, acks, destination
+from unit.test_replication_instance import (
+    Bench as Machine,
+)
+from unit.test_server_faults import events, lacks_frames
+from unit.test_sessions_fuzzed import Bench
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.protocol.frames import encode_frame
+from raylay.services.protocol.replication import (
+    LACKS_BYTES_MAX,
+    PART_BYTES,
+    UpstreamLogon,
+    link_logon,
+    pack_rooted,
+    read_batch,
+    read_lacks,
+)
+from raylay.services.replication import unavailable
+from raylay.services.replication.admission import Admitted, decide
+from raylay.services.replication.effects import CloseUpstream
+from raylay.services.replication.instance import upstreams
+from raylay.services.replication.journal_answers import Answers
+from raylay.services.replication.unavailable import UnavailableMessages
+from raylay.services.server import upstream_connection
+
+FOR_EVER = (1 << 62) - 1
+
+
+def test_a_destination_refuses_nothing_that_is_not_here() -> None:
+    """It was never sent it: it would count, be told of and go to publishers as a conflict."""
+    bench = Machine(destination())
+    bench.log_on()
+    bench.publish(1, 2)
+    bench.commit()
+    refused = {P: [(2, 50)], 99: [(1, 9)]}
+    found = bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 1)]}}, refused))
+    assert acks(found) == [(1, ""), (2, "sequence_conflict")]
+    assert bench.machine.counters.conflicts == 1
+    assert bench.take(bench.machine.link_answered("peer", {}, {P: [(3, FOR_EVER)]})) == []
+    bench.publish(3)
+    bench.commit()
+    assert not bench.machine.durability.refused.covers(P, [(3, 3)])
+
+
+def gaps(count: int, publisher: int = P) -> PublisherRanges:
+    made = PublisherRanges()
+    made.add_ranges(publisher, [(each * 10_000, each * 10_000) for each in range(1, count + 1)])
+    return made
+
+
+def test_what_is_lacking_is_told_in_parts() -> None:
+    for frame in lacks_frames(gaps(20_000), True):
+        assert len(frame) < PART_BYTES + 100, "what is sent is far below the limit"
+    with pytest.raises(RemoteProtocolError) as caught:
+        read_lacks({"c": "lacks"}, b"\0" * (LACKS_BYTES_MAX + 1))
+    assert caught.value.reason == "bad_ranges" and "at most" in str(caught.value)
+
+
+def test_what_is_lacking_is_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unavailable, "PIECES_MAX", 50)
+    found = UnavailableMessages(PublisherRanges(), PublisherRanges())
+    assert found.upstream_lacks("A", 0xA, gaps(40), True) is None
+    told = found.upstream_lacks("A", 0xA, gaps(40, publisher=9), True)
+    assert told is not None and told.details == {"peer": "A", "at_most": 40}
+    (note,) = found.judged()
+    assert note.publisher == P
+    # Judged: there is room again.
+    assert found.upstream_lacks("A", 0xA, gaps(40, publisher=9), True) is None
+    assert [each.publisher for each in found.judged()] == [9]
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_answers_are_asked_for_so_many_roots(monkeypatch: pytest.MonkeyPatch, proven: bool) -> None:
+    monkeypatch.setattr(upstreams, "ROOTS_MAX", 8)
+    made = machine()
+    assert isinstance(decide(made, 9, words(proven=proven), 4, is_open=True), Admitted)
+    for number in range(1, 11):
+        asked = {root: {P: [(1, 1)]} for root in range(number, number + 2)}
+        said = made.upstream_batch(9, number, [], True, asked, False, 0, Answers())
+        closed = [each for each in said if isinstance(each, CloseUpstream)]
+        assert bool(closed) is (not proven and number == 8), number
+        if closed:
+            assert closed[0].reason == "bad_ranges"
+            break
+
+
+def test_answers_are_asked_for_in_so_many_bytes() -> None:
+    asked = pack_rooted({1: {P: [(1, FOR_EVER)]}})
+    header = {"c": "batch", "n": 1, "w": len(asked)}
+    assert read_batch(header, asked, len(asked)).awaited == {1: {P: [(1, FOR_EVER)]}}
+    with pytest.raises(RemoteProtocolError) as caught:
+        read_batch(header, asked, len(asked) - 1)
+    assert caught.value.reason == "bad_ranges"
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_who_proves_nothing_asks_in_fewer_bytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, proven: bool
+) -> None:
+    monkeypatch.setattr(upstream_connection, "AWAITED_BYTES_MAX", 8)
+    asked = pack_rooted({1: {P: [(1, 9)]}})
+    place = Place(tmp_path)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        peer = await Peer.at(b)
+        peer.writer.write(
+            link_logon(logon("links", SECRET, placements={})) if proven else unproven()
+        )
+        await peer.until("accepted")
+        peer.writer.write(encode_frame({"c": "batch", "n": 1, "w": len(asked)}, asked))
+        if proven:
+            # It is taken: the next frame is looked at.
+            peer.writer.write(encode_frame({"c": "nonsense"}))
+        (reason,) = [each["reason"] for each in await peer.said() if each["c"] == "refused"]
+        assert reason == ("unknown_command" if proven else "bad_ranges")
+
+    place.run(visit)
+
+
+def test_one_frame_of_a_link_that_names_all_there_could_be(tmp_path: Path) -> None:
+    """It ended both of a pair, and at every start again, as the note was in the journal."""
+    bench = Bench(tmp_path)
+    try:
+        logon = UpstreamLogon("up", "g", 77, "g", "to-solo", 1, 0)
+        frames = [
+            lacks_frames(lacks(last=FOR_EVER), True)[0],
+            encode_frame({"c": "batch", "n": 1, "u": True}),
+        ]
+        bench.run(bench.server.here.replication_address, link_logon(logon), frames)
+        assert not events(bench.server, "connection_fault") and bench.server.here.fault is None
+    finally:
+        bench.close()

@@ -1,0 +1,134 @@
+"""services/server/slow_clients.py: what lies here for a buffer whose process is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from raylay.services.protocol import buffer_control as control
+from raylay.services.protocol.frames import FrameReader
+from raylay.services.server.slow_clients import BufferControl
+
+CLIENT = 7
+
+
+class Member:
+    """A connection that is offline: what it is told."""
+
+    def __init__(self) -> None:
+        self.came_of: list[tuple[bytes, int | None]] = []
+
+    def stored(self, number: int) -> None:
+        """It need not be kept."""
+
+    def came(self, data: bytes, empty_upto: int | None) -> None:
+        self.came_of.append((data, empty_upto))
+
+
+class Process:
+    """The connection of the buffer's process: what it was sent."""
+
+    def __init__(self) -> None:
+        self.reader = FrameReader()
+        self.puts: list[int] = []
+
+    def send(self, frame: bytes) -> None:
+        self.send_parts([frame], len(frame))
+
+    def send_parts(self, parts: list[bytes], size_bytes: int) -> None:
+        for frame in self.reader.feed(b"".join(parts)):
+            if frame.header["c"] == "put":
+                self.puts.append(control.whole(frame.header, "n"))
+
+
+class Bench:
+    """A buffer of a pool with a client that goes offline again and again."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+        loop = SimpleNamespace(call_soon=lambda what, *given: self.due.append(lambda: what(*given)))
+        here: Any = SimpleNamespace(loop=loop, report=lambda *_, **__: None)
+        self.buffer = BufferControl(here, "clients", Path("none"), 0, cast(Any, None))
+        self.buffer.process = cast(Any, SimpleNamespace(number=1, greeted=lambda: None))
+        self.process = Process()
+
+    def offline(self) -> Member:
+        member = Member()
+        self.buffer.members[CLIENT] = cast(Any, member)
+        return member
+
+    def put(self, *numbers: int) -> None:
+        for number in numbers:
+            self.buffer.put(CLIENT, number, [b"%d" % number], 1)
+
+    def take(self) -> None:
+        self.buffer.take(CLIENT, 1_000)
+        while self.due:
+            self.due.pop(0)()
+
+    def comes(self) -> None:
+        assert self.buffer.greeted(cast(Any, self.process), {"start": 1, "pid": 1})
+
+    def taken(self, seen: int, data: bytes = b"", *, is_empty: bool = True) -> None:
+        """What the process says it has given back, having seen all up to there."""
+        front = control.taken(CLIENT, seen, len(data), is_empty=is_empty)
+        for frame in FrameReader().feed(front + data):
+            self.buffer.frame_received(frame.header, frame.body)
+
+
+def test_what_was_given_back_before_the_process_came_counts_as_seen() -> None:
+    """The process knows nothing of it: by its word the client would never be online again."""
+    bench = Bench()
+    member = bench.offline()
+    bench.put(1, 2)
+    bench.take()
+    assert member.came_of == [(b"12", 2)]
+    bench.comes()
+    assert bench.process.puts == []
+    bench.take()
+    bench.taken(0)
+    assert member.came_of[-1] == (b"", 2)
+
+
+def test_what_came_meanwhile_goes_to_the_process_when_that_comes() -> None:
+    bench = Bench()
+    member = bench.offline()
+    bench.put(1)
+    bench.take()
+    bench.put(2, 3)
+    bench.comes()
+    assert bench.process.puts == [2, 3]
+    bench.put(4)
+    assert bench.process.puts == [2, 3, 4]
+    bench.taken(4)
+    assert member.came_of == [(b"1", 1), (b"", 4)]
+
+
+def test_a_second_offline_time_knows_nothing_of_the_first_one() -> None:
+    """Numbers begin anew. By what is left of the first time, frames that the process has not given
+    back would count as seen, and the next ones would overtake them."""
+    bench = Bench()
+    bench.offline()
+    bench.put(1, 2, 3)
+    bench.take()
+    bench.buffer.drop(CLIENT)
+    bench.put(4)
+    member = bench.offline()
+    bench.comes()
+    assert bench.process.puts == [], "who was offline no more has nothing there"
+    bench.put(1)
+    assert bench.process.puts == [1]
+    bench.taken(1)
+    assert member.came_of == [(b"", 1)]
+
+
+def test_a_client_that_is_dropped_leaves_no_frame_for_the_process() -> None:
+    bench = Bench()
+    bench.offline()
+    bench.put(1)
+    bench.buffer.drop(CLIENT)
+    bench.offline()
+    bench.comes()
+    assert bench.process.puts == []
