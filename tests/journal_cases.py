@@ -127,7 +127,7 @@ AnyJournal = TypeVar("AnyJournal", bound=Journal)
 
 def when_idle(journal: AnyJournal) -> AnyJournal:
     """The writer thread is done with a run a moment after it has told of it."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not journal.is_thread_idle and time.monotonic() < deadline_s:
         time.sleep(0)
     assert journal.is_thread_idle
