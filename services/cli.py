@@ -211,11 +211,12 @@ def main() -> None:
         sys.exit(1)
     except Exception as error:
         from raylay.services.commands.failing import line_of
+        from raylay.services.commands.printing import echo_text
 
         line = line_of(error)
         if line is None:
             raise
-        print(line, file=sys.stderr)
+        echo_text(line, err=True)
         sys.exit(1)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from raylay.services.commands.printing import echo
 from raylay.services.errors import ConfigurationError
 
 DAYS = 365
@@ -30,13 +31,9 @@ def certificates(
     wanted = [_parsed(each) for each in name]
     authority = Authority(directory)
     if authority.is_new:
-        typer.echo(
-            f"{directory}/ca.pem: the CA, for `ca_file`; keep {directory}/ca.key to yourself"
-        )
+        echo(f"{directory}/ca.pem: the CA, for `ca_file`; keep {directory}/ca.key to yourself")
     for each, addresses in wanted:
-        typer.echo(
-            f"{authority.issue(each, addresses, days)}: good for {', '.join([each, *addresses])}"
-        )
+        echo(f"{authority.issue(each, addresses, days)}: good for {', '.join([each, *addresses])}")
 
 
 def _parsed(given: str) -> tuple[str, list[str]]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from raylay.services.commands.options import DefineOption, FilesArgument
+from raylay.services.commands.printing import echo, echo_text
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import Document
 from raylay.services.configuration.amps.show import (
@@ -39,10 +40,10 @@ def check(files: FilesArgument, define: DefineOption = None) -> None:
         settings = fabric_of(loaded, ignore_unsupported=True)
         found += _outside(loaded, settings)
     for finding in found:
-        typer.echo(f"{finding.origin}: {finding.text}")
+        echo(f"{finding.origin}: {finding.text}")
     refused = sum(finding.refuses for finding in found)
     instances, links = len(settings.instances), sum(1 for _ in settings.links())
-    typer.echo(
+    echo(
         f"{_counted(instances, 'instance')}, {_counted(links, 'destination')}: "
         + (
             f"{_counted(refused, 'thing')} of it would not run: start refuses that without "
@@ -65,13 +66,13 @@ def show(
     """Show the files with defaults filled in, as YAML; what comes of an AMPSConfig loads again."""
     loaded = load_files(files, defines=parse_defines(define))
     if isinstance(loaded, FabricSettings):
-        typer.echo(shown_fabric(loaded), nl=False)
+        echo_text(shown_fabric(loaded).removesuffix("\n"))
         downgrades = [(each.name, loaded.downgrade_of(each)) for each in loaded.instances]
     else:
-        typer.echo("---\n".join(shown(document) for document in loaded), nl=False)
+        echo_text("---\n".join(shown(document) for document in loaded).removesuffix("\n"))
         downgrades = downgrades_of(loaded)
     for line in store_lines(rate, downgrades) if rate else ():
-        typer.echo(f"# {line}")
+        echo(f"# {line}")
 
 
 def _outside(documents: list[Document], settings: FabricSettings) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raylay.services.commands.options import FABRIC_VARIABLE
+from raylay.services.commands.printing import echo, print_table
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric import registry
 
@@ -72,31 +73,23 @@ def drill_command(
         else:
             code = _drill(_changed(scenario, target, rate, own_load), fabric, topic, output)
     except RaylayError as error:
-        typer.echo(f"raylay drill: {error}", err=True)
+        echo(f"raylay drill: {error}", err=True)
         code = EXIT_COULD_NOT_RUN
     except KeyboardInterrupt:
-        typer.echo("raylay drill: interrupted; what was broken is mended", err=True)
+        echo("raylay drill: interrupted; what was broken is mended", err=True)
         code = EXIT_COULD_NOT_RUN
     raise typer.Exit(code)
 
 
 def print_list() -> None:
     """The scenarios that come with Raylay, a line each."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
     from raylay.services.drills.scenario import built_in
 
-    table = Table(box=SIMPLE_HEAD)
-    for column in ("scenario", "takes", "what it does"):
-        table.add_column(column, overflow="fold")
-    for name, scenario in built_in().items():
-        table.add_row(name, f"{scenario.seconds:.0f} s", scenario.about)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_COLUMNS)
-    console.print(table)
+    print_table(
+        "",
+        ("scenario", "takes", "what it does"),
+        [(name, f"{each.seconds:.0f} s", each.about) for name, each in built_in().items()],
+    )
 
 
 def _changed(name: str | None, target: str, rate: float | None, own_load: bool) -> Scenario:
@@ -116,7 +109,7 @@ def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> 
     began_s = time.monotonic()
 
     def tell(text: str) -> None:
-        typer.echo(f"{time.monotonic() - began_s:6.1f} s  {text}")
+        echo(f"{time.monotonic() - began_s:6.1f} s  {text}")
         sys.stdout.flush()
 
     # Late: the command line is there at once.
@@ -141,8 +134,8 @@ def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> 
                     place.rmdir()
             raise
         page = report.write(result, place)
-    typer.echo(("clean: " if result.valid else "BAD: ") + verdict_sentence(result))
-    typer.echo(f"report: {page}")
+    echo(("clean: " if result.valid else "BAD: ") + verdict_sentence(result))
+    echo(f"report: {page}")
     return 0 if result.valid else EXIT_BAD
 
 
@@ -206,8 +199,8 @@ def _mend(scenario: str | None, fabric: str) -> int:
         # Without its head no Ray can be joined.
         refuse_running(Path(record.directory), found.name)
         for line in bring_head_back(Path(record.directory)):
-            typer.echo(line)
+            echo(line)
     with Fabric.attach(found.name) as attached:
         for line in clean(attached):
-            typer.echo(line)
+            echo(line)
     return 0

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from raylay.services.commands.options import DefineOption, FilesArgument, IgnoreOption, NameOption
+from raylay.services.commands.printing import echo, echo_json, print_table
 from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.builder import Origins
 from raylay.services.configuration.files import load_all
@@ -74,7 +71,7 @@ def check_command(
             for where, text in (() if ignore_unsupported else left_out)
         ]
     if as_json:
-        typer.echo(json.dumps(as_data(checked, name, routes=routes)))
+        echo_json(as_data(checked, name, routes=routes))
     else:
         _print(checked, name, routes=routes)
     if picture is not None and checked.members:
@@ -88,50 +85,46 @@ def check_command(
 
 
 def _print(checked: Checked, name: str, *, routes: bool) -> None:
-    console = Console(soft_wrap=False)
     for survey in checked.surveys:
-        table = Table(
-            title=f"fabric {name}, topic {survey.routes.topic.shown}",
-            title_justify="left",
-            box=SIMPLE_HEAD,
-        )
+        title = f"fabric {name}, topic {survey.routes.topic.shown}"
         if routes:
-            for column in ("published at", "arrives at", "by", "sent by"):
-                table.add_column(column, overflow="fold")
-            for publisher in survey.publishers:
-                for row in route_rows(survey, publisher):
-                    table.add_row(
+            print_table(
+                title,
+                ("published at", "arrives at", "by", "sent by"),
+                [
+                    (
                         row["publisher"],
                         row["instance"] + ("" if row["certain"] else " (not always)"),
                         " > ".join(row["route"]),
                         ", ".join(
-                            s["instance"] + ("" if s["always"] else " (sometimes)")
-                            for s in row["senders"]
+                            each["instance"] + ("" if each["always"] else " (sometimes)")
+                            for each in row["senders"]
                         ),
                     )
+                    for publisher in survey.publishers
+                    for row in route_rows(survey, publisher)
+                ],
+            )
         else:
-            for column, right in (
-                ("published at", False),
-                ("arrives at", True),
-                ("of", True),
-                ("links", True),
-                ("copies", True),
-                ("not at", False),
-            ):
-                table.add_column(column, justify="right" if right else "left", overflow="fold")
-            for publisher in survey.publishers:
-                row = summary(survey, publisher)
-                table.add_row(
-                    row["publisher"],
-                    str(row["certain"]),
-                    str(row["wanted"]),
-                    str(row["hops"]),
-                    str(row["copies"]),
-                    ", ".join(row["missing"]),
-                )
-        console.print(table)
+            summaries = [summary(survey, publisher) for publisher in survey.publishers]
+            print_table(
+                title,
+                ("published at", "arrives at", "of", "links", "copies", "not at"),
+                [
+                    (
+                        row["publisher"],
+                        str(row["certain"]),
+                        str(row["wanted"]),
+                        str(row["hops"]),
+                        str(row["copies"]),
+                        ", ".join(row["missing"]),
+                    )
+                    for row in summaries
+                ],
+                frozenset(("arrives at", "of", "links", "copies")),
+            )
     for finding in checked.findings:
         topic = f" (topic {finding.topic})" if finding.topic else ""
-        typer.echo(f"{finding.severity} {finding.kind}: {finding.explanation}{topic}")
-        typer.echo(f"    repair: {finding.repair}")
-    typer.echo(f"{checked.errors} errors, {checked.warnings} warnings, {checked.notes} notes")
+        echo(f"{finding.severity} {finding.kind}: {finding.explanation}{topic}")
+        echo(f"    repair: {finding.repair}")
+    echo(f"{checked.errors} errors, {checked.warnings} warnings, {checked.notes} notes")

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from raylay.services.commands.printing import echo, echo_text, write_body
 from raylay.services.errors import ExpressionError, MessageTypeError
+from raylay.services.messages.plain_text import plain
 
 if TYPE_CHECKING:
     from raylay.services.expressions.expression import Expression
@@ -43,7 +45,8 @@ def filter_command(
     try:
         found = read(expression, ANYWHERE, functions())
     except ExpressionError as error:
-        print(f"raylay: {error}\n{_pointed(error)}", file=sys.stderr)
+        echo(f"raylay: {error}", err=True)
+        echo_text(_pointed(error), err=True)
         raise typer.Exit(NO_EXPRESSION) from None
     with _opened(file) as lines:
         unreadable = _filter(found, lines, message_type, explain, str(file or "input"))
@@ -71,29 +74,30 @@ def _filter(found: Expression, lines: BinaryIO, message_type: str, explain: bool
             message = parse(body)
         except MessageTypeError as error:
             output.flush()
-            print(f"{name}:{number}: {error}", file=sys.stderr)
+            echo(f"{name}:{number}: {error}", err=True)
             unreadable += 1
             continue
         around = Surroundings(size_bytes=len(body), now_s=time.time(), random_bytes=_chance)
         if explain:
-            output.write(_explained(found, body, message, around).encode("utf-8", "replace"))
+            for each in _explained(found, body, message, around):
+                write_body(each.encode("utf-8", "replace"))
         elif found.matches(message, around):
-            output.write(body + b"\n")
+            write_body(body)
     output.flush()
     return unreadable
 
 
-def _explained(found: Expression, body: bytes, message: dict[str, Any], around: Any) -> str:
+def _explained(found: Expression, body: bytes, message: dict[str, Any], around: Any) -> list[str]:
     from raylay.services.expressions.explain import explained
 
     text = body.decode("utf-8", "replace")
     shown = text if len(text) <= SHOWN_CHARACTERS_MAX else text[: SHOWN_CHARACTERS_MAX - 1] + "…"
     passes = "passes" if found.matches(message, around) else "does not pass"
     parts = [
-        f"{'  ' * (depth + 1)}{read}  is  {value}"
+        plain(f"{'  ' * (depth + 1)}{read}  is  {value}")
         for depth, read, value in explained(found.tree, message, around)
     ]
-    return "\n".join((f"{shown}  {passes}", *parts)) + "\n"
+    return [f"{plain(shown)}  {passes}", *parts]
 
 
 def _chance(count: int) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.metadata
-import json
 import os
 import re
 import resource
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from raylay.services.commands.instance_check import check_instance
+from raylay.services.commands.printing import echo, echo_json
 from raylay.services.hosts.check import Finding, HostFacts, examine, worst
 
 FSYNC_TIMES = 21
@@ -74,12 +73,11 @@ def check_host(
     """
     findings = examine(gather(directory, instances, clients, port or []))
     if as_json:
-        typer.echo(json.dumps([finding._asdict() for finding in findings]))
+        echo_json([finding._asdict() for finding in findings])
     else:
-        console = Console(highlight=False, soft_wrap=True)
         for finding in findings:
             for line in lines_of(finding):
-                console.print(line, markup=False)
+                echo(line)
     if worst(findings) == "wrong":
         raise typer.Exit(1)
 

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from raylay.services.commands.printing import echo
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.protocol.frames import PROTOCOL_VERSION, FrameReader, encode_frame
 from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
@@ -41,7 +42,7 @@ def check_instance(
         config = InstanceConfig.load(path.parent)
         reason = refusal(config, timeout_s)
         waiting |= bool(reason)
-        typer.echo(f"{config.name}: {reason or 'admits clients'}", err=bool(reason))
+        echo(f"{config.name}: {reason or 'admits clients'}", err=bool(reason))
     if waiting:
         sys.exit(1)
 

@@ -11,6 +11,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from raylay.services.messages.plain_text import plain
+
 INTERRUPTED = 130
 """The exit code, as shells have it."""
 GRACE_S = 10.0
@@ -99,7 +101,7 @@ def _watch(heard: int, say: str, grace_s: float) -> None:
     try:
         if not _next(heard, None):
             return
-        os.write(2, f"{say}\n".encode())
+        os.write(2, f"{plain(say)}\n".encode())
         if _next(heard, grace_s) is not False:
             os.write(2, ENDING)
             os._exit(INTERRUPTED)

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from raylay.services.commands.options import FabricOption
+from raylay.services.commands.printing import echo, echo_json
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError, StorageError
 from raylay.services.fabric import registry
@@ -91,7 +92,7 @@ class _Target:
 
 
 def _fail(text: str) -> None:
-    typer.echo(text, err=True)
+    echo(text, err=True)
     raise typer.Exit(1)
 
 
@@ -153,10 +154,10 @@ def _note_line(run: Run) -> dict[str, Any]:
 
 def _show(line: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(line, ensure_ascii=False))
+        echo_json(line, ascii_only=False)
         return
     if "note" in line:
-        typer.echo(
+        echo(
             f"{line['txid']:>12}  {line['receive_time']}  note {line['note']}, "
             f"{line['bytes']} bytes"
         )
@@ -165,7 +166,7 @@ def _show(line: dict[str, Any], as_json: bool) -> None:
     if len(body) > BODY_SHOWN_CHARACTERS:
         body = f"{body[:BODY_SHOWN_CHARACTERS]}… ({len(body)})"
     command = "" if line["command"] == "publish" else f"  {line['command']}"
-    typer.echo(
+    echo(
         f"{line['txid']:>12}  {line['receive_time']}  {line['bookmark']}  {line['topic']}"
         f"{command}  {body}".rstrip()
     )
@@ -247,10 +248,10 @@ def dump(
 
 def _show_segment(line: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(line))
+        echo_json(line)
         return
     where = " archived" if line["archived"] else ""
-    typer.echo(
+    echo(
         f"{line['segment']}  {line['state']}{where}  {line['first_txid']} to {line['last_txid']}  "
         f"{line['records']} records  {line['bytes_on_disk']} bytes  "
         f"{line['first_time']} to {line['last_time']}"
@@ -318,17 +319,17 @@ def verify(
     for damage in verify_journal(target.directory, archive, verified, target.only):
         damages += 1
         if as_json:
-            typer.echo(
+            echo(
                 json.dumps(
                     {"path": str(damage.path), "offset": damage.offset, "damage": damage.text}
                 )
             )
         else:
-            typer.echo(f"{damage.path}, byte {damage.offset}: {damage.text}")
+            echo(f"{damage.path}, byte {damage.offset}: {damage.text}")
     if as_json:
-        typer.echo(json.dumps({**asdict(verified), "damages": damages}))
+        echo_json({**asdict(verified), "damages": damages})
     else:
-        typer.echo(
+        echo(
             f"{verified.segments} segments, {verified.runs} runs, {verified.records} records: "
             + (f"{damages} damages" if damages else "sound")
         )
@@ -342,7 +343,7 @@ def repair(journal: JournalArgument, archive: ArchiveOption = None) -> None:
     must be stopped."""
     target = _Target(journal, archive)
     try:
-        typer.echo(repair_front(target.directory, archive))
+        echo(repair_front(target.directory, archive))
     except StorageError as error:
         _fail(str(error))
 
@@ -369,7 +370,7 @@ def _report(outcomes: list[Outcome], as_json: bool) -> None:
     """Prints what was done; exits 2 when nothing was, though something was asked for."""
     for outcome in outcomes:
         if as_json:
-            typer.echo(
+            echo(
                 json.dumps(
                     {
                         "segment": outcome.path.name,
@@ -381,11 +382,11 @@ def _report(outcomes: list[Outcome], as_json: bool) -> None:
                 )
             )
         else:
-            typer.echo(
+            echo(
                 f"{outcome.path.name}  {outcome.first_txid} to {outcome.last_txid}: {outcome.note}"
             )
     if not outcomes and not as_json:
-        typer.echo("nothing to do")
+        echo("nothing to do")
     if outcomes and not any(outcome.done for outcome in outcomes):
         raise typer.Exit(2)
 
@@ -464,7 +465,7 @@ def reunite(
     """Sends the messages of a moved instance's former data directory to those who lack them, under
     the identities that they have. May be done again. Exits 1 while somebody lacks something."""
     if forget:
-        typer.echo(forget_directory(directory.absolute(), fabric))
+        echo(forget_directory(directory.absolute(), fabric))
         return
     record = known_record(fabric, directory)
     report = reunite_directory(
@@ -472,10 +473,10 @@ def reunite(
     )
     noted = note_reunion(record, report)
     if as_json:
-        typer.echo(json.dumps({**asdict(report), "done": report.is_done, "noted": noted}))
+        echo_json({**asdict(report), "done": report.is_done, "noted": noted})
     else:
         for line in reunion_lines(report):
-            typer.echo(line)
+            echo(line)
     if not report.is_done:
         raise typer.Exit(1)
 
@@ -549,7 +550,7 @@ def note_reunion(record: FabricRecord | None, report: ReunionReport) -> bool:
                 lacking=None if report.waiting else lacking,
             )
     except FabricError as error:
-        typer.echo(
+        echo(
             "raylay: `raylay status` on other hosts does not know of this reunion, do it again "
             f"later: {error}",
             err=True,

@@ -27,6 +27,7 @@ from raylay.services.commands.options import (
     running,
     stop_signals,
 )
+from raylay.services.commands.printing import echo, echo_text
 from raylay.services.commands.starting import NEXT_LINE, READY_LINE, shown_progress, up_lines
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
@@ -102,7 +103,7 @@ def up(
         with interruptible(f"raylay: interrupted: ending the start of {settings.name}"):
             _start(fabric, place, address, node_label)
     except KeyboardInterrupt:
-        typer.echo(f"raylay: {settings.name} is not started; its data is in {place}", err=True)
+        echo(f"raylay: {settings.name} is not started; its data is in {place}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if address:
         fabric.leave()
@@ -111,7 +112,7 @@ def up(
     # Only now: who connects to Ray gets handlers of Ray's.
     with stop_signals(stopping):
         stopping.wait()
-        typer.echo(f"stopping {settings.name}")
+        echo(f"stopping {settings.name}")
         sys.stdout.flush()
         fabric.stop()
 
@@ -133,8 +134,9 @@ def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
     groups = dict.fromkeys(each.group for each in fabric.declared.instances)
     servers = {group: [str(server.address) for server in fabric.servers(group)] for group in groups}
     for warning in fabric.shared_hosts():
-        typer.echo(f"raylay: warning: {warning}", err=True)
-    typer.echo("\n".join(up_lines(fabric.declared, str(place), servers, unconnected)))
+        echo(f"raylay: warning: {warning}", err=True)
+    for line in up_lines(fabric.declared, str(place), servers, unconnected):
+        echo(line)
     sys.stdout.flush()
 
 
@@ -162,14 +164,14 @@ def apply(
         ):
             attached.apply(settings, progress=progress)
     except KeyboardInterrupt:
-        typer.echo(f"raylay: {progress.line()}", err=True)
+        echo(f"raylay: {progress.line()}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except FabricError:
         if progress.left:
-            typer.echo(f"raylay: {progress.line()}", err=True)
+            echo(f"raylay: {progress.line()}", err=True)
         raise
     for verb, names in (("started", progress.started), ("restarted", progress.restarted)):
-        typer.echo(f"{verb}: {', '.join(names) or 'none'}")
+        echo(f"{verb}: {', '.join(names) or 'none'}")
 
 
 def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
@@ -197,11 +199,11 @@ def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
         holds.release()
         raise FabricError(f"{log} cannot be written: {error.strerror}") from None
     try:
-        typer.echo(_await_ready(name, process, log))
+        echo_text(_await_ready(name, process, log))
     except KeyboardInterrupt:
-        typer.echo(f"raylay: interrupted: ending the start of {name}", err=True)
+        echo(f"raylay: interrupted: ending the start of {name}", err=True)
         _end_start(process)
-        typer.echo(f"raylay: {name} is not started; its data is in {place}", err=True)
+        echo(f"raylay: {name} is not started; its data is in {place}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -258,7 +260,7 @@ def down(fabric: FabricOption = "") -> None:
     runs = registry.find(fabric) if fabric else None
     if runs is None and len(begun) == 1 and (fabric or not registry.running()):
         _end_owners(begun[0].fabric, begun)
-        typer.echo(f"{begun[0].fabric} is not started; its data is in {begun[0].directory}")
+        echo(f"{begun[0].fabric} is not started; its data is in {begun[0].directory}")
         return
     entry = runs or running(fabric)
     if entry.host_pid:
@@ -273,7 +275,7 @@ def down(fabric: FabricOption = "") -> None:
         attached = Fabric.attach(entry.name)
         entry.directory = str(attached.directory)
         attached.stop()
-    typer.echo(f"{entry.name} is down; its data is in {entry.directory}")
+    echo(f"{entry.name} is down; its data is in {entry.directory}")
 
 
 def _ask_for_the_end(entry: registry.Entry) -> None:

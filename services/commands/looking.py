@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +15,14 @@ from typing import Annotated, Any
 import typer
 
 from raylay.services.commands.options import (
-    FILE_COLUMNS,
     FabricOption,
     JsonOption,
     running,
     stop_signals,
 )
+from raylay.services.commands.printing import echo, echo_json, print_table
 from raylay.services.errors import FabricError, RaylayError
+from raylay.services.messages.plain_text import plain_value
 
 STATUS_COLUMNS = (
     "instance", "group", "state", "clients", "messages", "notes", "to", "by", "mode", "owed", "age",
@@ -73,13 +73,13 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
             if len(entries) == 1:
                 raise
             # One that cannot be asked does not hide the others.
-            typer.echo(f"raylay: fabric {entry.name}: {error}", err=True)
+            echo(f"raylay: fabric {entry.name}: {error}", err=True)
             whole = False
             continue
         print_status(found, as_json)
         whole &= all(instance["ready"] for instance in found["instances"])
     for each in idle if not as_json else ():
-        typer.echo(
+        echo(
             f"fabric {each.name} is stopped, its data is in {each.directory}: start it with "
             f"`{each.command}`"
         )
@@ -113,10 +113,10 @@ def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     ]
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(row))
+            echo_json(row)
         return
     if not rows:
-        typer.echo(f"nobody subscribes to fabric {found['fabric']}")
+        echo(f"nobody subscribes to fabric {found['fabric']}")
         return
     print_table(
         f"subscribers of fabric {found['fabric']}",
@@ -163,7 +163,7 @@ def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
         instances = [each.name for each in attached.declared.instances]
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(asdict(row)))
+            echo_json(asdict(row))
         return
     print_table(
         f"topics of fabric {entry.name}",
@@ -184,7 +184,7 @@ def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     )
     others = max((int(each.get("topics_of_others", 0)) for each in after), default=0)
     if others:
-        typer.echo(f"{others:,} messages more of topics that are too many to be shown each")
+        echo(f"{others:,} messages more of topics that are too many to be shown each")
 
 
 def list_fabrics(as_json: JsonOption = False) -> None:
@@ -202,12 +202,10 @@ def list_fabrics(as_json: JsonOption = False) -> None:
     if as_json:
         keys = ("fabric", "state", "directory", "start")
         told = [dict(zip(keys, row, strict=True)) for row in found]
-        typer.echo(
-            json.dumps([{**row, "regions": each} for row, each in zip(told, inside, strict=True)])
-        )
+        echo(json.dumps([{**row, "regions": each} for row, each in zip(told, inside, strict=True)]))
         return
     if not found:
-        typer.echo("no fabric is known here: start one with `raylay up FILE`")
+        echo("no fabric is known here: start one with `raylay up FILE`")
         return
     rows = [
         (name, state, ", ".join(f"{group} {count}" for group, count in each.items()), place, start)
@@ -230,29 +228,10 @@ def regions(directory: str | Path) -> dict[str, int]:
     return dict(Counter(each.group for each in settings.instances)) if settings else {}
 
 
-def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
-) -> None:
-    """Prints a table, as wide as the terminal; `right`: columns of numbers."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_COLUMNS)
-    console.print(table)
-
-
 def print_status(found: dict[str, Any], as_json: bool) -> None:
     """Prints what `Fabric.status` told."""
     if as_json:
-        typer.echo(json.dumps(found, default=str))
+        echo_json(found, default=str)
         return
     from raylay.services.fabric.left_over import left_over_lines
 
@@ -284,7 +263,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         *slow_client_lines(found["instances"]),
         *left_over_lines(found.get("left_over", [])),
     ):
-        typer.echo(line)
+        echo(line)
 
 
 def logged(instance: dict[str, Any]) -> tuple[str, str]:
@@ -411,7 +390,10 @@ def events(
     stopping = threading.Event()
     with stop_signals(stopping), Fabric.attach(entry.name) as attached:
         for event in attached.events(follow=follow, stop=stopping.is_set):
-            typer.echo(json.dumps(event, default=str) if as_json else event_line(event))
+            if as_json:
+                echo_json(event, default=str)
+            else:
+                echo(event_line(event))
             sys.stdout.flush()
 
 
@@ -419,7 +401,7 @@ def event_line(event: dict[str, Any]) -> str:
     """One event as a line for people."""
     moment = datetime.fromtimestamp(event["time_us"] / 1e6, UTC)
     details = " ".join(
-        f"{key}={value}"
+        f"{key}={plain_value(value)}"
         for key, value in event.items()
         if key not in ("number", "time_us", "event", "instance")
     )

@@ -14,6 +14,7 @@ from raylay.services.commands.options import (
     running,
     stop_signals,
 )
+from raylay.services.commands.printing import echo
 from raylay.services.errors import ConfigurationError, FabricError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def downgrade(
 
     with Fabric.attach(running(fabric).name) as attached:
         attached.downgrade(instance, destination, force=force)
-    typer.echo(f"{instance}: acks do not wait for {destination} any more")
+    echo(f"{instance}: acks do not wait for {destination} any more")
 
 
 def upgrade(
@@ -48,7 +49,7 @@ def upgrade(
 
     with Fabric.attach(running(fabric).name) as attached:
         attached.upgrade(instance, destination)
-    typer.echo(f"{instance}: acks wait for {destination} again, if it is configured sync")
+    echo(f"{instance}: acks wait for {destination} again, if it is configured sync")
 
 
 def admit(
@@ -63,7 +64,7 @@ def admit(
 
     with Fabric.attach(running(fabric).name) as attached:
         attached.admit(instance, force=force)
-    typer.echo(f"{instance}: clients are admitted")
+    echo(f"{instance}: clients are admitted")
 
 
 def restart(
@@ -80,7 +81,7 @@ def restart(
 
     with Fabric.attach(running(fabric).name) as attached:
         attached.rolling_restart(
-            instances or (), timeout, done=lambda name: typer.echo(f"{name}: restarted, caught up")
+            instances or (), timeout, done=lambda name: echo(f"{name}: restarted, caught up")
         )
 
 
@@ -111,7 +112,7 @@ def _show_relocation(done: Relocation) -> None:
     from raylay.services.fabric.relocation import relocation_lines
 
     for line in relocation_lines(done):
-        typer.echo(line)
+        echo(line)
     sys.stdout.flush()
 
 
@@ -128,7 +129,7 @@ def watch(fabric: FabricOption = "") -> None:
             raise ConfigurationError(
                 f"fabric {attached.name} has no `relocate_after`: nothing is to be moved by itself"
             )
-        typer.echo(f"watching {attached.name}: moved is who is away for {after_ms / 1000:g} s")
+        echo(f"watching {attached.name}: moved is who is away for {after_ms / 1000:g} s")
         while not stopping.wait(WATCH_S):
             try:
                 attached.relocate_due(_show_relocation)
@@ -136,6 +137,6 @@ def watch(fabric: FabricOption = "") -> None:
                 lines = str(error).splitlines()
                 for line in lines:
                     if line not in told:
-                        typer.echo(line)
+                        echo(line)
                 told = lines
                 sys.stdout.flush()

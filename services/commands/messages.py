@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from raylay.services.commands.options import (
     running,
     servers_meant,
 )
-from raylay.services.commands.printing import print_message
+from raylay.services.commands.printing import echo, echo_json, print_message
 from raylay.services.commands.publishing import (
     INTERRUPTED,
     Published,
@@ -159,7 +158,7 @@ async def _delete(
     is_much = isinstance(refusal, CommandFailed) and refusal.reason == "too_many"
     if not is_much or content is None or what["keys"] is not None:
         return done
-    typer.echo("raylay: too many records for one delete: they are deleted in parts", err=True)
+    echo("raylay: too many records for one delete: they are deleted in parts", err=True)
     return await send_several(
         options,
         lambda one: one.sow_delete_in_parts(topic, filter=content, message_type=message_type),
@@ -167,7 +166,10 @@ async def _delete(
 
 
 def _tell(done: Published, as_json: bool) -> None:
-    typer.echo(json.dumps(done.as_json()) if as_json else done.line())
+    if as_json:
+        echo_json(done.as_json())
+    else:
+        echo(done.line())
     if done.refusal is not None:
         raise done.refusal
     if done.interrupted:

@@ -1,30 +1,104 @@
-"""How the shell's commands print messages: one a line."""
+"""How the shell's commands print: the one place of them that writes to a terminal.
+
+Names, topics, errors and events are of others: what they say is escaped here, so that it is no
+command to the terminal, no line of its own, and no markup of a table.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from raylay.services.commands.options import FILE_COLUMNS
+from raylay.services.messages.plain_text import json_line, plain, plain_lines
+
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from raylay.services.client import Message
 
 
+def echo(line: str = "", err: bool = False) -> None:
+    """Prints one line; a newline in it is escaped.
+
+    Args:
+        err: to the standard error.
+    """
+    typer.echo(plain(line), err=err)
+
+
+def echo_text(text: str, err: bool = False) -> None:
+    """Prints a text of several lines."""
+    typer.echo(plain_lines(text), err=err)
+
+
+def echo_json(
+    value: Any, default: Callable[[Any], Any] | None = None, ascii_only: bool = True
+) -> None:
+    """Prints a value as JSON in one line; the arguments are those of `json_line`."""
+    typer.echo(json_line(value, default=default, ascii_only=ascii_only))
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
+) -> None:
+    """Prints a table, as wide as the terminal; `right`: columns of numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(plain(title)) if title else None, title_justify="left", box=SIMPLE_HEAD
+    )
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        # As `Text`: of a mere `str` rich takes `[bold]` and `[link=…]` for markup.
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_COLUMNS)
+    console.print(table)
+
+
+def print_words(console: Console, text: str) -> None:
+    """Prints a line of plain words on a console of rich's."""
+    console.print(plain(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
 def print_message(message: Message, as_json: bool, focused: bool = False) -> None:
-    """Prints a message to the standard output.
+    """Prints a message to the standard output: its bytes as they are, but to a terminal escaped.
 
     Args:
         as_json: as one object, with where it came from.
         focused: whether it is of a SOW topic: then its key and what it is are in the object.
     """
     if as_json:
-        sys.stdout.write(f"{json.dumps(_object(message, focused))}\n")
+        sys.stdout.write(f"{json_line(_object(message, focused))}\n")
     elif message.kind == "oof":
         # Its body is no record that is there: it must not look like one.
-        front = f"out of focus, {message.reason}: {message.key.decode('utf-8', 'replace')} "
-        sys.stdout.buffer.write(front.encode() + message.body + b"\n")
+        key = plain(message.key.decode("utf-8", "replace"))
+        sys.stdout.flush()
+        write_body(message.body, f"out of focus, {plain(message.reason)}: {key} ")
     else:
-        sys.stdout.buffer.write(message.body + b"\n")
+        write_body(message.body)
+
+
+def write_body(body: bytes, front: str = "") -> None:
+    """Writes a body as one line. Whoever reads it from a pipe or a file has its very bytes; a
+    terminal would obey what stands in them.
+
+    Args:
+        front: what stands before it.
+    """
+    if sys.stdout.isatty():
+        sys.stdout.write(f"{front}{plain(body.decode('utf-8', 'backslashreplace'))}\n")
+    else:
+        sys.stdout.buffer.write(front.encode() + body + b"\n")
 
 
 def _object(message: Message, focused: bool) -> dict[str, Any]:

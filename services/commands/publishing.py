@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from raylay.services.commands.printing import echo
 from raylay.services.commands.waiting_lines import WaitingLines
 from raylay.services.errors import CommandFailed, FlushTimeout, RaylayError
 
@@ -140,7 +141,7 @@ async def _flush_and_tell(client: Client) -> None:
         try:
             return await client.flush(wait_s)
         except FlushTimeout as waiting:
-            print(f"raylay: still waiting: {waiting}", file=sys.stderr, flush=True)
+            echo(f"raylay: still waiting: {waiting}", err=True)
 
 
 async def _with_client(

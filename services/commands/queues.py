@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.messages import client_options
 from raylay.services.commands.options import FabricOption, GroupOption, ServerOption, running
+from raylay.services.commands.printing import echo, echo_json
 from raylay.services.commands.publishing import INTERRUPTED
 from raylay.services.commands.waiting_lines import WaitingLines
 
@@ -48,13 +48,13 @@ def status(
     async def show(client: Client) -> None:
         found = await client.queue_status(queue, message_type=message_type)
         if as_json:
-            typer.echo(json.dumps(found))
+            echo_json(found)
             return
         width = max(map(len, found), default=0)
         for name, value in found.items():
             is_count = type(value) is int and name != "pid"
             shown = f"{value:,}" if is_count else "unknown" if value is None else value
-            typer.echo(f"{name.replace('_', ' '):<{width}}  {shown}")
+            echo(f"{name.replace('_', ' '):<{width}}  {shown}")
 
     _with_client(fabric, group, server, show)
 
@@ -113,7 +113,7 @@ def proxied(
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
-        typer.echo(attached.proxied(instance, queue, on=not off))
+        echo(attached.proxied(instance, queue, on=not off))
 
 
 def _say(
@@ -132,12 +132,12 @@ def _say(
         if bookmarks:
             client.acknowledge(queue, bookmarks, message_type=message_type, how=how)
             await client.flush()
-            typer.echo(f"{len(bookmarks):,} said of {queue}: it is durable")
+            echo(f"{len(bookmarks):,} said of {queue}: it is durable")
             return
         count = await client.acknowledge_matching(
             queue, content, message_type=message_type, how=how
         )
-        typer.echo(f"{count:,} messages of {queue}")
+        echo(f"{count:,} messages of {queue}")
 
     _with_client(*where, say)
 

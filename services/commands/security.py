@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from raylay.services.commands.options import FabricOption, running
+from raylay.services.commands.printing import echo
 from raylay.services.errors import ConfigurationError
 
 PASSWORD_BYTES_MIN = 8
@@ -52,7 +53,7 @@ def password(
     write_whole(file, "".join(f"{line}\n" for line in lines))
     os.chmod(file, mode)
     done = "is taken out" if remove else "has a new password" if user in known else "is added"
-    typer.echo(f"{user} {done}")
+    echo(f"{user} {done}")
 
 
 def _asked() -> str:
@@ -89,14 +90,14 @@ def show(
         kept += [f"the fields {grant.select}"] if grant.select else []
         return ", ".join(kept) or "everything"
 
-    typer.echo(f"log on: {'yes' if found.logon else 'no'}")
-    typer.echo(f"log on as a link: {'yes' if found.replication_logon else 'no'}")
+    echo(f"log on: {'yes' if found.logon else 'no'}")
+    echo(f"log on as a link: {'yes' if found.replication_logon else 'no'}")
     for name in topic or ():
         if name.startswith(ROOT):
-            typer.echo(f"{name}: {'yes' if found.controls(name) else 'no'}")
+            echo(f"{name}: {'yes' if found.controls(name) else 'no'}")
             continue
         data = name.encode()
-        typer.echo(f"{name}: reads {words(found.read(data))}; writes {words(found.write(data))}")
+        echo(f"{name}: reads {words(found.read(data))}; writes {words(found.write(data))}")
 
 
 @entitlement_app.command("reset")
@@ -111,4 +112,4 @@ def reset(
 
     with Fabric.attach(running(fabric).name) as attached:
         count = attached.reset_entitlement(instance, user)
-    typer.echo(f"{instance}: {count} sessions are asked anew")
+    echo(f"{instance}: {count} sessions are asked anew")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -14,6 +13,7 @@ import typer
 
 from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.options import CONNECT_TIMEOUT_S, FabricOption, running
+from raylay.services.commands.printing import echo, echo_json
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
 from raylay.services.sow.comparison import Comparison, Difference, differ, held
 
@@ -117,10 +117,10 @@ def diff_command(
     found = run_async(_compare((known[here], known[there]), topics, wait_s))
     for each in found:
         if as_json:
-            typer.echo(json.dumps(as_object(each, here, there)))
+            echo_json(as_object(each, here, there))
         else:
             for line in lines(each, here, there, show):
-                typer.echo(line)
+                echo(line)
     if not all(each.is_equal for each in found):
         raise typer.Exit(1)
 

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from raylay.services.commands.printing import print_words
+from raylay.services.messages.plain_text import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -35,9 +38,12 @@ def shown_progress(
             return
         last = text
         if status is not None:
-            status.update(text)
+            from rich.text import Text
+
+            # As `Text`: of a mere `str` rich takes `[…]` for markup.
+            status.update(Text(plain(text)))
             return
-        console.print(f"{now_s() - began_s:5.1f} s  {text}", highlight=False, soft_wrap=True)
+        print_words(console, f"{now_s() - began_s:5.1f} s  {text}")
         console.file.flush()
 
     status = console.status("starting") if console.is_terminal else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
 
 from raylay.services.commands.options import FabricOption, JsonOption, running
+from raylay.services.commands.printing import echo, echo_json
 
 transport_app = typer.Typer(
     add_completion=False,
@@ -32,13 +32,13 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
         instances = attached.status()["instances"]
     found = [{"instance": each["name"], **one} for each in instances for one in _of(each)]
     if as_json:
-        typer.echo(json.dumps(found))
+        echo_json(found)
         return
     rows = [COLUMNS, *map(_row, found)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
     for row in rows:
         shown = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo(shown.rstrip())
+        echo(shown.rstrip())
 
 
 @transport_app.command("enable")
@@ -62,7 +62,7 @@ def _switch(instance: str, transport: str, fabric: str, *, on: bool) -> None:
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
-        typer.echo(attached.switch_transport(instance, transport, on=on))
+        echo(attached.switch_transport(instance, transport, on=on))
 
 
 def _of(instance: dict[str, Any]) -> list[dict[str, Any]]:

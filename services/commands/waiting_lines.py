@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import typer
+from raylay.services.commands.printing import echo
 
 STEADY_S = 10.0
 """A connection that lasted as long was a good one: what ends it is news again."""
@@ -70,9 +70,9 @@ class WaitingLines:
     def _count(self, line: str, text: str) -> None:
         count = self._counts[line] = self._counts.get(line, 0) + 1
         if count == 1:
-            typer.echo(f"raylay: {line}{text}", err=True)
+            echo(f"raylay: {line}{text}", err=True)
         elif count == 10 * self._said[line]:
-            typer.echo(f"raylay: {line} ({count:,} times)", err=True)
+            echo(f"raylay: {line} ({count:,} times)", err=True)
         else:
             return
         self._said[line] = count
@@ -81,6 +81,6 @@ class WaitingLines:
         """Says how often came what came more often than it was said."""
         for line, count in self._counts.items():
             if count != self._said[line]:
-                typer.echo(f"raylay: {line} ({count:,} times)", err=True)
+                echo(f"raylay: {line} ({count:,} times)", err=True)
         self._counts.clear()
         self._said.clear()

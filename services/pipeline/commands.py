@@ -6,7 +6,6 @@ with exit code 1 where its verdict is bad. Spark is started only by the commands
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylay.services.commands.printing import echo, echo_json, echo_text
 from raylay.services.commands.tls_options import tls_given
 from raylay.services.configuration.units import parse_milliseconds
 from raylay.services.errors import ConfigurationError, RaylayError
@@ -126,7 +126,7 @@ def _spark(master: str, app: str, debug: bool) -> Iterator[SparkSession]:
 
 
 def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    echo(line, err=True)
 
 
 def _check_report(path: Path) -> None:
@@ -140,7 +140,7 @@ def _check_report(path: Path) -> None:
 
 def _report(name: str, started_s: float, values: dict[str, Any]) -> None:
     values["seconds"] = round(time.monotonic() - started_s, 1)
-    print(json.dumps({name: values}), flush=True)
+    echo_json({name: values})
 
 
 @pipeline_app.command("archive")
@@ -506,7 +506,7 @@ def main() -> int:
     try:
         pipeline_app()
     except RaylayError as error:
-        print(f"raylay: {error}", file=sys.stderr)
+        echo_text(f"raylay: {error}", err=True)
         return 1
     return 0
 

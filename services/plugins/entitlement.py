@@ -180,12 +180,7 @@ class HttpPermissions:
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
         """See `Entitlement`."""
-        uri = self._uri
-        if "{" not in uri:
-            uri = f"{uri.rstrip('/')}/{quote(user, safe='')}"
-        else:
-            for mark, value in (("user", user), ("client", client_name), ("address", address)):
-                uri = uri.replace(f"{{{mark}}}", quote(value, safe=""))
+        uri = self._resource({"user": user, "client": client_name, "address": address})
         why = ""
         for _ in range(self._retries + 1):
             try:
@@ -197,6 +192,35 @@ class HttpPermissions:
             f"{why}"
         )
 
+    def _resource(self, values: Mapping[str, str]) -> str:
+        """Fills `ResourceURI` in.
+
+        Raises:
+            ConfigurationError: with these values it would be the resource of something else.
+        """
+        uri = self._uri if "{" in self._uri else f"{self._uri.rstrip('/')}/{{user}}"
+        segments = uri.split("/")
+        for at, segment in enumerate(segments):
+            if "{" not in segment:
+                continue
+            for mark, value in values.items():
+                if f"{{{mark}}}" not in segment:
+                    continue
+                try:
+                    segment = segment.replace(f"{{{mark}}}", quote(value, safe=""))
+                except UnicodeEncodeError:
+                    raise ConfigurationError(
+                        f"{self._where}: {value!r} cannot stand in the address of a resource"
+                    ) from None
+            # A server, or a proxy before it, takes these for the way up, quoted or not.
+            if segment.partition("?")[0] in (".", ".."):
+                raise ConfigurationError(
+                    f"{self._where}: {values['user']!r}, client {values['client']!r}: its resource "
+                    f"would end at {segment!r}, which is no name of one"
+                )
+            segments[at] = segment
+        return "/".join(segments)
+
     async def _asked(self, uri: str) -> Any:
         import aiohttp
 
@@ -207,7 +231,10 @@ class HttpPermissions:
             )
         except aiohttp.ClientError as error:
             raise ValueError(f"{type(error).__name__} {error}") from None
-        return {} if data is None else json.loads(data)
+        try:
+            return {} if data is None else json.loads(data, object_pairs_hook=_unique)
+        except RecursionError:
+            raise ValueError("its answer is nested too deeply") from None
 
     async def _read(self, opened: Any, uri: str) -> bytes | None:
         """What the server has; None: it has nothing for this user."""
@@ -231,6 +258,16 @@ class HttpPermissions:
         if len(data) > ANSWER_BYTES_MAX:
             raise ValueError(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
         return data
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A map of an answer; equal keys are refused as those of a file are."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key!r} is in its answer twice")
+        found[key] = value
+    return found
 
 
 class InstalledEntitlement:

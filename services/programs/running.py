@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from raylay.services.errors import RaylayError
+from raylay.services.messages.plain_text import plain_lines
 from raylay.services.server.process import FATAL_EXIT_CODE, prepare_process, run_on_loop
 from raylay.services.telemetry import logs
 from raylay.services.telemetry.logs import LogOptions
@@ -89,6 +90,6 @@ def run_program(
     try:
         run_on_loop(serve(config))
     except (OSError, RaylayError) as error:
-        print(f"error: {kind} {config.process_name}: {error}", file=sys.stderr)
+        print(plain_lines(f"error: {kind} {config.process_name}: {error}"), file=sys.stderr)
         return 1
     return 0

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from raylay.services.messages.plain_text import plain
 from raylay.services.reports.page import check_reports
 
 if TYPE_CHECKING:
@@ -96,10 +97,10 @@ def lines(
         color = each.color or PALETTE[number % len(PALETTE)]
         ys = [float("nan") if y is None else y for y in each.ys]
         if each.kind == "points":
-            axes.plot(each.xs, ys, "o", ms=3, mew=0, color=color, label=each.name)
+            axes.plot(each.xs, ys, "o", ms=3, mew=0, color=color, label=_label_of(number))
         else:
             style = "steps-post" if each.kind == "step" else "default"
-            axes.plot(each.xs, ys, lw=1.6, color=color, label=each.name, drawstyle=style)
+            axes.plot(each.xs, ys, lw=1.6, color=color, label=_label_of(number), drawstyle=style)
         if each.kind == "area":
             axes.fill_between(each.xs, ys, color=color, alpha=0.16, lw=0)
     _concise_dates(axes)
@@ -115,15 +116,15 @@ def lines(
     _thousands(axes.yaxis, log_y)
     _label(axes, x_label, y_label)
     if len(series) > 1:
-        _legend(axes, columns)
+        _legend(axes, columns, [each.name for each in series])
     return _svg(figure)
 
 
 def bars(values: Sequence[tuple[str, float]], *, x_label: str = "", color: str = PALETTE[0]) -> str:
     """A lying bar for each (label, value), with its value, as SVG."""
     figure, axes = _axes(_height_of(len(values)))
-    names = [name for name, _ in values]
-    drawn = axes.barh(names, [value for _, value in values], BAR_SHARE, color=color)
+    drawn = axes.barh(range(len(values)), [each for _, each in values], BAR_SHARE, color=color)
+    _names(axes, [name for name, _ in values])
     axes.bar_label(drawn, fmt="{:,.6g}", padding=4, color=SOFT, fontsize=9)
     _rows(axes, x_label)
     return _svg(figure)
@@ -135,13 +136,16 @@ def stacked(
     """Lying bars, each made of the parts' values at its place, as SVG."""
     figure, axes = _axes(_height_of(len(labels)) + ROW_HEIGHT_IN)
     lefts = [0.0] * len(labels)
-    for number, (name, values) in enumerate(parts.items()):
+    for number, values in enumerate(parts.values()):
         color = PALETTE[number % len(PALETTE)]
-        axes.barh(labels, values, BAR_SHARE, left=lefts, color=color, label=name)
+        axes.barh(
+            range(len(labels)), values, BAR_SHARE, left=lefts, color=color, label=_label_of(number)
+        )
         lefts = [left + value for left, value in zip(lefts, values, strict=True)]
+    _names(axes, labels)
     _rows(axes, x_label)
     if parts:
-        _legend(axes, _columns(list(parts)))
+        _legend(axes, _columns(list(parts)), list(parts))
     return _svg(figure)
 
 
@@ -175,13 +179,13 @@ def lanes(
                 axes.text(
                     bar.start + length / 2 if inside else bar.end + a_letter,
                     at,
-                    bar.text,
+                    _word(bar.text),
                     ha="center" if inside else "left",
                     va="center",
                     fontsize=8,
                     color="white" if inside else SOFT,
                 )
-    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    _names(axes, [name for name, _ in rows])
     axes.set_ylim(-0.6, max(len(rows), 1) - 0.4)
     _moments(axes, marks, bands)
     _rows(axes, x_label)
@@ -217,11 +221,11 @@ def _rows(axes: Axes, x_label: str) -> None:
 
 
 def _label(axes: Axes, x_label: str, y_label: str) -> None:
-    axes.set_xlabel(x_label, color=SOFT, fontsize=9)
+    axes.set_xlabel(_word(x_label), color=SOFT, fontsize=9)
     # Above the axis, read without turning the head.
     axes.annotate(
-        y_label, (0, 1), xycoords="axes fraction", xytext=(-4, 4), textcoords="offset points",
-        ha="right", color=SOFT, fontsize=9,
+        _word(y_label), (0, 1), xycoords="axes fraction", xytext=(-4, 4),
+        textcoords="offset points", ha="right", color=SOFT, fontsize=9,
     )  # fmt: skip
 
 
@@ -231,8 +235,23 @@ def _columns(names: Sequence[str]) -> int:
     return max(1, min(LEGEND_COLUMNS_MAX, LEGEND_LETTERS // (longest + 5)))
 
 
-def _legend(axes: Axes, columns: int) -> None:
-    axes.legend(
+def _word(text: str) -> str:
+    """A text as matplotlib shows it as it is: a pair of `$` would begin a formula, and one that is
+    none ends the report."""
+    return plain(text).replace("$", r"\$")
+
+
+def _label_of(number: int) -> str:
+    """The label of a line until the legend names it: one that begins with `_` would be left out."""
+    return f"label {number}"
+
+
+def _names(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), [_word(name) for name in names])
+
+
+def _legend(axes: Axes, columns: int, names: Sequence[str]) -> None:
+    made = axes.legend(
         loc="lower right",
         bbox_to_anchor=(1, 1),
         ncols=columns,
@@ -241,6 +260,8 @@ def _legend(axes: Axes, columns: int) -> None:
         labelcolor=INK,
         handlelength=1.2,
     )
+    for text, name in zip(made.get_texts(), names, strict=True):
+        text.set_text(_word(name))
 
 
 def _moments(axes: Axes, marks: Sequence[Mark], bands: Sequence[Band]) -> None:
@@ -254,7 +275,7 @@ def _moments(axes: Axes, marks: Sequence[Mark], bands: Sequence[Band]) -> None:
     # Above the axis, in rows: words of moments near each other do not stand on each other.
     for number, (x, text, tone) in enumerate(sorted(words, key=lambda each: each[0])):
         axes.annotate(
-            text,
+            _word(text),
             (x, 1.0),
             xycoords=above,
             xytext=(2, 3 + WORD_HEIGHT_PT * (number % WORD_ROWS_MAX)),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.plain_text import plain_lines
 
 Tone = Literal["good", "bad", "warn", ""]
 TEMPLATE = "page.html"
@@ -126,6 +127,7 @@ class Page:
             loader=FileSystemLoader(Path(__file__).parent),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_shown,
             trim_blocks=True,
             lstrip_blocks=True,
         )
@@ -133,6 +135,11 @@ class Page:
 
     def _add(self, kind: str, heading: str = "", **values: Any) -> None:
         self.parts.append({"kind": kind, "heading": heading, "note": "", **values})
+
+
+def _shown(value: Any) -> Any:
+    # A chart is markup, which is a kind of `str`.
+    return plain_lines(value) if type(value) is str else value
 
 
 def _css(cell: Cell, numeric: bool) -> str:

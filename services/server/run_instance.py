@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from raylay.services.errors import InstanceRetired, RaylayError
+from raylay.services.messages.plain_text import plain_lines
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
@@ -71,7 +72,7 @@ def main() -> int:
     try:
         run_on_loop(serve(Path(sys.argv[1])))
     except RaylayError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(plain_lines(f"error: {error}"), file=sys.stderr)
         return 1
     return 0
 

@@ -12,9 +12,7 @@ that the disk does not take is counted in `lost_lines`. Nothing is logged per me
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -22,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.plain_text import json_line, plain, plain_value
 from raylay.services.telemetry.bounded_files import BoundedFile
 
 DEBUG = 10
@@ -35,9 +34,6 @@ _WORDS = {value: word for word, value in LEVELS.items()}
 TARGETS = ("stderr", "file", "none")
 FORMATS = ("text", "json")
 FILE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
-
-# A text value that has none of these stands without quotes.
-_QUOTED = re.compile(r'[\s"=\\\x00-\x1f\x7f]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ class _Sink:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
         stamp = f"{stamp}.{rest_ns // 1000:06d}Z"
         if self._json:
-            line = json.dumps(
+            line = json_line(
                 {
                     "time": stamp,
                     "level": _WORDS[level],
@@ -106,8 +102,8 @@ class _Sink:
                 separators=(",", ":"),
             )
         else:
-            parts = [stamp, _WORDS[level], self._process, name, event]
-            parts += [f"{key}={_text(value)}" for key, value in fields.items()]
+            parts = [stamp, _WORDS[level], self._process, name, plain(event)]
+            parts += [f"{plain(key)}={_text(value)}" for key, value in fields.items()]
             line = " ".join(filter(None, parts))
         encoded = (line + "\n").encode("utf-8", "replace")
         if self._file is not None:
@@ -131,10 +127,7 @@ def _text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = value.hex() if isinstance(value, bytes) else str(value)
-    if not text or _QUOTED.search(text):
-        return json.dumps(text, ensure_ascii=False)
-    return text
+    return plain_value(value.hex() if isinstance(value, bytes) else value)
 
 
 def _write_stderr(line: bytes) -> None:

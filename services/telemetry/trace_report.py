@@ -20,6 +20,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from raylay.services.errors import ConfigurationError, RaylayError
+from raylay.services.messages.plain_text import json_line, plain
 
 _BOOKMARK = re.compile(r"\d+\|\d+\|?")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -263,12 +264,15 @@ def print_tree(spans: list[Span], out: TextIO) -> None:
     origin_ns = publish.start_ns if publish else summary.start_ns
     processes = len({span.process for span in spans})
     out.write(
-        f"{summary.bookmark}  topic {summary.topic}  trace {summary.trace_id}\n"
+        f"{plain(f'{summary.bookmark}  topic {summary.topic}  trace {summary.trace_id}')}\n"
         f"{summary.spans} spans, {len(summary.instances)} instances, {processes} processes, "
         f"{summary.duration_ms:.3f} ms"
         + (f", persisted after {publish.duration_ms:.3f} ms\n" if publish else "\n")
     )
-    lines = list(_tree_lines(roots, origin_ns))
+    lines = [
+        (offset_ms, duration_ms, plain(label), plain(where), plain(process))
+        for offset_ms, duration_ms, label, where, process in _tree_lines(roots, origin_ns)
+    ]
     label_width = max(len(line[2]) for line in lines)
     where_width = max(len(line[3]) for line in lines)
     out.write(f"{'at ms':>11} {'for ms':>10}  {'span':<{label_width}}  ")
@@ -303,7 +307,7 @@ def _print_message(files: TraceFiles, message: str, out: TextIO, as_json: bool) 
             roots = tree(spans)
             origin_ns = min(span.start_ns for span in roots)
             trace = [_as_json(span, origin_ns) for span in roots]
-            out.write(json.dumps({"trace_id": spans[0].trace_id, "spans": trace}) + "\n")
+            out.write(json_line({"trace_id": spans[0].trace_id, "spans": trace}) + "\n")
         else:
             out.write("\n" if index else "")
             print_tree(spans, out)
@@ -325,7 +329,7 @@ def _print_list(
     if as_json:
         for summary in summaries:
             out.write(
-                json.dumps(
+                json_line(
                     {
                         "trace_id": summary.trace_id,
                         "bookmark": summary.bookmark,
@@ -339,13 +343,15 @@ def _print_list(
                 + "\n"
             )
         return
-    bookmark_width = max([8, *(len(summary.bookmark) for summary in summaries)])
-    topic_width = max([5, *(len(summary.topic) for summary in summaries)])
+    bookmarks = [plain(summary.bookmark) for summary in summaries]
+    topics = [plain(summary.topic) for summary in summaries]
+    bookmark_width = max([8, *map(len, bookmarks)])
+    topic_width = max([5, *map(len, topics)])
     out.write(f"{'bookmark':<{bookmark_width}}  {'topic':<{topic_width}}")
     out.write(f"  {'persisted ms':>12}  {'all ms':>10}  {'spans':>5}  instances\n")
-    for summary in summaries:
+    for summary, bookmark, topic in zip(summaries, bookmarks, topics, strict=True):
         persisted = "-" if summary.publish_ms is None else f"{summary.publish_ms:.3f}"
-        out.write(f"{summary.bookmark:<{bookmark_width}}  {summary.topic:<{topic_width}}")
+        out.write(f"{bookmark:<{bookmark_width}}  {topic:<{topic_width}}")
         out.write(f"  {persisted:>12}  {summary.duration_ms:10.3f}  {summary.spans:5}")
         out.write(f"  {len(summary.instances)}\n")
     shown = ""
@@ -407,7 +413,7 @@ def trace_command(
     try:
         print_trace(path, message, _stdout(), as_json=as_json, slowest=slowest, last=last)
     except RaylayError as error:
-        typer.echo(f"raylay trace: {error}", err=True)
+        typer.echo(plain(f"raylay trace: {error}"), err=True)
         raise typer.Exit(1) from error
 
 

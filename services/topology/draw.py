@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from raylay.services.messages.plain_text import plain
 from raylay.services.topology.arrows import Arrow, Box, Point, arrow
 from raylay.services.topology.check import Checked, Finding
 from raylay.services.topology.members import Member
@@ -43,7 +44,7 @@ def svg(checked: Checked, name: str) -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" '
         f'viewBox="{left:.0f} {top:.0f} {width:.0f} {height:.0f}" '
         f'width="{width:.0f}" height="{height:.0f}" role="img">',
-        f"<title>fabric {escape(name)}</title><style>{_STYLE}</style><defs>",
+        f"<title>fabric {_word(name)}</title><style>{_STYLE}</style><defs>",
     ]
     for severity, colour in COLOURS.items():
         parts.append(
@@ -54,7 +55,7 @@ def svg(checked: Checked, name: str) -> str:
     for group, (x, y, w, h) in made.sites.items():
         parts.append(
             f'<rect class="site" x="{x:.0f}" y="{y:.0f}" width="{w:.0f}" height="{h:.0f}" rx="8"/>'
-            f'<text class="group" x="{x + 10:.0f}" y="{y + 17:.0f}">{escape(group)}</text>'
+            f'<text class="group" x="{x + 10:.0f}" y="{y + 17:.0f}">{_word(group)}</text>'
         )
     parts += _links(checked, made.arrows)
     for member in checked.members:
@@ -64,8 +65,8 @@ def svg(checked: Checked, name: str) -> str:
             f'<g><rect x="{x - NODE_WIDTH / 2:.0f}" y="{y - NODE_HEIGHT / 2:.0f}" '
             f'width="{NODE_WIDTH}" height="{NODE_HEIGHT}" rx="5" fill="{FACES[severity]}" '
             f'stroke="{COLOURS[severity]}"/><text x="{x:.0f}" y="{y + 4:.0f}" '
-            f'text-anchor="middle">{escape(_short(member.name))}</text>'
-            f"<title>{escape(member.name)}, group {escape(member.group)}</title></g>"
+            f'text-anchor="middle">{_word(_short(member.name))}</text>'
+            f"<title>{_word(member.name)}, group {_word(member.group)}</title></g>"
         )
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
@@ -74,9 +75,9 @@ def svg(checked: Checked, name: str) -> str:
 def html(checked: Checked, name: str) -> str:
     """A page with the picture, its legend, and the findings."""
     rows = "\n".join(
-        f'<tr class="{f.severity}"><td>{f.severity}</td><td>{escape(f.kind)}</td>'
-        f"<td>{escape(f.topic)}</td><td>{escape(f.explanation)}</td>"
-        f"<td>{escape(f.repair)}</td></tr>"
+        f'<tr class="{f.severity}"><td>{f.severity}</td><td>{_word(f.kind)}</td>'
+        f"<td>{_word(f.topic)}</td><td>{_word(f.explanation)}</td>"
+        f"<td>{_word(f.repair)}</td></tr>"
         for f in checked.findings
     )
     table = (
@@ -87,13 +88,17 @@ def html(checked: Checked, name: str) -> str:
     )
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>fabric {escape(name)}</title><style>body{{font:14px sans-serif;margin:2em}}"
+        f"<title>fabric {_word(name)}</title><style>body{{font:14px sans-serif;margin:2em}}"
         "td,th{text-align:left;vertical-align:top;padding:3px 12px 3px 0}"
         f".error td{{color:{COLOURS['error']}}}</style></head><body>\n"
-        f"<h1>fabric {escape(name)}</h1>\n{svg(checked, name)}"
+        f"<h1>fabric {_word(name)}</h1>\n{svg(checked, name)}"
         "<p>Drawn through: sync. Dashed: async. Thin: further servers of a list.</p>\n"
         f"{table}\n</body></html>\n"
     )
+
+
+def _word(text: str) -> str:
+    return escape(plain(text))
 
 
 def _short(name: str) -> str:
@@ -253,6 +258,6 @@ def _links(checked: Checked, arrows: Mapping[tuple[str, int, str], Arrow]) -> li
                 found.append(
                     f'<path class="{style}" d="{drawn.path()}" '
                     f'stroke="{COLOURS[severity]}" marker-end="url(#head{severity})">'
-                    f"<title>{escape(told)}</title></path>"
+                    f"<title>{_word(told)}</title></path>"
                 )
     return found

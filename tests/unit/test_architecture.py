@@ -101,7 +101,7 @@ ROOMS: dict[str, frozenset[str]] = {
             "capacity client configuration messages replication security server storage telemetry "
             "tls topology"
         ),
-        "reports": "",
+        "reports": "messages",
         "hosts": "",
         "drills": (
             "client configuration fabric messages protocol queues replication reports server "
@@ -124,8 +124,10 @@ ONLY = {
     ("programs", "server"): frozenset(
         f"services/server/{name}.py" for name in ("buffer_config", "config", "process")
     ),
-    # Its commands take the same options.
-    ("pipeline", "commands"): frozenset(("services/commands/tls_options.py",)),
+    # Its commands take the same options, and print alike.
+    ("pipeline", "commands"): frozenset(
+        f"services/commands/{name}.py" for name in ("printing", "tls_options")
+    ),
 }
 # Files that stand in no room, and the rooms that they may import.
 DOORS = {

@@ -214,3 +214,58 @@ def test_topics_are_shown_with_their_rate_and_who_journals_them(
     assert shown.exit_code == 0
     rows = [line.split() for line in shown.stdout.splitlines() if line.strip()][3:]
     assert rows == [["orders", "json", "3,000", "500.0/s", "all"], ["live", "*", "0", "nobody"]]
+
+
+HOSTILE = "[bold]x[/bold][link=http://a]y[/link][/]\x1b[2J\x9b31m\u202e\nforged"
+PLAIN = "[bold]x[/bold][link=http://a]y[/link][/]\\x1b[2J\\x9b31m\\u202e\\nforged"
+
+
+def test_a_table_takes_no_name_for_markup_or_a_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(place, "orders")
+    row = {**SUBSCRIBERS["orders"][0], "client": HOSTILE, "topic": "[red]"}
+    monkeypatch.setitem(SUBSCRIBERS, "orders", [row])
+    shown = raylay("subscribers").stdout
+    assert PLAIN in shown and "[red]" in shown
+    told = raylay("subscribers", "--json").stdout
+    assert json.loads(told)["client"] == HOSTILE and told[:-1].isprintable()
+
+
+def test_the_status_takes_nothing_for_markup_or_a_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    destination = {"connected": False, "sync": True, "why": HOSTILE, "address": "[b]"}
+    pool = {
+        "pool": "p", "behind": 1, "offline": 1, "memory_bytes": 1, "memory_bytes_max": 2,
+        "disk_bytes": 1, "disk_bytes_max": 2,
+        "offline_clients": [{"client": HOSTILE, "unsent_bytes": 1, "age_ms": 1}],
+    }  # fmt: skip
+    instance = {
+        "name": "A-1", "group": "A", "ready": False, "phase": "waits", "reason": "[b]for[/b]",
+        "destinations": {"B": destination}, "capacity": [pool], "retention_held": HOSTILE,
+    }  # fmt: skip
+    looking.print_status({"fabric": "[f]", "instances": [instance]}, False)
+    lines = capsys.readouterr().out.split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert f"A-1 to B: {PLAIN}" in lines and f"A-1: retention waits, {PLAIN}" in lines
+    assert any(PLAIN in line and "offline" in line for line in lines)
+    assert any("[b]for[/b]" in line and "[b]" in line for line in lines)
+    assert "fabric [f]" in "\n".join(lines)
+
+
+def test_an_event_forges_no_line_no_field_and_no_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(place, "orders")
+    event = {
+        "number": 1, "time_us": 1_500_000, "event": "logon_denied", "instance": "A-1",
+        "client": f"desk user=admin {HOSTILE}", "reason": "auth",
+    }  # fmt: skip
+    monkeypatch.setattr(Attached, "events", lambda self, **_: iter([event]), raising=False)
+    shown = raylay("events").stdout
+    assert shown[:-1].isprintable()
+    front = '00:00:01.500000 A-1            logon_denied client="desk user=admin [bold]x'
+    assert shown.startswith(front) and shown.endswith('forged" reason=auth\n')
+    told = raylay("events", "--json").stdout
+    assert json.loads(told) == event and told[:-1].isprintable()

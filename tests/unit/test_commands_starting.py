@@ -156,3 +156,12 @@ def test_setup_finds_the_python_of_this_machine() -> None:
     run = subprocess.run([FIND_PYTHON], capture_output=True, text=True, check=True)
     version = subprocess.run([run.stdout.strip(), "-V"], capture_output=True, text=True, check=True)
     assert version.stdout.startswith("Python 3.1")
+
+
+def test_progress_is_no_markup() -> None:
+    for terminal in (False, True):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+        told(console, "[bold]a[/bold] [link=http://x]b[/link] :boom: \x9b31m[/]")
+        assert isinstance(console.file, io.StringIO)
+        shown = console.file.getvalue()
+        assert "[bold]a[/bold] [link=http://x]b[/link] :boom: \\x9b31m[/]" in shown

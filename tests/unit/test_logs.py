@@ -186,3 +186,14 @@ def test_off_costs_next_to_nothing() -> None:
 
     logs.get("x").error("e", value=Counting())
     assert calls == 0
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_nothing_of_others_is_a_command_or_a_line(tmp_path: Path, format: str) -> None:
+    to_file(tmp_path, format=format)
+    hostile = "a\x1b[2J\x9b31m\x7f\u2028\u202eb\n2026-01-02T03:04:05.000000Z info A1 forged\ud800"
+    logs.get("instance").warning("logon_denied", client=hostile)
+    (path,) = tmp_path.iterdir()
+    written = path.read_bytes().decode()
+    assert written.endswith("\n") and written[:-1].isprintable()
+    assert "\\u202e" in written and "\\ud800" in written

@@ -158,6 +158,35 @@ def test_a_server_is_asked_for_the_user() -> None:
     assert asked == "/of/nobody%2F..%2Fadmin/is", "nobody asks for another one's"
 
 
+@pytest.mark.parametrize("user", [".", ".."])
+@pytest.mark.parametrize("place", ["", "/of/{user}/is", "/of/{user}", "/of/{user}?a=1"])
+def test_nobody_is_called_the_way_up(user: str, place: str) -> None:
+    def answers(request: web.Request) -> web.Response:
+        return web.json_response(READS)
+
+    found, paths = over_http(answers, {"ResourceURI": f"http://127.0.0.1:PORT{place}"}, user)
+    assert isinstance(found, str) and "which is no name of one" in found
+    assert paths == [], "the server is not even asked"
+
+
+def test_the_way_up_in_two_parts_and_half_a_letter() -> None:
+    uri = {"ResourceURI": "http://127.0.0.1:1/{user}{user}/x"}
+    with pytest.raises(ConfigurationError, match="is no name of one"):
+        asked("http", uri, ".")
+    with pytest.raises(ConfigurationError, match="cannot stand in the address"):
+        asked("http", uri, "\ud800")
+
+
+def test_names_that_only_look_like_the_way_up_are_names() -> None:
+    for user, path in (("...", "/of/..."), ("%2e%2e", "/of/%252e%252e"), ("a.b", "/of/a.b")):
+        _, paths = over_http(
+            lambda request: web.json_response(READS),
+            {"ResourceURI": "http://127.0.0.1:PORT/of"},
+            user,
+        )
+        assert paths == [path]
+
+
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_server_that_knows_no_such_user(status: int) -> None:
     found, _ = over_http(
@@ -174,6 +203,15 @@ def test_a_server_that_knows_no_such_user(status: int) -> None:
         (lambda request: web.Response(text="nonsense"), "JSONDecodeError"),
         (lambda request: web.json_response({"logon": 1}), "logon is 1"),
         (lambda request: web.Response(text=" " * 5_000_000), "more than"),
+        (
+            lambda request: web.Response(text='{"logon": false, "logon": true}'),
+            "is in its answer twice",
+        ),
+        (
+            lambda request: web.Response(text='{"topic": [{"topic": "a", "topic": ".*"}]}'),
+            "'topic' is in its answer twice",
+        ),
+        (lambda request: web.Response(text="[" * 200_000), "nested too deeply"),
     ],
 )
 def test_a_server_that_answers_nonsense(answers: Any, says: str) -> None:

@@ -111,3 +111,42 @@ def test_charts_of_nothing_are_drawn() -> None:
 def test_a_chart_is_drawn_the_same_twice() -> None:
     series = [charts.Series("a", [0, 1], [1, 2])]
     assert charts.lines(series) == charts.lines(series)
+
+
+NAMES = ("$\\frac$", "$x$ and $y$", "a\\$b", "_hidden", "same", "5$", "\\")
+
+
+def test_labels_are_no_formulas() -> None:
+    """A pair of `$` in a topic was read as a formula, and one that is none ended the report."""
+    for drawn in (
+        charts.lines(
+            [charts.Series(name, [0, 1], [1, 2]) for name in NAMES],
+            x_label=NAMES[0],
+            y_label=NAMES[1],
+        ),
+        charts.lines(
+            [],
+            marks=[charts.Mark(at, name) for at, name in enumerate(NAMES)],
+            bands=[charts.Band(1, 2, "$\\frac$ band")],
+        ),
+        charts.bars([(name, 1) for name in NAMES], x_label=NAMES[0]),
+        charts.stacked(NAMES, {name: [1] * len(NAMES) for name in NAMES}),
+        charts.lanes([(name, [charts.Bar(0, 5, name)]) for name in NAMES]),
+    ):
+        assert set(NAMES) <= set(texts(drawn))
+
+
+def test_equal_names_have_a_bar_each() -> None:
+    assert texts(charts.bars([("a", 1), ("a", 2)])).count("a") == 2
+
+
+def test_nothing_in_a_report_turns_a_line_round() -> None:
+    hostile = "a\x1b[2J\u202eb\x9b"
+    page = Page(hostile, hostile, hostile)
+    page.verdict(False, hostile)
+    page.figures([(hostile, hostile, hostile)], hostile)
+    page.text(hostile, hostile)
+    page.table(hostile, [hostile], [[hostile], [Cell(hostile, "bad")]], hostile)
+    page.chart(hostile, charts.bars([(hostile, 1)], x_label=hostile), hostile)
+    assert page.html().replace("\n", "").isprintable()
+    assert "a\\x1b[2J\\u202eb\\x9b" in page.html()

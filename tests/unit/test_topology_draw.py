@@ -62,5 +62,6 @@ def test_a_page_has_the_findings_and_escapes_names() -> None:
     page = draw.html(pair(name="<script>"), "f")
     assert "<script>" not in page
     assert "<td>error</td>" in page
+    assert draw.html(pair(name="a\x1b\u202e"), "f\x9b").replace("\n", "").isprintable()
     assert draw.html(pair(), "f") == draw.html(pair(), "f")
     assert "Nothing is wrong." in draw.html(Checked(()), "empty")

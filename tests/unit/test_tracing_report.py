@@ -252,3 +252,22 @@ def test_the_command_prints_and_fails_clearly(tmp_path: Path) -> None:
     assert (done.exit_code, "no trace of 1|99|" in done.stderr) == (1, True)
     done = run(app, [str(tmp_path / "empty")])
     assert (done.exit_code, "no trace file" in done.stderr) == (1, True)
+
+
+def test_what_clients_and_topics_are_called_is_no_command(tmp_path: Path) -> None:
+    hostile = "\x1b[2J\x9b\u202e\nforged\x7f"
+    of = Traced(new_context(), PUBLISHER, 1, f"flights{hostile}")
+    tracing = start_tracing("client", TracingOptions(file_directory=str(tmp_path)))
+    attributes = {"bookmark": of.bookmark, "topic": of.topic, "client": hostile}
+    tracing.root(
+        "publish", of.context, START_NS, START_NS + MS, attributes | {"outcome": "persisted"}
+    )
+    tracing.close()
+    for shown in (
+        printed(tmp_path),
+        printed(tmp_path, of.bookmark),
+        printed(tmp_path, as_json=True),
+        printed(tmp_path, of.bookmark, as_json=True),
+    ):
+        assert all(line.isprintable() for line in shown.split("\n"))
+        assert "\nforged" not in shown

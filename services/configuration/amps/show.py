@@ -13,6 +13,7 @@ from raylay.services.configuration.amps.load import Document, slots
 from raylay.services.configuration.amps.tree import DOLLAR_VARIABLE, ROOT
 from raylay.services.configuration.amps.types import Options, Stanza
 from raylay.services.configuration.model import DowngradeSettings, FabricSettings, occasions
+from raylay.services.messages.plain_text import plain_lines
 from raylay.services.security.modules import shown_option, without_secrets
 
 OWN_DEFAULTS = {
@@ -32,7 +33,7 @@ def shown(document: Document) -> str:
     values = _kept_as_they_are({ROOT: _elements(document.config, left_out)})
     lines = [f"# {document.file}"]
     lines += [f"# without {tag}: {OWN_DEFAULTS[tag]}" for tag in left_out]
-    return "\n".join(lines) + "\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return "\n".join(lines) + "\n" + _dumped(values)
 
 
 def _kept_as_they_are(value: Any) -> Any:
@@ -49,7 +50,16 @@ def _kept_as_they_are(value: Any) -> Any:
 def shown_fabric(settings: FabricSettings) -> str:
     """A fabric's settings as YAML, links and all, with defaults, and without secrets."""
     values = without_secrets(json.loads(settings.model_dump_json(by_alias=True)))
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return _dumped(values)
+
+
+def _dumped(values: Any) -> str:
+    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    if plain_lines(text) == text:
+        return text
+    # YAML takes marks that turn a line round for letters like any other.
+    escaped: str = yaml.safe_dump(values, sort_keys=False)
+    return escaped
 
 
 def _elements(stanza: Stanza, left_out: dict[str, None]) -> Any:
