@@ -42,6 +42,7 @@ import zstandard
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import CorruptRecord, StorageError
+from raylay.storage.files import private_opener
 
 CONTAINER_VERSION = 1
 GROUP_BYTES = 1024 * 1024
@@ -77,11 +78,12 @@ def write_container(
     *,
     level: int = ZSTD_LEVEL_DEFAULT,
 ) -> None:
-    """Writes a container and syncs it. `blocks` are (first txid, block), ascending."""
+    """Writes a container, which only this user may read, and syncs it. `blocks` are (first txid,
+    block), ascending."""
     compressor = zstandard.ZstdCompressor(level=level, write_checksum=False)
     header = _HEADER.pack(_MAGIC, CONTAINER_VERSION, 0, 0, first_txid, last_txid)
     groups: list[Group] = []
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=private_opener) as file:
         file.write(header)
         at = len(header)
         pending: list[bytes] = []

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import lmdb
 
+from raylay.storage.files import PRIVATE_FILE_MODE
+
 Answer = TypeVar("Answer")
 
 
@@ -178,7 +180,10 @@ def read_only(path: Path, **options: Any) -> Iterator[Any]:
         lmdb.Error, OSError: The file cannot be read.
         CutShortError: It lacks some of its end.
     """
-    file = lmdb.open(str(path), subdir=False, readonly=True, max_dbs=0, **options)
+    # A reader makes the lock table where there is none.
+    file = lmdb.open(
+        str(path), subdir=False, readonly=True, max_dbs=0, mode=PRIVATE_FILE_MODE, **options
+    )
     try:
         check_whole(file, path)
         try:

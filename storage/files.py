@@ -8,11 +8,17 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 import threading
 from pathlib import Path
 
 from raylay.services.errors import StorageLocked
 from raylay.storage.file_systems import overwrite_in_place
+
+PRIVATE_DIRECTORY_MODE = 0o700
+PRIVATE_FILE_MODE = 0o600
+"""Given when a file is made, and not afterwards: a umask only takes bits away, and whoever opens a
+file before its mode is changed keeps it open."""
 
 ASIDE_SUFFIX = ".aside"
 """What a file is called until it is whole; whoever recovers the directory deletes such files."""
@@ -72,18 +78,47 @@ def sync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Makes a directory, and those above it that are missing; their names are on disk then.
+    """Makes a directory, and those above it that are missing; their names are on disk then. Only
+    this user can enter those that it makes, whatever the umask. One that exists stays as it is.
 
     Raises:
         OSError: one of them cannot be made.
     """
-    missing = []
+    missing: list[Path] = []
     while not directory.is_dir():
+        if missing and directory.exists():
+            break  # A file: the error names what cannot be made in it.
         missing.append(directory)
         directory = directory.parent
     for each in reversed(missing):
-        each.mkdir(exist_ok=True)
+        each.mkdir(PRIVATE_DIRECTORY_MODE, exist_ok=True)
         sync_directory(each.parent)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """The `opener` of `open` for a file that only this user may read and write when it is made."""
+    return os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE_MODE)
+
+
+def make_file(path: Path) -> None:
+    """Makes an empty file that only this user may read and write, for whatever opens it next and
+    cannot say a mode itself. The content of one that exists is gone.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    os.close(private_opener(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+
+
+def bind_private(unbound: socket.socket, path: str) -> None:
+    """Binds a Unix socket to which only this user can connect, from the first moment: Linux gives
+    the file the mode that the socket has.
+
+    Raises:
+        OSError: It cannot be bound.
+    """
+    os.fchmod(unbound.fileno(), PRIVATE_FILE_MODE)
+    unbound.bind(path)
 
 
 def sync_file(path: Path) -> None:
@@ -95,7 +130,7 @@ def sync_file(path: Path) -> None:
         os.close(fd)
 
 
-def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
+def write_durably(path: Path, content: bytes, mode: int = PRIVATE_FILE_MODE) -> None:
     """Replaces a small file: afterwards it holds either the old or the new content, whole, also
     behind a power cut. When this returns the new one is on the disk.
 
@@ -155,9 +190,11 @@ def read_text(path: Path) -> bytes:
 
 
 def copy_durably(source: Path, target: Path) -> None:
-    """Copies a file; the target appears only when it is whole and on disk."""
+    """Copies a file; the target appears only when it is whole and on disk. Only this user may read
+    the copy, whoever may read the source."""
     aside = target.with_name(target.name + ASIDE_SUFFIX)
     try:
+        make_file(aside)
         shutil.copyfile(source, aside)
         sync_file(aside)
         fault_point("copy.written")
@@ -176,7 +213,7 @@ class FileLock:
     """
 
     def __init__(self, path: Path, *, wait: bool = False) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -269,7 +306,7 @@ def allocate_lock_table(path: Path, size_bytes: int) -> None:
     Raises:
         OSError: there is no space.
     """
-    descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE_MODE)
     try:
         if not os.fstat(descriptor).st_size:
             overwrite_in_place(descriptor)

@@ -40,7 +40,7 @@ from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import StorageError
 from raylay.storage.file_systems import has_every_block, overwrites_in_place
-from raylay.storage.files import ASIDE_SUFFIX, fault_point, sync_directory
+from raylay.storage.files import ASIDE_SUFFIX, fault_point, private_opener, sync_directory
 from raylay.storage.front_entries import (
     FILE_BYTES,
     FILES,
@@ -164,7 +164,7 @@ def make_files(directory: Path) -> None:
         path = directory / name
         aside = directory / (name + ASIDE_SUFFIX)
         try:
-            with open(aside, "wb", buffering=0) as file:
+            with open(aside, "wb", buffering=0, opener=private_opener) as file:
                 for at in range(0, size_bytes, FILL_BYTES):
                     file.write(bytes(min(FILL_BYTES, size_bytes - at)))
                 os.fsync(file.fileno())

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import lmdb
 
-from raylay.storage.files import make_directory
+from raylay.storage.files import PRIVATE_FILE_MODE, make_directory
 from raylay.storage.state import explained
 
 PIECE_BYTES = 16 * 4096 - 16
@@ -157,7 +157,7 @@ class LmdbOfflineStore:
                 metasync=False,
                 readahead=False,
                 max_dbs=0,
-                mode=0o600,
+                mode=PRIVATE_FILE_MODE,
             )
         except (lmdb.Error, OSError) as error:
             raise explained(error, self._path) from error

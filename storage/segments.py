@@ -29,7 +29,7 @@ from raylay.services.messages import records
 from raylay.storage.archive import archive_of
 from raylay.storage.compressed import Container
 from raylay.storage.environment import LastingEnvironment
-from raylay.storage.files import allocate_lock_table, shared_lock
+from raylay.storage.files import PRIVATE_FILE_MODE, allocate_lock_table, shared_lock
 from raylay.storage.journal import BLOCK_BYTES_MAX
 from raylay.storage.lmdb_structure import check_structure
 from raylay.storage.segment_index import RunHeader, SegmentIndex, check_header, read_header
@@ -154,6 +154,7 @@ class Environment(LastingEnvironment):
             max_readers=READERS_MAX,
             max_spare_txns=4,
             max_dbs=0,
+            mode=PRIVATE_FILE_MODE,
         )
 
     def file_bytes(self) -> int:

@@ -30,6 +30,7 @@ from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.storage.environment import CutShortError, LastingEnvironment, check_whole
 from raylay.storage.files import (
     ASIDE_SUFFIX,
+    PRIVATE_FILE_MODE,
     allocate_lock_table,
     fault_point,
     make_directory,
@@ -252,7 +253,9 @@ class LmdbSowStore:
             raise _explained(error, self._path) from error
 
     def _environment(self, path: Path) -> Any:
-        return lmdb.open(str(path), subdir=False, map_size=self._map_bytes, max_dbs=0)
+        return lmdb.open(
+            str(path), subdir=False, map_size=self._map_bytes, max_dbs=0, mode=PRIVATE_FILE_MODE
+        )
 
     def _make(self) -> None:
         # Aside: a power cut may leave the first pages of a file half written.

@@ -13,6 +13,7 @@ from raylay.services.errors import StorageError, StorageFull
 from raylay.storage.environment import CutShortError, LastingEnvironment, check_whole, is_full
 from raylay.storage.files import (
     ASIDE_SUFFIX,
+    PRIVATE_FILE_MODE,
     allocate_lock_table,
     fault_point,
     make_directory,
@@ -52,7 +53,7 @@ def open_store(path: Path) -> Any:
 
 def _open(path: Path) -> Any:
     allocate_lock_table(path, LOCK_TABLE_BYTES)
-    return lmdb.open(str(path), subdir=False, map_size=MAP_BYTES, max_dbs=0)
+    return lmdb.open(str(path), subdir=False, map_size=MAP_BYTES, max_dbs=0, mode=PRIVATE_FILE_MODE)
 
 
 def _make_store(path: Path) -> None:

@@ -40,6 +40,7 @@ from raylay.services.fabric.holding import (
     holder_of,
     starting,
 )
+from raylay.storage.files import private_opener
 
 if TYPE_CHECKING:
     from raylay.services.fabric import Fabric
@@ -182,7 +183,7 @@ def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
     holds = StartHolds(name, place.absolute())
     log = place / "up.log"
     try:
-        with log.open("wb", buffering=0) as output:
+        with open(log, "wb", buffering=0, opener=private_opener) as output:
             # Whatever the process says later, a disk that does not take it is found out here.
             output.write(f"starting {name}\n".encode())
             process = subprocess.Popen(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ import typer
 from raylay.services.commands.options import FabricOption, running
 from raylay.services.commands.printing import echo
 from raylay.services.errors import ConfigurationError
+from raylay.storage.files import PRIVATE_FILE_MODE
 
 PASSWORD_BYTES_MIN = 8
 entitlement_app = typer.Typer(
@@ -48,10 +48,8 @@ def password(
             raise ConfigurationError(f"{file} does not have {user}")
     else:
         lines.append(f"{user}:{hasher().hash(_asked())}")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
-    write_whole(file, "".join(f"{line}\n" for line in lines))
-    os.chmod(file, mode)
+    mode = file.stat().st_mode & 0o777 if file.exists() else PRIVATE_FILE_MODE
+    write_whole(file, "".join(f"{line}\n" for line in lines), mode)
     done = "is taken out" if remove else "has a new password" if user in known else "is added"
     echo(f"{user} {done}")
 

@@ -32,7 +32,7 @@ from raylay.services.fabric import Fabric
 from raylay.services.fabric.ray_access import await_process_end
 from raylay.services.fabric.registry import process_start
 from raylay.services.server.injected import SECONDS_MAX, hold, release
-from raylay.storage.files import sync_directory
+from raylay.storage.files import make_directory, sync_directory
 
 RUNS_S_MAX = 60.0
 """How long a kill waits for a process of its target: Ray may be starting it again."""
@@ -387,7 +387,7 @@ class LoseDisk(Once):
         empty = directory.with_name(f".{directory.name}.empty")
         shutil.rmtree(empty, ignore_errors=True)
         try:
-            empty.mkdir()
+            make_directory(empty)
             shutil.copy2(directory / "instance.json", empty)
         except OSError as error:
             raise FabricError(

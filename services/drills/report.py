@@ -32,6 +32,7 @@ from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.reports import Page, charts
 from raylay.services.reports.page import Cell
 from raylay.services.telemetry.trace_report import Span, TraceFiles, tree, where_of
+from raylay.storage.files import make_directory
 
 TRACES_MAX = 4
 TRACED_WITHIN_US = 2_000_000
@@ -50,7 +51,7 @@ def make_place(directory: Path) -> None:
         ConfigurationError: they cannot.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
+from raylay.storage.files import PRIVATE_FILE_MODE, make_directory
 
 LOCK_FILE = "up.lock"
 STARTING_SUFFIX = ".starting"
@@ -61,9 +62,9 @@ class Hold:
             FabricError: it cannot be written.
         """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             for _ in range(TRIES):
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE_MODE)
                 found = os.fstat(descriptor)
                 hold = cls(path, _inherited(found) or descriptor)
                 if hold.descriptor != descriptor:

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from raylay.services.errors import FabricError
 from raylay.services.fabric.nodes import Node
 from raylay.services.fabric.travelling import known_as
+from raylay.storage.files import make_directory
 
 START_TIMEOUT_S_DEFAULT = 120.0
 STOP_TIMEOUT_S_DEFAULT = 15.0
@@ -167,7 +168,7 @@ def _head_storage(directory: Path | None) -> Iterator[None]:
         yield
         return
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    make_directory(directory)
     settings = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(directory)}
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)

@@ -18,7 +18,7 @@ from pathlib import Path
 from raylay.services.errors import FabricError
 from raylay.services.fabric.travelling import known_as
 from raylay.services.fabric.whole_file import write_whole
-from raylay.storage.files import sync_directory
+from raylay.storage.files import make_directory, sync_directory
 
 REGISTRY_VARIABLE = "RAYLAY_RUNTIME_DIR"
 STOPPED_SUFFIX = ".stopped"
@@ -75,7 +75,7 @@ def registry_directory() -> Path:
     chosen = os.environ.get(REGISTRY_VARIABLE)
     path = Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"raylay-{os.getuid()}"
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(path)
         owner = path.stat().st_uid
     except OSError as error:
         raise FabricError(f"{path} cannot be made: {error.strerror}") from None

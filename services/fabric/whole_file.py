@@ -6,19 +6,19 @@ import tempfile
 from pathlib import Path
 
 from raylay.services.errors import FabricError
-from raylay.storage.files import write_durably
+from raylay.storage.files import PRIVATE_FILE_MODE, make_directory, write_durably
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that only its owner may read, and makes its directory. It is on the disk when
-    this returns, whole; else what was there before is there still.
+def write_whole(path: Path, text: str, mode: int = PRIVATE_FILE_MODE) -> None:
+    """Writes a file that only its owner may read, unless the mode says so, and makes its directory.
+    It is on the disk when this returns, whole; else what was there before is there still.
 
     Raises:
         FabricError: it cannot be written; says where and why.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, text.encode("utf-8"))  # A record has the key of its fabric.
+        make_directory(path.parent)
+        write_durably(path, text.encode("utf-8"), mode)  # A record has the key of its fabric.
     except OSError as error:
         raise FabricError(f"{path} cannot be written: {error.strerror}") from None
 

@@ -34,7 +34,7 @@ from raylay.services.pipeline.publishing.staging import STATE_FILE
 from raylay.services.pipeline.session import one_line
 from raylay.services.pipeline.tables.columns import COLUMNS
 from raylay.services.subscriptions.matching import topic_filter
-from raylay.storage.files import write_durably
+from raylay.storage.files import make_directory, write_durably
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -302,7 +302,7 @@ def _claim(directory: Path, place: Place, windows: Windows, into: str) -> None:
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         write_durably(path, json.dumps(wanted, indent=1).encode() + b"\n")
         return
     except (OSError, ValueError) as error:

@@ -54,7 +54,14 @@ from raylay.services.pipeline.journals import (
 from raylay.services.pipeline.tables.columns import COLUMNS
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.stretch_rows import Failure, StretchRows
-from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
+from raylay.storage.files import (
+    FileLock,
+    fault_point,
+    make_directory,
+    sync_directory,
+    sync_file,
+    write_durably,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -151,7 +158,7 @@ class Lake:
     def opened(cls, directory: Path) -> Lake:
         """The lake in a directory, a new one where there is none; finishes what is pending."""
         lake = cls(directory)
-        lake.meta.mkdir(parents=True, exist_ok=True)
+        make_directory(lake.meta)
         found = _read(lake.meta / "manifest.json")
         if found is not None:
             if found.get("version") != LAKE_VERSION:
@@ -187,7 +194,7 @@ class Lake:
         folders = set()
         for source, target in pending.moves:
             there = self.messages / target
-            there.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(there.parent)
             if (self.staging / source).exists():
                 os.replace(self.staging / source, there)
             elif not there.exists():
@@ -259,7 +266,7 @@ def archive(
         )
     directory = Path(lake_directory).absolute()
     try:
-        (directory / META).mkdir(parents=True, exist_ok=True)
+        make_directory(directory / META)
         with FileLock(directory / META / "lock"):
             lake = Lake.opened(directory)
             return [

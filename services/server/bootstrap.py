@@ -35,7 +35,7 @@ from raylay.services.server.sow_copy import SowCopy
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.tls.dialling import connect
 from raylay.services.transports.framed import FramedConnection
-from raylay.storage.files import sync_directory
+from raylay.storage.files import PRIVATE_FILE_MODE, sync_directory
 from raylay.storage.wipe import wipe_journal
 
 MARKER_FILE = "bootstrap.unfinished"
@@ -366,7 +366,8 @@ class Bootstrap:
 
     # -- the marker --------------------------------------------------------------------------
     def _mark(self) -> None:
-        descriptor = os.open(self.marker, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
+        descriptor = os.open(self.marker, flags, PRIVATE_FILE_MODE)
         try:
             os.fsync(descriptor)
         finally:

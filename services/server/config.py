@@ -37,7 +37,7 @@ from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
 from raylay.services.tls.config import TlsConfig
-from raylay.storage.files import write_durably
+from raylay.storage.files import make_directory, write_durably
 
 INSTANCE_FILE = "instance.json"
 CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
@@ -415,7 +415,7 @@ class InstanceConfig:
 
     def save(self, directory: Path) -> None:
         """Writes `instance.json`, whole or not at all; it is on the disk when this returns."""
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         # Its owner alone may read it: it has the key of the fabric.
         write_durably(directory / INSTANCE_FILE, self.to_json().encode("utf-8"))
 

@@ -41,6 +41,7 @@ from raylay.services.server.surroundings import Surroundings
 from raylay.services.telemetry.link_traces import LinkTraces
 from raylay.services.transports.framed import FramedConnection
 from raylay.services.transports.liveness import Silence, host_answers, why_lost
+from raylay.storage.files import bind_private
 
 DATAGRAM_BYTES_MAX = 4096
 TELLS_US = 1_000_000
@@ -66,8 +67,7 @@ class Descriptors:
         """
         taker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         taker.setblocking(False)
-        taker.bind(path)
-        os.chmod(path, 0o600)
+        bind_private(taker, path)
         self._socket = taker
 
     def close(self) -> None:

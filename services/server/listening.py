@@ -9,6 +9,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ from raylay.services.server.transport_config import (
 from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
 from raylay.services.tls.config import TlsConfig
 from raylay.services.tls.files import RenewedContext
+from raylay.storage.files import bind_private
 
 HANDSHAKES_TOLD_S = 1.0
 _PLAIN_CLIENT = NativeCodec().acknowledgment("processed", "", TLS_REQUIRED, TLS_REQUIRED_TEXT)
@@ -302,8 +304,7 @@ async def listen_where_there_is_room(
         _remove_sockets(path)
         server = None
         try:
-            server = await loop.create_unix_server(make, path)
-            os.chmod(path, 0o600)
+            server = await loop.create_unix_server(make, sock=_bound(path))
             open_lent(path + LENT_SUFFIX)
             return path, server
         except OSError as error:
@@ -318,6 +319,17 @@ async def listen_where_there_is_room(
                     f"the Unix socket {path} cannot be made: {error.strerror or error}", path
                 ) from error
     raise AssertionError("no path was tried")
+
+
+def _bound(path: str) -> socket.socket:
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.setblocking(False)
+        bind_private(bound, path)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def _remove_sockets(path: str) -> None:

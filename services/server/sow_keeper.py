@@ -20,7 +20,7 @@ from raylay.services.messages.records import Run
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.storage.files import sync_directory
+from raylay.storage.files import make_file, sync_directory
 from raylay.storage.sow import LmdbSowStore, MemorySowStore, SowStore
 
 if TYPE_CHECKING:
@@ -452,7 +452,7 @@ class SowKeeper:
         """Writes the last state, when nothing is committed any more, and closes the store. Where
         its damage ended the instance, whoever met it, that is noted for the next life."""
         if isinstance(self._here.fault, SowDamaged):
-            (self._here.directory / DAMAGED_MARK).touch()
+            make_file(self._here.directory / DAMAGED_MARK)
         if self._commit is not None:
             await self._finish(self._commit)
         # What waits to be folded is folded by the next life, from the journal.

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from raylay.services.errors import ConfigurationError
+from raylay.storage.files import PRIVATE_FILE_MODE, make_directory
 
 FILES_MAX = 1_000
 
@@ -46,7 +47,7 @@ class BoundedFile:
         self._torn = False
         self._descriptor = -1
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
         except OSError as error:
@@ -85,7 +86,7 @@ class BoundedFile:
     def _open(self) -> int:
         self._remove_oldest()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(self.path, flags, 0o644)
+        descriptor = os.open(self.path, flags, PRIVATE_FILE_MODE)
         self._bytes = os.fstat(descriptor).st_size
         self._torn = False
         return descriptor

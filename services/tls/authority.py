@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.errors import ConfigurationError
-from raylay.storage.files import write_durably
+from raylay.storage.files import make_directory, write_durably
 
 CA_NAME = "ca"
 CA_DAYS = 3650
@@ -44,7 +44,7 @@ class Authority:
         certificate, key = directory / f"{CA_NAME}.pem", directory / f"{CA_NAME}.key"
         self.is_new = not (certificate.exists() or key.exists())
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             if self.is_new:
                 self._key, self._certificate = self._made(CA_NAME, (), CA_DAYS, None)
                 self._write(certificate, key, self._certificate, self._key)

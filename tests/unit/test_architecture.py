@@ -84,7 +84,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "queues": "expressions messages",
         "security": "expressions messages",
         "topology": "messages replication",
-        "telemetry": "messages",
+        "telemetry": "messages storage",
         "tls": "storage",
         "client": "messages protocol queues storage tls",
         "configuration": "capacity messages plugins queues replication security sow storage tls",
@@ -626,6 +626,67 @@ def test_files_are_replaced_in_one_place() -> None:
     assert found == RENAMING.keys()
     for name in found:
         assert "sync_directory" in (ROOT / name).read_text(encoding="utf-8"), name
+
+
+def open_makings(tree: ast.Module) -> Iterator[int]:
+    """The lines of calls that make a file or a directory which others may enter or read, where the
+    umask lets them. An `open` for writing has the modes of the directory around it."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner, name = ast.unparse(node.func.value), node.func.attr
+        if owner == "lmdb" and name == "open":
+            is_private = any(
+                keyword.arg == "mode" and ast.unparse(keyword.value) in PRIVATE_MODES
+                for keyword in node.keywords
+            )
+        elif owner == "os" and name == "open":
+            # What the flags are called elsewhere is not followed: a mode is given to make a file.
+            makes = len(node.args) > 2 or "O_CREAT" in ast.unparse(node)
+            is_private = not makes or (
+                len(node.args) > 2 and ast.unparse(node.args[2]) in PRIVATE_MODES
+            )
+        else:
+            is_private = name not in ("mkdir", "makedirs", "touch", "mkfifo", "chmod", "umask")
+        if not is_private:
+            yield node.lineno
+
+
+PRIVATE_MODES = ("PRIVATE_FILE_MODE", "0o600", "384")
+# Where a mode is another one, and why.
+OPEN_MAKINGS = {
+    "services/pipeline/session.py": "a program of this user, in a directory of its own",
+    "storage/files.py": "its home",
+}
+
+
+def test_what_is_made_on_the_disk_is_its_owners_alone() -> None:
+    """A umask of 022, the usual one, lets every user of the host read messages and keys."""
+    found = {name_of(path): [*open_makings(parsed(path))] for path in files(*PARTS)}
+    wrong = {name: lines for name, lines in found.items() if lines and name not in OPEN_MAKINGS}
+    assert not wrong, f"make it with what storage/files.py has: {wrong}"
+    assert all(found[name] for name in OPEN_MAKINGS), "one of the exceptions is none any more"
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        ("lmdb.open(path)", True),
+        ("lmdb.open(path, mode=0o644)", True),
+        ("lmdb.open(path, mode=PRIVATE_FILE_MODE)", False),
+        ("os.open(path, os.O_RDWR | os.O_CREAT)", True),
+        ("os.open(path, flags, 0o644)", True),
+        ("os.open(path, flags, 0o600)", False),
+        ("os.open(path, os.O_RDONLY)", False),
+        ("path.mkdir(parents=True)", True),
+        ("os.makedirs(path)", True),
+        ("mark.touch()", True),
+        ("os.chmod(path, 0o600)", True),
+        ("make_directory(path)", False),
+    ],
+)
+def test_the_modes_of_what_is_made_are_checked(source: str, wrong: bool) -> None:
+    assert bool([*open_makings(ast.parse(source))]) is wrong
 
 
 def text_files() -> list[Path]:

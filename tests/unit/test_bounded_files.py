@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from private_files import no_umask, open_to_others
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.telemetry.bounded_files import BoundedFile
+
+__all__ = ["no_umask"]
 
 
 def test_lines_are_appended_and_files_follow_each_other(tmp_path: Path) -> None:
@@ -25,6 +28,14 @@ def test_lines_are_appended_and_files_follow_each_other(tmp_path: Path) -> None:
     assert first.read_bytes() == b"line 0....\n"
     assert file.path.name == f"A_1-{os.getpid()}.3.log"
     assert file.path.read_bytes() == b"line 3....\n"
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_others_read_neither_file_nor_directory(tmp_path: Path) -> None:
+    file = BoundedFile(tmp_path / "new" / "logs", "A", "log", 20, 100)
+    file.write(b"line\n")
+    file.close()
+    assert open_to_others(tmp_path / "new") == []
 
 
 def test_a_line_longer_than_a_file_is_written_whole(tmp_path: Path) -> None:

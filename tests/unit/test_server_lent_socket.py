@@ -51,6 +51,10 @@ def is_open(theirs: socket.socket) -> bool:
         return True
 
 
+def test_nobody_else_hands_a_connection_over(way: tuple[Descriptors, str]) -> None:
+    assert Path(way[1]).stat().st_mode & 0o777 == 0o600
+
+
 def test_links_that_lend_at_once_each_lend_their_own(way: tuple[Descriptors, str]) -> None:
     """An instance asks all of them in one turn."""
     descriptors, path = way

@@ -37,7 +37,15 @@ from raylay.services.errors import (
 )
 from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import RecordBuilder, publisher_id
-from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
+from raylay.storage.files import (
+    FileLock,
+    fault_point,
+    make_directory,
+    make_file,
+    sync_directory,
+    sync_file,
+    write_durably,
+)
 
 log = logging.getLogger("raylay.pipeline")
 
@@ -132,7 +140,8 @@ def stage(
     rows = checksum = 0
     topics: set[tuple[str, str]] = set()
     try:
-        run.mkdir(parents=True, exist_ok=True)
+        make_directory(run)
+        make_file(aside)
         with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_file(file, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
@@ -219,7 +228,7 @@ class Staging:
         self._run = run
 
     def __enter__(self) -> Staging:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         self._lock = FileLock(self.directory / LOCK_FILE)
         try:
             self._state = self._load()
