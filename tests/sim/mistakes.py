@@ -395,6 +395,17 @@ class TrustIsProof(OutboundLink):
         return False
 
 
+class NewsForgives(OutboundLink):
+    """What is shown of a way clears what was missed of it, whoever published that."""
+
+    def _shown_elsewhere(self, held: Ranges) -> None:
+        super()._shown_elsewhere(held)
+        for publisher in held:
+            way = self._ways.get(publisher)
+            if way is not None and way in self._elsewhere:
+                self._elsewhere[way].misses = 0
+
+
 class StoredIsEnough(DestinationLedger):
     """Frees journal by what the connected server stored, though the next one may be another."""
 
@@ -1304,6 +1315,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "failure forgets commits": Machines(instance=FailureForgetsCommits),
     "gone and not asked for": Machines(link=GoneAndNotAskedFor),
     "what came round not shown": Machines(link=WhatCameRoundNotShown),
+    "news forgives": Machines(link=NewsForgives),
     "floor at the tick": Machines(parts=Parts(links=FloorAtTheTick)),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
     "unused: given twice": Machines(parts=Parts(publishers=GivesUnusedTwice)),

@@ -1458,6 +1458,61 @@ def test_where_the_nearer_one_stops_the_other_one_sends_after_a_moment() -> None
     play.end()
 
 
+def target_came_back(planted: str = "", *, falls_silent: bool = True) -> tuple[int, int]:
+    """`a` and `b` are a pair, `c` and `d` another one; both of the first replicate to `c`, which is
+    killed and comes back. All publishers are at `a`, and one of them goes on meanwhile.
+
+    Args:
+        falls_silent: whether the other one publishes nothing more once `c` is back.
+
+    Returns:
+        Milliseconds until `b` owes nothing more of what was there when `c` came back, and how often
+        it waited in vain for `a` to bring it.
+    """
+    far = to("c", sync=False)
+    play = Play(
+        fabric(uniform=False, a=(to("b"), far), b=(to("a"), far), c=(to("d"),), d=(to("c"),)),
+        machines=SHOWN_BY_A_SCENARIO.get(planted),
+    )
+    world = play.world
+    silent, steady = play.client("p", "a"), play.client("q", "a")
+    play.until(50)
+
+    def publish_for(time_ms: int, *clients: SimClient) -> None:
+        for _ in range(time_ms // 20):
+            for client in clients:
+                client.publish(["orders"])
+            play.until(world.now_us // 1000 + 20)
+
+    publish_for(1_000, silent, steady)
+    world.crash("c", down_us=500_000)
+    publish_for(500, silent, steady)
+    b = world.instances["b"]
+    upto, began_us = b.machine.committed_txid, world.now_us
+    vain = world.probes["deferred message sent after all"]
+    going_on = (steady,) if falls_silent else (silent, steady)
+    while b.links["to-c"].machine.stored_txid < upto and world.now_us < began_us + 30_000_000:
+        publish_for(20, *going_on)
+    took_ms = (world.now_us - began_us) // 1000
+    vain = world.probes["deferred message sent after all"] - vain
+    play.end()
+    return took_ms, vain
+
+
+@pytest.mark.parametrize("falls_silent", [True, False])
+def test_beside_another_link_a_resync_is_over_soon_after_its_target_was_killed(
+    falls_silent: bool,
+) -> None:
+    """What the other link brings meanwhile says nothing of what it has not brought."""
+    took_ms, vain = target_came_back(falls_silent=falls_silent)
+    assert took_ms < 2_000 and vain <= 7
+
+
+def test_where_news_forgives_a_resync_sends_a_message_every_few_seconds() -> None:
+    took_ms, vain = target_came_back("news forgives")
+    assert took_ms > 10_000 and vain > 7
+
+
 def test_two_that_wait_for_each_other_do_not_wait_for_long() -> None:
     """What is published at `x` comes to `c` by `a` and by `b` alike."""
     topology = fabric(
