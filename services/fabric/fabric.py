@@ -56,6 +56,7 @@ from raylay.services.fabric.ray_access import (
     living_nodes,
     on_other_nodes,
     ray_module,
+    refuse_open_ray,
 )
 from raylay.services.fabric.record_store import (
     _record_text,
@@ -229,6 +230,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             self._check_tls(settings, record, [each.name for each in settings.instances])
             self._tell("starting Ray" if address is None else f"joining Ray at {address}")
             self._started_ray |= join_ray(address, start=address is None, head_directory=head)
+            refuse_open_ray(str(ray_module().get_runtime_context().gcs_address))
             for warning in self.shared_hosts():
                 _LOG.warning("fabric %s: %s", self.name, warning)
             record.starting, record.restarting = [], []

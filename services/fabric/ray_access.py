@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from raylay.services.errors import FabricError
 from raylay.services.fabric.nodes import Node
 from raylay.services.fabric.travelling import known_as
+from raylay.services.server.open_transports import is_loopback
 from raylay.storage.files import make_directory
 
 START_TIMEOUT_S_DEFAULT = 120.0
@@ -34,6 +35,9 @@ OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Nothing but control calls goes through Ray: its least possible object store."""
 NODES_TIMEOUT_S = 60.0
 AUTH_VARIABLE = "RAY_AUTH_MODE"
+TOKEN_MODE = "token"
+ALIVE_METHOD = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+"""A call of Ray's head that changes nothing."""
 HEAD_OUTAGE_S = 600
 """How long the nodes of a Ray that we start outlive its head."""
 
@@ -67,6 +71,51 @@ def adopt_auth_mode(mode: str) -> None:
         # Ray read the variable when it was imported.
         raylet: Any = importlib.import_module("ray._raylet")
         raylet.Config.initialize("")
+
+
+def demand_token() -> None:
+    """Has a Ray that this process begins ask for its token whoever calls it: it listens on all
+    addresses of the machine, and runs any code for whom it answers.
+
+    Raises:
+        FabricError: the environment says that it asks for none.
+    """
+    if not os.environ.get(AUTH_VARIABLE):
+        os.environ.pop(AUTH_VARIABLE, None)
+        adopt_auth_mode(TOKEN_MODE)
+    mode = os.environ[AUTH_VARIABLE]
+    if mode.lower() != TOKEN_MODE:
+        raise FabricError(
+            f"{AUTH_VARIABLE} is {mode!r}: Ray would be reached from other hosts, and run any code "
+            f"for whoever reaches it: unset it, or set {AUTH_VARIABLE}={TOKEN_MODE}"
+        )
+
+
+def refuse_open_ray(address: str) -> None:
+    """Raises FabricError where a Ray that other hosts reach answers without a token. One that does
+    not answer such a call at all (it has TLS, it is away) is nothing that this finds out.
+
+    Args:
+        address: of its head.
+    """
+    host = address.rpartition(":")[0]
+    if is_loopback(host):
+        return
+    # Ray has imported it already.
+    import grpc
+
+    # A proxy of the environment is for the web.
+    options = (("grpc.enable_http_proxy", 0),)
+    with grpc.insecure_channel(address, options=options) as channel:
+        try:
+            channel.unary_unary(ALIVE_METHOD)(b"", timeout=STATUS_TIMEOUT_S)
+        except grpc.RpcError:
+            return
+    raise FabricError(
+        f"Ray at {address} lets in everybody who reaches it, and runs any code for him: start it "
+        f"with {AUTH_VARIABLE}={TOKEN_MODE} (`ray get-auth-token --generate` makes a token), or "
+        "on 127.0.0.1 alone (docs/security.md)"
+    )
 
 
 def join_ray(
@@ -195,6 +244,7 @@ def start_ray(options: dict[str, Any]) -> None:
         FabricError: it did not start.
     """
     ray = ray_module()
+    demand_token()
     # Ray makes its workers nice, so that any other process goes before them: a broker is not that.
     os.environ.setdefault("RAY_worker_niceness", "0")
     for name, value in LOG_LIMITS.items():

@@ -16,7 +16,7 @@ Level = Literal["ok", "change", "wrong"]
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 PYTHON_MIN = (3, 11)
-RAY_MIN = (2, 50)
+RAY_MIN = (2, 54)
 FILES_BASE = 1_024
 FILES_AN_INSTANCE = 512
 """Segments, links, and what Ray itself opens."""
