@@ -22,6 +22,6 @@ def check_open(settings: FabricSettings, record: FabricRecord) -> None:
             (config.for_clients(), "clients", config.authentication),
             (config.for_instances(), "instances", config.replication_authentication),
         ):
-            why = open_to_all(transports, kind, module is not None)
+            why = open_to_all(transports, kind, module)
             if why:
                 raise ConfigurationError(f"{each.name}: {why}")

@@ -17,11 +17,12 @@ _SECRET = re.compile(
 _NAMES_IT = ("File", "FileName", "EnvironmentVariable")
 """How the name of an option ends that says where a secret is."""
 _USER_OF_URI = re.compile(r"(?<=://)[^/@]*@")
-ASKS_NOTHING = (
+LETS_EVERYBODY_IN = (
     "amps-default-authentication-module",
     "amps-implicit-authentication-module",
-    "certificates",
 )
+"""Authentication modules that let in whoever comes: a transport with one is as open as without."""
+ASKS_NOTHING = (*LETS_EVERYBODY_IN, "certificates")
 """Authentication modules that want no password or token."""
 
 

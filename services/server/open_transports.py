@@ -6,6 +6,8 @@ import ipaddress
 from collections.abc import Iterable
 from typing import Protocol
 
+from raylay.services.security.modules import LETS_EVERYBODY_IN, ModuleConfig
+
 
 class Verifies(Protocol):
     """How a transport speaks TLS."""
@@ -31,7 +33,7 @@ class Listens(Protocol):
         """None: it speaks none."""
 
     @property
-    def authentication(self) -> object | None:
+    def authentication(self) -> ModuleConfig | None:
         """Its module; None: it has none of its own."""
 
 
@@ -45,21 +47,24 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def open_to_all(transports: Iterable[Listens], kind: str, has_module: bool) -> str:
+def open_to_all(transports: Iterable[Listens], kind: str, module: ModuleConfig | None) -> str:
     """A sentence about the first transport that is reached from other hosts and asks nobody who he
     is; empty: there is none.
 
     Args:
         kind: `clients` or `instances`, whom they are for.
-        has_module: whether there is one for those that name none.
+        module: of those that name none; None: there is none.
     """
     option = "authentication" if kind == "clients" else "replication_authentication"
     for each in transports:
         verified = each.tls is not None and each.tls.verify_client
-        if not (verified or each.authentication or has_module or is_loopback(each.host)):
+        asked = each.authentication or module
+        asks = asked is not None and asked.module not in LETS_EVERYBODY_IN
+        if not (verified or asks or is_loopback(each.host)):
+            by = f" by {asked.module}" if asked is not None else ""
             return (
                 f"transport {each.name!r} listens for {kind} on {each.host}, and lets everybody "
-                f"in: name a module (`{option}`), want certificates (`tls` with `verify_client`), "
-                "or say `unauthenticated: allowed` (docs/security.md)"
+                f"in{by}: name a module that asks who they are (`{option}`), want certificates "
+                "(`tls` with `verify_client`), or say `unauthenticated: allowed` (docs/security.md)"
             )
     return ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.open_transports import check_open
@@ -14,6 +15,7 @@ from raylay.services.server.open_transports import is_loopback
 
 FAR = "instances: {a: {host: 10.0.0.1}}"
 WHO = "authentication: {module: passwords, options: {File: who}}"
+DEFAULT, IMPLICIT = "amps-default-authentication-module", "amps-implicit-authentication-module"
 LINKS = "replication_authentication: {module: passwords, options: {File: who}}"
 
 
@@ -40,6 +42,19 @@ def check(directory: Path, *lines: str) -> None:
         ("instances: {a: {host: 127.0.0.9, replication_host: '::1'}}",),
         (FAR, "unauthenticated: allowed"),
         (FAR, WHO, LINKS),
+        (FAR, f"authentication: {{module: {DEFAULT}}}", "unauthenticated: allowed"),
+        (f"authentication: {{module: {DEFAULT}}}", "instances: {a: {}}"),
+        (
+            "instances: {a: {host: 10.0.0.1, client_transport: {authentication: "
+            "{module: passwords, options: {File: who}}}}}",
+            f"authentication: {{module: {DEFAULT}}}",
+            LINKS,
+        ),
+        (
+            FAR,
+            "tls: {certificate: c, private_key: k, ca_file: a, verify_client: true}",
+            f"authentication: {{module: {IMPLICIT}}}",
+        ),
         (FAR, "tls: {certificate: c, private_key: k, ca_file: a, verify_client: true}"),
         ("instances: {a: {host: 127.0.0.1, replication_host: 10.0.0.1}}", LINKS),
     ],
@@ -59,8 +74,46 @@ def test_who_asks_or_says_so_starts(tmp_path: Path, lines: tuple[str, ...]) -> N
             r"'more' listens for clients on 0\.0\.0\.0",
         ),
         ((FAR, "tls: {certificate: c, private_key: k, ca_file: a}"), "want certificates"),
+        (
+            (FAR, f"authentication: {{module: {DEFAULT}}}", LINKS),
+            f"listens for clients.*lets everybody in by {DEFAULT}",
+        ),
+        (
+            (FAR, f"authentication: {{module: {IMPLICIT}, options: {{AllowSpoofing: true}}}}"),
+            f"lets everybody in by {IMPLICIT}",
+        ),
+        (
+            (FAR, WHO, f"replication_authentication: {{module: {DEFAULT}}}"),
+            f"listens for instances.*lets everybody in by {DEFAULT}",
+        ),
+        (
+            # A transport's own module counts in place of the instance's.
+            (
+                f"instances: {{a: {{host: 10.0.0.1, client_transport: {{authentication: {DEFAULT}}}"
+                "}}",
+                WHO,
+                LINKS,
+            ),
+            f"listens for clients.*lets everybody in by {DEFAULT}",
+        ),
     ],
 )
 def test_who_asks_nobody_does_not_start(tmp_path: Path, lines: tuple[str, ...], says: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{says}.*unauthenticated: allowed"):
         check(tmp_path, *lines)
+
+
+@pytest.mark.parametrize(
+    "module", ["", f"<Authentication><Module>{DEFAULT}</Module></Authentication>"]
+)
+def test_amps_files_start_as_documented(tmp_path: Path, module: str) -> None:
+    """Without a module anybody is let in, which is that module: a file cannot say more."""
+    path = tmp_path / "a.xml"
+    path.write_text(
+        f"<AMPSConfig><Name>a</Name><Group>g</Group>{module}<Transports><Transport><Name>t</Name>"
+        "<Type>tcp</Type><InetAddr>0.0.0.0:9007</InetAddr><Protocol>amps</Protocol></Transport>"
+        "</Transports></AMPSConfig>"
+    )
+    settings = load_fabric([path])
+    assert settings.unauthenticated == "allowed"
+    check_open(settings, record_of(settings, tmp_path))
