@@ -468,6 +468,9 @@ class Member:
     name: str
     group: str
     destinations: tuple[Destination, ...]
+    without: tuple[str, ...] = ()
+    """Topics that are not in its transaction log: messages of them that links bring are passed
+    over there, where the check `txlog` is left out."""
 
 
 @dataclass(slots=True)

@@ -100,15 +100,17 @@ def is_let_on(
 
 
 def carries_everything(destination: Destination, journaled: Sequence[TopicRule]) -> bool:
-    """Whether whatever is journaled at an instance goes to a destination, but for what came from
-    there: all its topics, types and contents, whoever sent them.
+    """Whether whatever is journaled at an instance goes to a destination and is stored there, but
+    for what came from there: all its topics, types and contents, whoever sent them.
 
     Args:
         journaled: the topics of its transaction log. Compared as they are written: two ways to
             write the same are two to this function.
     """
     whole = {
-        rule.name for rule in destination.topics if rule.message_type == "*" and not rule.filter
+        rule.name
+        for rule in destination.topics
+        if rule.message_type == "*" and not rule.filter and "txlog" not in rule.exclude_validation
     }
     return (
         (".*" in whole or {rule.name for rule in journaled} <= whole)

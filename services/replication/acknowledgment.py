@@ -228,7 +228,10 @@ class DestinationLedger:
         if not self.sync:
             return "persisted acks do not wait for it"
         if not self.carries_all:
-            return "its topics are not all that clients may publish here"
+            return (
+                "its topics are not all that clients may publish here, or it leaves out the check "
+                "txlog of some of them"
+            )
         if not self.proved:
             return "it has not caught up since its link connected"
         if self.stranded:

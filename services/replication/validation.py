@@ -136,6 +136,12 @@ def enforced(rule: TopicRule) -> frozenset[str]:
     return (included - frozenset(rule.exclude_validation)) | ALWAYS_CHECKED
 
 
+def stored_topics(rules: Iterable[TopicRule]) -> tuple[TopicRule, ...]:
+    """The rules of a Destination whose messages are sure to be stored there: where the check
+    `txlog` is left out, the other side may pass them over."""
+    return tuple(rule for rule in rules if "txlog" in enforced(rule))
+
+
 def check_rule(rule: TopicRule, where: str) -> None:
     """Raises ConfigurationError where IncludeValidation or ExcludeValidation of a Topic names what
     is no check, or excludes one that cannot be."""

@@ -146,6 +146,7 @@ SHOWN_EVENTS = frozenset(
         "downgraded",
         "upgraded",
         "storage_failed",
+        "topic_passed_over",
     )
 )
 
@@ -524,7 +525,7 @@ class Instance:
         composition = Composition(
             disk.identity(),
             disk.member.destinations,
-            world.topic_book(self.state, self.sow.book, self.queues.queues),
+            world.topic_book(disk.member, self.state, self.sow.book, self.queues.queues),
             peers={name: server[0] for name, server in disk.servers.items()},
             servers=disk.servers_met,
             placements=Placements(disk.placements),

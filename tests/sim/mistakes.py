@@ -395,6 +395,43 @@ class TrustIsProof(OutboundLink):
         return False
 
 
+class PassedOverEndsTheLink(Upstreams):
+    """A topic that is not in the transaction log ends the connection that brings it."""
+
+    def batch(self, connection: int, number: int, runs: list[Run], *rest: Any) -> bool:
+        upstream = self.get(connection)
+        if upstream is not None and any(
+            not self._topics[run.topic, run.message_type].journaled for run in runs
+        ):
+            return self._refuse(upstream, "unknown_topic", "it is not in the transaction log")
+        return super().batch(connection, number, runs, *rest)
+
+
+class PassedOverWithAllOthers(Upstreams):
+    """What comes in one batch with a topic that is passed over is passed over, too."""
+
+    def batch(self, connection: int, number: int, runs: list[Run], *rest: Any) -> bool:
+        journaled = [run for run in runs if self._topics[run.topic, run.message_type].journaled]
+        if len(journaled) < len(runs):
+            runs = [run for run in runs if run not in journaled]
+        return super().batch(connection, number, runs, *rest)
+
+
+class PassedOverUnanswered(Upstreams):
+    """What is passed over is not answered."""
+
+    def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
+        super()._pass_over(upstream, run, marked, {})
+
+
+class PassedOverUntold(Upstreams):
+    """Nobody is told of what is passed over."""
+
+    def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
+        upstream.told_of.add(run.topic)
+        super()._pass_over(upstream, run, marked, touched)
+
+
 class NewsForgives(OutboundLink):
     """What is shown of a way clears what was missed of it, whoever published that."""
 
@@ -1316,6 +1353,10 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "gone and not asked for": Machines(link=GoneAndNotAskedFor),
     "what came round not shown": Machines(link=WhatCameRoundNotShown),
     "news forgives": Machines(link=NewsForgives),
+    "passed over: ends the link": Machines(parts=Parts(upstreams=PassedOverEndsTheLink)),
+    "passed over: others with it": Machines(parts=Parts(upstreams=PassedOverWithAllOthers)),
+    "passed over: unanswered": Machines(parts=Parts(upstreams=PassedOverUnanswered)),
+    "passed over: untold": Machines(parts=Parts(upstreams=PassedOverUntold)),
     "floor at the tick": Machines(parts=Parts(links=FloorAtTheTick)),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
     "unused: given twice": Machines(parts=Parts(publishers=GivesUnusedTwice)),

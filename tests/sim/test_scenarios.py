@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -83,6 +84,7 @@ class Play:
         commits_here: bool = False,
         stateful: tuple[TopicRule, ...] = (),
         sow: bool = False,
+        journaled: tuple[TopicRule, ...] = (TopicRule(".*"),),
     ) -> None:
         """
         Args:
@@ -102,6 +104,7 @@ class Play:
             slow_commit_ns=SLOW_COMMIT_NS if commits_here else 0,
             stateful=stateful,
             sow=sow,
+            journaled=journaled,
         )
 
     def client(
@@ -1506,6 +1509,84 @@ def test_beside_another_link_a_resync_is_over_soon_after_its_target_was_killed(
     """What the other link brings meanwhile says nothing of what it has not brought."""
     took_ms, vain = target_came_back(falls_silent=falls_silent)
     assert took_ms < 2_000 and vain <= 7
+
+
+PASSED_OVER = re.compile("topic_passed_over peer=([a-z]+) topic=trades ")
+
+
+def topic_passed_over(planted: str = "", *, sync: bool) -> tuple[History, set[str]]:
+    """`a` and `b` are a pair and replicate all topics to `c`, which has `orders` in its transaction
+    log and not `trades`, and replicates to `d`. Connections break and instances are killed.
+
+    Returns:
+        The history, and who is told of at `c` as one that brings `trades`.
+    """
+    unchecked = (TopicRule(".*", exclude_validation=("txlog",)),)
+    far, near = (replace(to("c", sync=each), topics=unchecked) for each in (sync, False))
+    topology = fabric(uniform=False, a=(to("b"), far), b=(to("a"), near), c=(to("d"),), d=())
+    topology.members["c"] = replace(topology.members["c"], without=("trades",))
+    play = Play(
+        topology,
+        machines=SHOWN_BY_A_SCENARIO.get(planted),
+        journaled=(TopicRule("orders"), TopicRule("trades")),
+    )
+    clients = [play.client("p", "a"), play.client("q", "b")]
+    play.until(50)
+
+    def publish() -> None:
+        for number in range(8):
+            for client in clients:
+                client.publish(["orders", "trades"] if number % 3 else ["trades"])
+            play.until(play.world.now_us // 1000 + 5)
+
+    publish()
+    play.world.break_connections("a", "c")
+    publish()
+    for name in ("a", "c"):
+        play.world.crash(name, down_us=50_000)
+        publish()
+    history = play.end(check=False)
+    told = {
+        found[1]
+        for operation in history.operations
+        if isinstance(operation, Seen) and operation.instance == "c"
+        for found in [PASSED_OVER.match(operation.what)]
+        if found
+    }
+    return history, told
+
+
+def topics_held(history: History, name: str) -> set[str]:
+    return {
+        operation.topic
+        for operation in history.operations
+        if isinstance(operation, Journaled) and operation.instance == name
+    }
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_topic_that_the_other_side_lacks_is_told_and_holds_up_no_other_one(sync: bool) -> None:
+    """Nobody waits for what is passed over, and all else is there, also what comes again."""
+    history, told = topic_passed_over(sync=sync)
+    found = checkers.check_all(history)
+    assert not found, f"{found[0]}\n{history.tail(80)}"
+    assert told == {"a", "b"}
+    assert topics_held(history, "c") == topics_held(history, "d") == {"orders"}
+
+
+@pytest.mark.parametrize(
+    ("planted", "seen"),
+    [
+        ("passed over: ends the link", {"liveness"}),
+        ("passed over: others with it", {"liveness"}),
+        ("passed over: unanswered", {"liveness"}),
+        ("passed over: untold", set()),
+    ],
+)
+def test_where_what_is_passed_over_does_more_harm_it_is_seen(planted: str, seen: set[str]) -> None:
+    history, told = topic_passed_over(planted, sync=True)
+    assert {each.law for each in checkers.check_all(history)} == seen
+    assert seen or not told
 
 
 def test_where_news_forgives_a_resync_sends_a_message_every_few_seconds() -> None:

@@ -32,6 +32,7 @@ from raylay.services.drills.history import (
     Fault,
     FinalLog,
     History,
+    Member,
     Moved,
     Owing,
     Published,
@@ -275,10 +276,13 @@ class World:
         for name, disk in self.disks.items():
             self.instances[name] = Instance(self, disk, ready=True)
 
-    def topic_book(self, state: LastOfTopic, sow: SowBook, queues: Queues) -> TopicBook:
+    def topic_book(
+        self, member: Member, state: LastOfTopic, sow: SowBook, queues: Queues
+    ) -> TopicBook:
         """What an instance knows of each topic, with a state of its own."""
         of = [*((rule, state) for rule in self.stateful), *sow.stateful()]
-        rules, unjournaled, of_queues = self.topics.rules, self._unjournaled, queues.topics()
+        rules = tuple(rule for rule in self.topics.rules if rule.name not in member.without)
+        unjournaled, of_queues = self._unjournaled, queues.topics()
         return TopicBook(rules, unjournaled=unjournaled, stateful=of, queues=of_queues)
 
     def front(self) -> MemoryFront | None:

@@ -20,6 +20,7 @@ from raylay.services.replication.validation import (
     check,
     check_rule,
     enforced,
+    stored_topics,
     told,
 )
 
@@ -153,6 +154,13 @@ def test_what_a_topic_enforces() -> None:
     assert enforced(T("a", include_validation=())) == ALWAYS_CHECKED
     assert enforced(T("a", include_validation=("txlog",))) == {"txlog", *ALWAYS_CHECKED}
     assert enforced(T("a", exclude_validation=("txlog",))) == set(CHECKS) - {"txlog"}
+
+
+def test_what_is_sure_to_be_stored_there_is_what_the_check_of_the_log_is_made_for() -> None:
+    """No client may fail over to an instance that passes over what is acknowledged here."""
+    made, left_out = T("a"), T("b", exclude_validation=("txlog",))
+    asked, not_asked = T("c", include_validation=("txlog",)), T("d", include_validation=())
+    assert stored_topics((made, left_out, asked, not_asked)) == (made, asked)
 
 
 @pytest.mark.parametrize(

@@ -457,7 +457,7 @@ def liveness(history: History) -> list[Violation]:
                 copy = logs.copies[name][key]
                 # It never had it: then its own path on it is none of this journal, but of a later
                 # state of what it was given back an old copy of.
-                if logs.routed(name, destination, copy, -1):
+                if logs.routed(name, destination, copy, -1) and not logs.passes_over(server, copy):
                     way = " <- ".join(
                         logs.name_of.get(each, str(each)) for each in reversed(copy.path)
                     )

@@ -414,6 +414,12 @@ class Logs:
         passes, content = self.topology.passes, copy.content
         return None if passes is None else lambda text: passes(text, content)
 
+    def passes_over(self, server: str, copy: Copy) -> bool:
+        """Whether a message is not stored at a server, and answered there, for its topic is not in
+        the transaction log."""
+        member = self.topology.members.get(server)
+        return member is not None and copy.topic in member.without
+
     def may_be_sent(self, name: str, server: str, copy: Copy) -> bool:
         """Whether a message goes from an instance to another one by any of its destinations, or is
         let on while one resyncs. What was moved has left everything to who lives in its place."""
@@ -444,6 +450,8 @@ class Logs:
         for destination in self.topology.members[name].destinations:
             link = (name, destination.name)
             if not self.routed(name, destination, copy, -1):
+                continue
+            if any(self.passes_over(each, copy) for each in self.topology.servers(destination)):
                 continue
             if key in self.newly_carried[link] or let_out(copy, self._mode(link), key, root):
                 continue

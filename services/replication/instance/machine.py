@@ -64,6 +64,7 @@ from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
+from raylay.services.replication.validation import stored_topics
 from raylay.services.replication.values import (
     Counters,
     Identity,
@@ -189,7 +190,7 @@ class InstanceMachine:
             destination.name: ledger(
                 destination,
                 incarnations.get(destination.name, 0),
-                carries_all=carries_all(destination.topics, self.topics.rules),
+                carries_all=carries_all(stored_topics(destination.topics), self.topics.rules),
                 servers=servers.get(destination.name, ()),
                 contents=self.contents,
             )
