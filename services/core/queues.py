@@ -14,7 +14,7 @@ from raylay.services.core.batch import Batch
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command, Flag, Record, Run, iterate_records
-from raylay.services.messages.stateful import Looking, Prepared, Refused, left_of
+from raylay.services.messages.stateful import Looking, Prepared, Refused, WritePermission, left_of
 from raylay.services.messages.topic_book import QueueTopics
 from raylay.services.messages.topics import TopicKey, TopicRule
 from raylay.services.queues.decisions import Draft
@@ -215,7 +215,13 @@ class QueueState:
         """Nothing."""
         return ()
 
-    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
         """The run as it is to be journaled."""
         kept: list[tuple[Record, bytes]] = []
         refused: list[Refused] = []

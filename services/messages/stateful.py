@@ -22,6 +22,7 @@ from raylay.services.messages.records import (
     Run,
     iterate_records,
 )
+from raylay.services.messages.types.trees import Tree
 
 RUN_BYTES_MAX = 16 * 1024 * 1024
 """Of a run's records, where it is made longer here: a batch of a link is one run at least."""
@@ -57,6 +58,25 @@ class Prepared(NamedTuple):
     refused: Sequence[Refused] = ()
 
 
+class WritePermission(Protocol):
+    """What a client may write of topics: of some perhaps only the records that pass a filter. The
+    session has it, at the instance where the client is: it is asked there and nowhere else, so it
+    is in no run, journal or frame."""
+
+    def writes_all(self, topic: bytes) -> bool:
+        """Whether it may write every record of a topic."""
+
+    def passes(self, topic: bytes, message: Tree) -> bool:
+        """Whether it may write a record of a topic with these fields."""
+
+    def refusal(self, topic: bytes, what: str) -> tuple[str, str]:
+        """The reason and the sentence for a record that it may not write.
+
+        Args:
+            what: it may not do, before the topic's name.
+        """
+
+
 class Looking(Protocol):
     """Something that takes long to be found, and is looked for in turns before a run is prepared:
     whoever publishes it waits, nobody else does."""
@@ -87,7 +107,13 @@ class Stateful(Protocol):
         """What is to be looked for before this run is prepared. Whoever asked closes it when the
         run was prepared, or never will be."""
 
-    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
         """The run as it is to be journaled: merged, enriched, or as it came. The same messages, in
         the same order, with all they had but their bodies (`left_of`), without those that are
         refused: their publisher is told, the session goes on, and nothing changes by them.
@@ -96,6 +122,9 @@ class Stateful(Protocol):
             run: new here: what is held already is not prepared again.
             now_us: by the clock on the wall.
             steady_us: by the clock that nobody sets, for what measures a time.
+            permission: of the client. Each of its messages needs it for the record as it was and as
+                it becomes: a message alone does not show which record it changes. None: it may
+                write everything.
         """
 
     def staged(self, run: Run) -> None:

@@ -78,6 +78,12 @@ class TopicEntry:
     target: bytes = b""
     claiming: tuple[Claiming, ...] = ()
 
+    @property
+    def judges_records(self) -> bool:
+        """Whether its state knows the record that a message changes: then that is asked whether a
+        client may write it, and not the message alone."""
+        return self.journaled and self.state is not None
+
     def changed_by(self, command: int) -> Stateful | None:
         """What a command that is no message would change; None: there is nothing."""
         if not self.journaled:

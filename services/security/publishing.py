@@ -1,4 +1,9 @@
-"""What a session may publish: each run of what it sends is judged before it is taken."""
+"""What a session may publish: each run of what it sends is judged before it is taken.
+
+Where a filter restricts it, each message is judged. On a topic with a SOW that is not the message
+alone, which may be a delta, and replaces a record: the topic's staging asks for both, as it was and
+as it becomes (services/sow/staging.py). There the filters are asked by `passes`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.messages.stateful import Prepared, Refused
 from raylay.services.messages.types.base import Types
+from raylay.services.messages.types.trees import Tree
 from raylay.services.security.permissions import Grant, Permissions
 
 NOT_ENTITLED = "not_entitled"
@@ -24,7 +30,8 @@ Language = Callable[[], tuple[Types, Functions]]
 
 
 class PublishJudge:
-    """See the file's docstring. A run of a topic that is allowed as it is costs a look-up.
+    """See the file's docstring. A run of a topic that is allowed as it is costs a look-up. It is
+    the session's `WritePermission`.
 
     Owner: the session. Lifecycle: as long as its permissions.
 
@@ -53,8 +60,13 @@ class PublishJudge:
         self._held_only = held_only
         self._compiled: dict[str, Expression] = {}
 
-    def __call__(self, run: Run) -> Prepared:
-        """What of a run it may publish, and what not."""
+    def __call__(self, run: Run, *, by_record: bool = False) -> Prepared:
+        """What of a run it may publish, and what not.
+
+        Args:
+            by_record: the filter is not asked of the messages here: their topic's state asks it of
+                the records that they change.
+        """
         command = run.payload[COMMAND_AT]
         if command == Command.QUEUE_ACKNOWLEDGMENT:
             # Who may read a queue may say what it has done.
@@ -69,22 +81,42 @@ class PublishJudge:
             return self._none(run, "publish to" if command in MESSAGES else "delete from")
         if command not in MESSAGES:
             return self._none(run, "delete from")
-        return self._filtered(run, grant)
+        return Prepared((run,)) if by_record else self._filtered(run, grant)
+
+    def writes_all(self, topic: bytes) -> bool:
+        """See `WritePermission`."""
+        return self._permissions.write(topic).is_whole
+
+    def passes(self, topic: bytes, message: Tree) -> bool:
+        """See `WritePermission`."""
+        grant = self._permissions.write(topic)
+        if grant.is_whole or not grant.allowed:
+            return grant.allowed
+        return bool(self._filter(grant).matches(message, self._client))
+
+    def refusal(self, topic: bytes, what: str) -> tuple[str, str]:
+        """See `WritePermission`."""
+        who = self._user or "this client"
+        shown = topic.decode("utf-8", "replace")[:200]
+        return NOT_ENTITLED, f"{who} may not {what} {shown!r}"
 
     def _none(self, run: Run, what: str) -> Prepared:
         return Prepared((), (self._refused(run, run.ranges(), what),))
 
     def _refused(self, run: Run, ranges: list[Range], what: str) -> Refused:
-        who = self._user or "this client"
-        topic = run.topic.decode("utf-8", "replace")[:200]
-        return Refused(ranges, NOT_ENTITLED, f"{who} may not {what} {topic!r}")
+        return Refused(ranges, *self.refusal(run.topic, what))
 
-    def _filtered(self, run: Run, grant: Grant) -> Prepared:
-        types, functions = self._language()
+    def _filter(self, grant: Grant) -> Expression:
         found = self._compiled.get(grant.filter)
         if found is None:
+            _, functions = self._language()
             found = expression(grant.filter, SUBSCRIPTION, functions, self._client)
             self._compiled[grant.filter] = found
+        return found
+
+    def _filtered(self, run: Run, grant: Grant) -> Prepared:
+        types, _ = self._language()
+        found = self._filter(grant)
         try:
             parse = types[run.message_type.decode("utf-8", "replace")].parse
         except MessageTypeError:

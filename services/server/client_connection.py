@@ -524,11 +524,14 @@ class ClientConnection(HeldConnection, PacedReading):
             self.end(*self._commits.failure)
             return False
         run = here.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
-        if self.judge is not None and (not_allowed := self.judge(run).refused):
-            self._refused_as(command.command_id, *not_allowed[0][1:])
-            return False
+        entry = here.machine.topics[run.topic, run.message_type]
+        if self.judge is not None:
+            not_allowed = self.judge(run, by_record=entry.judges_records).refused
+            if not_allowed:
+                self._refused_as(command.command_id, *not_allowed[0][1:])
+                return False
         wanted = command.command_id if "persisted" in command.acks else ""
-        if not here.machine.topics[run.topic, run.message_type].journaled:
+        if not entry.journaled:
             run.receive_time_us = now_us
             self._clients.live.transient([run])
             if wanted:

@@ -5,6 +5,10 @@ That is done by the values as *staged*: those that are folded, and over them wha
 the disk. So that plain publishes cost little, values as staged are made only when somebody asks for
 one: what was staged until then is folded over the topic, once and in order. What other instances
 brought costs nothing before.
+
+Where a filter says which records a client may write, each of its messages is judged here, by the
+record that it would change and by what becomes of that. The message alone says neither: a delta
+names a key and a field, and takes over what it does not name.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from raylay.services.messages.records import (
     Run,
     iterate_records,
 )
-from raylay.services.messages.stateful import Prepared, Refused, left_of
+from raylay.services.messages.stateful import Prepared, Refused, WritePermission, left_of
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import Known, MessageType
 from raylay.services.messages.types.trees import Tree, merged
@@ -53,6 +57,8 @@ that only a batch of small deltas to large records ever meets it, which would ho
 LOOKED_MAX, LOOKS_EACH_US = 2_000, 50_000
 """Records that deletes by filter look at where nobody has looked before, as their publisher does
 not number them; anew after so long."""
+PUBLISH_SUCH, CHANGE_PRESENT = "publish such a message to", "change the record of this key in"
+"""What the sentence says that a client may not do, before the topic."""
 DELETE = Use("the filter of a delete", frozenset(("message", "state", "clock")))
 
 
@@ -153,6 +159,7 @@ class SowStaging:
         "_making",
         "_over",
         "_parses",
+        "_permission",
         "_ready",
         "_runs",
         "_steady_us",
@@ -174,6 +181,8 @@ class SowStaging:
         """What is looked for, by publisher and sequence of the delete."""
         self._steady_us = 0
         """Of the run that is prepared: what is done at once has a bound by it."""
+        self._permission: WritePermission | None = None
+        """Of the client whose run is prepared, where it may not write all of the topic."""
         self._looks_from_us, self._looks_left = 0, LOOKED_MAX
         self._made_from_us, self._made_left = 0, BATCH_BYTES_MAX
         self._touched: dict[bytes, int] = {}
@@ -319,7 +328,13 @@ class SowStaging:
             return None
 
     # -- what a client publishes ---------------------------------------------------------------
-    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
         """See `Stateful`.
 
         Raises:
@@ -330,6 +345,8 @@ class SowStaging:
         staged = _Staged(run, making.keys)
         self._making = staged, making, now_us
         self._steady_us = steady_us
+        if permission is not None and not permission.writes_all(run.topic):
+            self._permission = permission
         try:
             for record in iterate_records(run.payload):
                 try:
@@ -343,7 +360,7 @@ class SowStaging:
                 making.made.append((record, body))
                 making.keys.append(key)
         finally:
-            self._making = None
+            self._making = self._permission = None
         if not making.changed and not making.refused:
             prepared = Prepared((run,))
         else:
@@ -422,13 +439,17 @@ class SowStaging:
 
     def _kept(self, record: Record, now_us: int) -> tuple[bytes, bytes]:
         """The same, of what is no delete."""
-        topic = self._topic
+        topic, permission = self._topic, self._permission
+        if permission is not None and not self._parses:
+            # No filter can be asked of it.
+            raise _RefusalError(*permission.refusal(record.topic.encode(), PUBLISH_SUCH))
         self._check_time(record, now_us)
         is_delta = record.command == Command.DELTA_PUBLISH
         if is_delta:
             self._check_delta(record)
         tree = topic.type.parse(record.body) if self._parses else None
-        if not is_delta and topic.preprocess is None and topic.enrich is None:
+        is_plain = not is_delta and topic.preprocess is None and topic.enrich is None
+        if is_plain and permission is None:
             return topic.key_of(record, tree), record.body
         assert tree is not None
         return self._computed(record, tree, is_delta, now_us)
@@ -436,17 +457,23 @@ class SowStaging:
     def _computed(
         self, record: Record, tree: Tree, is_delta: bool, now_us: int
     ) -> tuple[bytes, bytes]:
-        """What is set before the key is made, then what is set after that, then the delta."""
+        """What is set before the key is made, then what is set after that, then the delta. The
+        client needs the permission for the record that there is before anything is made of it, and
+        for what is journaled."""
         topic, kind, body = self._topic, self._topic.type, record.body
+        permission = self._permission
         if topic.around is not None:
             tell(topic.around, record, now_us)
         whole = tree
         if topic.preprocess is not None:
             whole = topic.preprocess(whole)
         key = topic.key_of(record, whole)
-        previous = self.value(key, now_us) if is_delta or topic.enrich is not None else None
-        stored = None if previous is None else previous.body
-        before = None if stored is None else kind.parse(stored)
+        previous = stored = before = None
+        if is_delta or topic.enrich is not None or permission is not None:
+            previous = self.value(key, now_us)
+        if previous is not None:
+            stored = previous.body
+            before = self._before(record, previous, permission)
         if topic.enrich is not None:
             whole = topic.enrich(whole, before)
         if whole is not tree:
@@ -467,7 +494,36 @@ class SowStaging:
                 f"topic {record.topic}: what is computed of the message changes its key: compute "
                 "no key field in an enrichment, and let a key generator ask only what stays",
             )
+        if permission is not None:
+            # As whoever reads it will find it.
+            journaled = tree if body is record.body else kind.parse(body)
+            name = record.topic.encode()
+            if not permission.passes(name, journaled):
+                raise _RefusalError(*permission.refusal(name, PUBLISH_SUCH))
         return key, body
+
+    def _before(
+        self, record: Record, previous: SowRecord, permission: WritePermission | None
+    ) -> Tree | None:
+        """The fields of the record that there is.
+
+        Args:
+            permission: that the client needs for it; None: it may write everything.
+        """
+        kind, body = self._topic.type, previous.body
+        if body is None:
+            return None
+        if permission is None:
+            return kind.parse(body)
+        name = previous.topic or record.topic.encode()
+        try:
+            before = kind.parse(body)
+            if permission.passes(name, before):
+                return before
+        except MessageTypeError:
+            # Nobody knows what it is, so it passes no filter.
+            pass
+        raise _RefusalError(*permission.refusal(name, CHANGE_PRESENT))
 
     def _check_time(self, record: Record, now_us: int) -> None:
         if not self._topic.state.last_writer:

@@ -14,7 +14,7 @@ from raylay.services.core.feature import Feature, Folds
 from raylay.services.core.steps import Steps
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, iterate_records
-from raylay.services.messages.stateful import Prepared, Stateful, with_bodies
+from raylay.services.messages.stateful import Prepared, Stateful, WritePermission, with_bodies
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.acknowledgment import (
     CLIENT,
@@ -1192,7 +1192,13 @@ class FromWhatIsCommitted(LastOfTopic):
 class RefusedIsAValue(LastOfTopic):
     """Makes the next message of one that it refused."""
 
-    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
         runs, refused = super().prepare(run, now_us, steady_us)
         if not runs or not refused:
             return Prepared(runs, refused)

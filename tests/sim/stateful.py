@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from raylay.services.core.feature import Batch
 from raylay.services.messages.records import Kind, Run, iterate_records
-from raylay.services.messages.stateful import Prepared, Refused, left_of
+from raylay.services.messages.stateful import Prepared, Refused, WritePermission, left_of
 
 BEHIND = b" behind "
 NOTHING = "nothing"
@@ -99,7 +99,13 @@ class LastOfTopic:
         """Nothing."""
         return ()
 
-    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
         """Says in each message what comes before it."""
         made, refused = [], []
         before = self.value(run.topic)

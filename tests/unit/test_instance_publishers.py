@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
+import pytest
+from unit.sow_given import book
+
+from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import (
     COMMAND_AT,
@@ -17,9 +22,11 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import Looking, Prepared, Refused
+from raylay.services.messages.stateful import Looking, Prepared, Refused, WritePermission
 from raylay.services.messages.topic_book import QueueTopics, TopicBook
 from raylay.services.messages.topics import TopicRule
+from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.messages.types.trees import Tree
 from raylay.services.replication.acknowledgment import CLIENT
 from raylay.services.replication.effects import (
     AckClient,
@@ -38,6 +45,8 @@ from raylay.services.replication.journal_answers import Answers, read_all
 from raylay.services.replication.staged import RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import Counters, Identity
+from raylay.services.security.permissions import read_permissions
+from raylay.services.security.publishing import PublishJudge
 
 OWN, P = 0xA, publisher_id("p")
 
@@ -155,7 +164,13 @@ class Desk:
     def looks_for(self, run: Run) -> Sequence[Looking]:
         return ()
 
-    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
         self.prepared.append(run)
         return Prepared((run,))
 
@@ -248,20 +263,31 @@ def test_a_publish_to_a_queue_goes_to_its_target() -> None:
 
 
 # -- what a session may publish ------------------------------------------------------------------
-def even_only(run: Run) -> Prepared:
-    """Of each run the even sequences."""
-    ranges = [(n, n) for a, b in run.ranges() for n in range(a, b + 1)]
-    kept = run.select([piece for piece in ranges if piece[0] % 2 == 0])
-    refused = [piece for piece in ranges if piece[0] % 2]
-    return Prepared(
-        () if kept is None else (kept,),
-        (Refused(refused, "not_entitled", "odd"),) if refused else (),
-    )
+class EvenOnly:
+    """Of each run the even sequences, whatever the messages say."""
+
+    def __call__(self, run: Run, *, by_record: bool = False) -> Prepared:
+        ranges = [(n, n) for a, b in run.ranges() for n in range(a, b + 1)]
+        kept = run.select([piece for piece in ranges if piece[0] % 2 == 0])
+        refused = [piece for piece in ranges if piece[0] % 2]
+        return Prepared(
+            () if kept is None else (kept,),
+            (Refused(refused, "not_entitled", "odd"),) if refused else (),
+        )
+
+    def writes_all(self, topic: bytes) -> bool:
+        return False
+
+    def passes(self, topic: bytes, message: Tree) -> bool:
+        return True
+
+    def refusal(self, topic: bytes, what: str) -> tuple[str, str]:
+        return "not_entitled", what
 
 
 def test_what_a_session_may_not_publish_is_refused_and_the_rest_is_taken() -> None:
     bench = Bench()
-    bench.publishers.logged_on(1, "p", 0, even_only)
+    bench.publishers.logged_on(1, "p", 0, EvenOnly())
     assert bench.publish(1, 2, 3, 4) == 0
     told = bench.out.take()
     assert [each for each in told if isinstance(each, RefuseClient)] == [
@@ -276,7 +302,7 @@ def test_what_a_session_may_not_publish_is_refused_and_the_rest_is_taken() -> No
 
 def test_a_batch_of_which_nothing_is_allowed_is_answered() -> None:
     bench = Bench()
-    bench.publishers.logged_on(1, "p", 0, even_only)
+    bench.publishers.logged_on(1, "p", 0, EvenOnly())
     bench.publish(1)
     bench.publish(3)
     bench.publishers.flush()
@@ -291,7 +317,7 @@ def test_what_is_here_already_is_not_judged_again() -> None:
     bench.publish(1, 2, 3)
     bench.out.take()
     bench.publishers.left(1)
-    bench.publishers.logged_on(1, "p", 1, even_only)
+    bench.publishers.logged_on(1, "p", 1, EvenOnly())
     bench.publish(1, 2, 3, 4, 5)
     told = bench.out.take()
     assert [each.ranges for each in told if isinstance(each, RefuseClient)] == [[(5, 5)]]
@@ -325,7 +351,7 @@ def test_of_a_batch_that_is_half_on_disk_the_known_half_is_compared_as_it_was_as
     (appended,) = [each for each in bench.out.take() if isinstance(each, Append)]
     bench.intake.staged.committed(appended.run.last_txid)
     bench.publishers.left(1)
-    bench.publishers.logged_on(1, "p", 1, even_only)
+    bench.publishers.logged_on(1, "p", 1, EvenOnly())
     builder = RecordBuilder(P, "orders", "json")
     payload = b"".join(
         builder.build(sequence, b"other" if sequence == 2 else b"x", 0)
@@ -343,3 +369,96 @@ def test_of_a_batch_that_is_half_on_disk_the_known_half_is_compared_as_it_was_as
     assert bench.counters.conflicts == 1, "the second says something else than what is on disk"
     refused = [each for each in told if isinstance(each, RefuseClient)]
     assert ([(5, 5)], "not_entitled") in [(each.ranges, each.reason) for each in refused]
+
+
+# -- what a session may write of records ---------------------------------------------------------
+SOME_DESKS = [{"topic": "orders", "write": "/desk = 'fx'"}]
+
+
+def desks(bench: Bench, *others: bytes, topics: list[dict[str, Any]] = SOME_DESKS) -> None:
+    """`orders` has a SOW with these, a queue `work` over it takes publishes, and `p` may write some
+    of them."""
+    work = QueueTopics(
+        "work", "json", Desk(Identity("own", "g", OWN)), TopicRule("^orders$"), "orders"
+    )
+    bench.publishers._topics = TopicBook(
+        (TopicRule("^(orders|work)$"),), stateful=book().stateful(), queues=(work,)
+    )
+    bench.publishers.logged_on(2, "q", 0)
+    build = RecordBuilder(publisher_id("q"), "orders", "json").build
+    payload = b"".join(build(number, body, 0) for number, body in enumerate(others, 1))
+    bench.publishers.published(2, bench.publishers.runs(2, payload), 0, Answers())
+    given = read_permissions({"topic": topics}, "here")
+    judge = PublishJudge(given, "p", lambda: (MessageTypes(), BUILT_IN))
+    bench.publishers.logged_on(1, "p", 0, judge)
+    bench.out.take()
+
+
+def written(bench: Bench, *bodies: bytes, topic: str = "orders", command: int = 1) -> Any:
+    """What of a batch of `p` is journaled, and what is refused and why."""
+    build = RecordBuilder(P, topic, "json").build
+    first = bench.publishers.received_of(1) + 1
+    payload = b"".join(build(at, each, 0, command=command) for at, each in enumerate(bodies, first))
+    bench.publishers.published(1, bench.publishers.runs(1, payload), 0, Answers())
+    told = bench.out.take()
+    journaled = [each.run for each in told if isinstance(each, Append)]
+    refused = [(e.ranges, e.reason) for e in told if isinstance(e, RefuseClient)]
+    return [each.body for run in journaled for each in iterate_records(run.payload)], refused
+
+
+@pytest.mark.parametrize("topic", ["orders", "work"])
+@pytest.mark.parametrize("command", [Command.PUBLISH, Command.DELTA_PUBLISH])
+def test_the_record_of_others_is_not_taken_over(topic: str, command: int) -> None:
+    """Also not by a queue's name, under which the message goes to the topic."""
+    bench = Bench()
+    desks(bench, b'{"id": 1, "desk": "rates"}')
+    mine, theirs, given = (
+        b'{"id": 2, "desk": "fx"}', b'{"id": 1, "desk": "fx"}', b'{"id": 2, "desk": "rates"}'
+    )  # fmt: skip
+    kept, refused = written(bench, mine, theirs, given, topic=topic, command=command)
+    assert kept == [mine] and refused == [([(2, 2)], "not_entitled"), ([(3, 3)], "not_entitled")]
+    assert bench.publishers.received_of(1) == 3 and bench.counters.published == 2
+
+
+def test_a_delta_needs_no_field_that_the_record_has() -> None:
+    bench = Bench()
+    desks(bench, b'{"id": 1, "desk": "fx"}')
+    kept, refused = written(bench, b'{"id": 1, "px": 2}', command=Command.DELTA_PUBLISH)
+    assert kept == [b'{"id":1,"desk":"fx","px":2}'] and not refused
+
+
+def test_without_a_sow_a_message_alone_is_judged() -> None:
+    bench = Bench()
+    desks(bench, topics=[{"topic": "work|orders|loose", "write": "/desk = 'fx'"}])
+    rules = (TopicRule("^orders$"),)
+    bench.publishers._topics = TopicBook(rules, unjournaled=(TopicRule("^loose$"),))
+    for topic in ("orders", "loose"):
+        _, refused = written(
+            bench, b'{"id": 1, "desk": "fx"}', b'{"id": 1}', topic=topic,
+            command=Command.DELTA_PUBLISH,
+        )  # fmt: skip
+        ((ranges, reason),) = refused
+        assert ranges == [(bench.publishers.received_of(1),) * 2] and reason == "not_entitled"
+
+
+def test_who_may_write_some_records_deletes_none() -> None:
+    bench = Bench()
+    desks(bench, b'{"id": 1, "desk": "fx"}')
+    delete = msgpack.packb({"filter": "/desk = 'fx'"})
+    assert written(bench, delete, command=Command.DELETE) == ([], [([(1, 1)], "not_entitled")])
+
+
+def test_a_publish_that_is_numbered_here_needs_the_permission_too() -> None:
+    bench = Bench()
+    desks(bench, b'{"id": 1, "desk": "rates"}')
+    publisher, sequence = bench.publishers.number_for("p")
+    for body, reason in (
+        (b'{"id": 1, "desk": "fx"}', "not_entitled"),
+        (b'{"id": 2, "desk": "rates"}', "not_entitled"),
+        (b'{"id": 2, "desk": "fx"}', ""),
+    ):
+        payload = RecordBuilder(publisher, "orders", "json").build(sequence, body, 0)
+        (chunk,) = scan(payload)
+        made = run_of(chunk, payload)
+        refused = bench.publishers.published_unnumbered(1, made, "", 0)
+        assert (refused.reason if refused is not None else "") == reason

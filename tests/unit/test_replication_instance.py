@@ -25,7 +25,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import Prepared, Refused, Stateful, left_of
+from raylay.services.messages.stateful import Prepared, Refused, Stateful, WritePermission, left_of
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
@@ -1022,7 +1022,13 @@ class Louder:
     def looks_for(self, run: Run) -> tuple[()]:
         return ()
 
-    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
         self.told.append(("prepare", run.first_sequence, now_us))
         records = list(iterate_records(run.payload))
         left = [(each, each.body + b"!") for each in records if each.sequence not in self.bad]

@@ -63,7 +63,22 @@ def test_a_filter_that_all_pass_parts_nothing() -> None:
     assert not runs and refused_all.ranges == [(1, 2)]
 
 
-def test_a_delta_is_judged_by_what_it_brings() -> None:
+def test_where_a_state_knows_the_records_a_filter_is_asked_of_those() -> None:
+    sent = run(b'{"px": 1}', b'{"px": 0}', command=Command.DELTA_PUBLISH)
+    judged = judge({"topic": "orders", "write": "/px > 0"}, {"topic": "all", "write": True})
+    assert judged(sent, by_record=True) == Prepared((sent,))
+    assert not judged.writes_all(b"orders") and judged.writes_all(b"all")
+    assert judged.passes(b"orders", {"px": 1}) and not judged.passes(b"orders", {"px": 0})
+    assert judged.passes(b"all", {}) and not judged.passes(b"others", {"px": 1})
+    assert judged.refusal(b"orders", "publish to") == (
+        "not_entitled", "bob may not publish to 'orders'"
+    )  # fmt: skip
+    # What needs no message to be judged is judged as ever.
+    assert not judged(run(b"{}", topic="others"), by_record=True).runs
+    assert not judged(run(b"{}", command=Command.DELETE), by_record=True).runs
+
+
+def test_a_delta_without_a_record_is_judged_by_what_it_brings() -> None:
     sent = run(b'{"px": 1}', b'{"px": 0}', command=Command.DELTA_PUBLISH)
     runs, (refused,) = judge({"topic": "orders", "write": "/px > 0"})(sent)
     assert runs[0].ranges() == [(1, 1)] and refused.ranges == [(2, 2)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from unit.sow_given import ORDERS, book
 
 from raylay.services.messages.records import Run
-from raylay.services.messages.stateful import Prepared, Stateful
+from raylay.services.messages.stateful import Prepared, Stateful, WritePermission
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.sow.definition import SowTopicDefinition
@@ -60,7 +60,13 @@ class Staged:
     def looks_for(self, run: Run) -> tuple[()]:
         return ()
 
-    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
         return Prepared((run,))
 
     def staged(self, run: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages import topics
 from raylay.services.messages.records import Run
-from raylay.services.messages.stateful import Prepared
+from raylay.services.messages.stateful import Prepared, WritePermission
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 
@@ -106,7 +106,13 @@ class State:
     def looks_for(self, run: Run) -> tuple[()]:
         return ()
 
-    def prepare(self, run: Run, now_us: int, steady_us: int) -> Prepared:
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
         return Prepared((run,))
 
     def staged(self, run: Run) -> None: ...

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from raylay.services.errors import RaylayError
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, path_through
-from raylay.services.messages.stateful import Prepared, Stateful
+from raylay.services.messages.stateful import Prepared, Stateful, WritePermission
 from raylay.services.messages.suspects import Suspects
 from raylay.services.replication.acknowledgment import CLIENT, UNAWAITED
 from raylay.services.replication.content import Contents
@@ -143,10 +143,16 @@ class Intake:
         self._answers = answers
 
     # -- what comes in -----------------------------------------------------------------------
-    def prepared(self, state: Stateful, run: Run, now_us: int) -> Prepared:
-        """What a client published on a topic with state, as that would have it journaled."""
+    def prepared(
+        self, state: Stateful, run: Run, now_us: int, permission: WritePermission | None
+    ) -> Prepared:
+        """What a client published on a topic with state, as that would have it journaled.
+
+        Args:
+            permission: of the client; None: it may write everything.
+        """
         return self.in_hand(
-            run, lambda each: state.prepare(each, now_us + self.wall_offset_us, now_us)
+            run, lambda each: state.prepare(each, now_us + self.wall_offset_us, now_us, permission)
         )
 
     def in_hand(self, run: Run, work: Callable[[Run], Prepared]) -> Prepared:

@@ -7,8 +7,10 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
 from raylay.services.messages.ranges import Range, SequenceSet
@@ -23,7 +25,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import Prepared, Refused, Stateful
+from raylay.services.messages.stateful import Prepared, Refused, Stateful, WritePermission
 from raylay.services.messages.topic_book import Claiming, TopicBook
 from raylay.services.messages.topics import not_of_transport
 from raylay.services.replication import gap_limit
@@ -39,11 +41,21 @@ from raylay.services.replication.unused_sequences import UnusedSequences
 from raylay.services.replication.values import Counters, Identity, LogonAnswer
 
 _COMMANDS = int(Flag.COMMANDS)
-Judge = Callable[[Run], Prepared]
-"""What of a run somebody may publish, and what not."""
 Resent = str | None
 """Whether a client has sent records before: to the instance of this name first; empty: it does not
 know to which. None: it sends them for the first time."""
+
+
+class Judge(WritePermission, Protocol):
+    """What a client may publish."""
+
+    def __call__(self, run: Run, *, by_record: bool = False) -> Prepared:
+        """What of a run it may publish, and what not.
+
+        Args:
+            by_record: what the messages say is judged by their topic's state, which knows the
+                records that they change (`Stateful.prepare`).
+        """
 
 
 @dataclass(slots=True)
@@ -335,7 +347,8 @@ class Publishers:
             if fresh is None:
                 left.append(run)
                 continue
-            allowed, refused = self._intake.in_hand(fresh, judge)
+            judged = partial(judge, by_record=entry.judges_records)
+            allowed, refused = self._intake.in_hand(fresh, judged)
             left += allowed
             self._refuse_unseen(session, run, refused)
         return left
@@ -396,7 +409,7 @@ class Publishers:
         """Journals what is new here, as its topic's state would have it."""
         runs: Sequence[Run] = (run,)
         if state is not None:
-            runs, refused = self._intake.prepared(state, run, now_us)
+            runs, refused = self._intake.prepared(state, run, now_us, session.judge)
             if refused:
                 self._counters.published -= run.count - sum(left.count for left in runs)
                 self._refuse(session, refused)
@@ -407,14 +420,16 @@ class Publishers:
     def published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
     ) -> Refused | None:
-        """One publish that the server numbered (`number_for`). Why it is refused; None: it is
-        taken, and answered when it is durable."""
+        """One publish that the server numbered (`number_for`), of which the session's judge has
+        said that it may be published. Why it is refused; None: it is taken, and answered when it is
+        durable."""
         refusal = self._refusal(run)
         if refusal is not None:
             return refusal
         state = self._topics[run.topic, run.message_type].state_of(run)
         if state is not None:
-            left, refused = self._intake.prepared(state, run, now_us)
+            judge = self._sessions[session].judge
+            left, refused = self._intake.prepared(state, run, now_us, judge)
             if not left:
                 return refused[0]
             (run,) = left
