@@ -75,11 +75,22 @@ elif ((status == 3)); then
     "left alone, with the instances on it; to start it anew, first end it with: ray stop --force"
   exit 0
 fi
+# Ray opens its directory to everybody, with sockets that run programs as this user: it lies in one
+# that others cannot enter, where that of `raylay up` is.
+private=/tmp/raylay-$(id -u)
+(umask 077 && mkdir -p "$private/ray")
+if [[ ! -O $private || ! -O $private/ray ]]; then
+  echo "raylay: $private belongs to another user: sudo rm -r $private" >&2
+  exit 1
+fi
+chmod 700 "$private/ray"
+# It came with the mode that it has where `ray up` ran.
+[[ ! -O ~/.ray/auth_token ]] || chmod 600 ~/.ray/auth_token
 # Ports that are given need not be waited for: Ray waits 15 s for them, and a busy host needs more.
 agent_port=6384
-options=(--labels "$labels" --object-store-memory=83886080 --runtime-env-agent-port=6382
-  --dashboard-agent-grpc-port=6383 "--dashboard-agent-listen-port=$agent_port"
-  --metrics-export-port=6385)
+options=(--labels "$labels" --temp-dir "$private/ray/tmp" --object-store-memory=83886080
+  --runtime-env-agent-port=6382 --dashboard-agent-grpc-port=6383
+  "--dashboard-agent-listen-port=$agent_port" --metrics-export-port=6385)
 # For one of them it waits all the same, for the file in which its agent says what it was given, and
 # ends without it.
 say_port() {
@@ -105,7 +116,7 @@ if [[ $role == head ]]; then
     memory) ;;
     rocksdb)
       export RAY_gcs_storage=rocksdb RAY_gcs_storage_path=$PWD/gcs
-      mkdir -p gcs
+      (umask 077 && mkdir -p gcs)
       ;;
     *)
       export RAY_REDIS_ADDRESS=$GCS_STORAGE
@@ -149,7 +160,7 @@ for ((attempt = 1; ; attempt++)); do
     sleep 1
   done
   if ((attempt == attempts)); then
-    echo "raylay: Ray does not start on $(hostname): see /tmp/ray/session_latest/logs" >&2
+    echo "raylay: Ray does not start on $(hostname): see $private/ray/tmp/session_latest/logs" >&2
     exit 1
   fi
 done

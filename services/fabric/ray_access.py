@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raylay.services.errors import FabricError
+from raylay.services.fabric import ray_files
 from raylay.services.fabric.nodes import Node
 from raylay.services.fabric.travelling import known_as
 from raylay.services.server.open_transports import is_loopback
@@ -241,7 +242,7 @@ def start_ray(options: dict[str, Any]) -> None:
     more.
 
     Raises:
-        FabricError: it did not start.
+        FabricError: it did not start, or its files would be open to others.
     """
     ray = ray_module()
     demand_token()
@@ -249,11 +250,14 @@ def start_ray(options: dict[str, Any]) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     for name, value in LOG_LIMITS.items():
         os.environ.setdefault(name, value)
+    temporary_directory = ray_files.temporary_directory()
+    ray_files.keep_token_private()
     for attempt in (1, 2):
         try:
             with _without_watchers():
                 ray.init(
                     address="local",
+                    _temp_dir=temporary_directory,
                     num_cpus=os.cpu_count() or 1,
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE_BYTES,

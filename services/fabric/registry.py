@@ -73,7 +73,17 @@ def registry_directory() -> Path:
         FabricError: it belongs to somebody else or cannot be made.
     """
     chosen = os.environ.get(REGISTRY_VARIABLE)
-    path = Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"raylay-{os.getuid()}"
+    return own_directory(
+        Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"raylay-{os.getuid()}"
+    )
+
+
+def own_directory(path: Path) -> Path:
+    """Makes a directory of this user when it is not there, and returns it.
+
+    Raises:
+        FabricError: It belongs to somebody else or cannot be made.
+    """
     try:
         make_directory(path)
         owner = path.stat().st_uid

@@ -1,27 +1,47 @@
-"""What a Ray that Raylay begins leaves on the disk."""
+"""What a Ray that Raylay begins has on the disk, and what it leaves there."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 PROGRAM = """
+import os, stat
+from pathlib import Path
+os.umask(0)
 from raylay.services.fabric import ray_access
 ray_access.start_ray({"log_to_driver": False})
 import ray._private.worker as worker
 node = worker._global_node
+print(os.environ["HOME"], stat.S_IMODE(os.stat(Path.home() / ".ray" / "auth_token").st_mode))
+around = Path(node.get_session_dir_path()).parents[1]
+print(around, stat.S_IMODE(around.stat().st_mode), node.get_session_dir_path())
 print(node.get_session_dir_path(), node.max_bytes, node.backup_count)
 ray_access.leave_ray()
 """
 
 
-def test_a_ray_that_ends_in_order_leaves_no_session_directory_and_bounds_its_logs() -> None:
+def test_a_ray_that_ends_in_order_leaves_no_session_directory_and_bounds_its_logs(
+    tmp_path: Path,
+) -> None:
+    """While it is there nobody else gets at its sockets, its logs and its token."""
+    unset = {"RAY_TMPDIR", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={name: value for name, value in os.environ.items() if name not in unset}
+        | {"HOME": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr
-    directory, max_bytes, backups = done.stdout.split()[-3:]
+    home, token, around, mode, session, *last = done.stdout.split()[-8:]
+    assert (home, int(token), int(mode)) == (str(tmp_path), 0o600, 0o700)
+    assert Path(session).is_relative_to(around)
+    directory, max_bytes, backups = last
     assert (int(max_bytes), int(backups)) == (16 << 20, 2)
     assert Path(directory).parent.is_dir() and not Path(directory).exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -178,3 +179,18 @@ def test_other_hosts_are_those_that_live(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(node, "own_addresses", lambda: {OWN})
     known = Head((0, OWN), (0, OTHER), (0, OTHER), (1, "10.0.0.3"))
     assert node.others(known) == [OTHER]
+
+
+def test_what_ray_has_on_a_host_is_its_users_alone(tmp_path: Path) -> None:
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("secret")
+    token.chmod(0o644)
+    done, told = start(tmp_path, node.DEAD, "worker", "10.0.0.1")
+    assert done.returncode == 0, done.stderr
+    assert token.stat().st_mode & 0o777 == 0o600
+    found = re.search(r"--temp-dir (\S+)", told)
+    assert found is not None, told
+    around = Path(found.group(1)).parent
+    assert around == Path(f"/tmp/raylay-{os.getuid()}/ray")
+    assert around.stat().st_mode & 0o777 == 0o700
