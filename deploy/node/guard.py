@@ -33,6 +33,7 @@ from typing import Any
 
 from raylay.services.errors import RaylayError
 from raylay.services.fabric.whole_file import write_whole
+from raylay.services.messages.plain_text import plain
 from raylay.services.plugins.authentication import hasher
 from raylay.services.tls import hosts
 from raylay.services.tls.authority import FILE_MODE, Authority, write_private
@@ -255,7 +256,8 @@ def _run(*command: str) -> str:
 
 
 def _tell(text: str) -> None:
-    print(f"raylay: {text}", file=sys.stderr)
+    # What another host said may be in it.
+    print(plain(f"raylay: {text}"), file=sys.stderr)
 
 
 def main(arguments: list[str]) -> int:

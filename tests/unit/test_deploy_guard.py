@@ -190,3 +190,10 @@ def test_the_way_to_the_head_knows_whom_it_speaks_to(
     for option in ("StrictHostKeyChecking=yes", "BatchMode=yes", f"BindAddress={WORKER}"):
         assert option in command
     assert f"UserKnownHostsFile={tmp_path}/raylay/credentials/known-hosts" in command
+
+
+def test_what_another_host_says_is_no_command_to_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    on(tmp_path, HEAD, monkeypatch)._tell("ssh failed: \x1b[2J\x9b31m\u202e")
+    assert capfd.readouterr().err == "raylay: ssh failed: \\x1b[2J\\x9b31m\\u202e\n"
