@@ -19,6 +19,7 @@ from raylay.services.errors import ExpressionError
 from raylay.services.expressions import tree, values
 from raylay.services.expressions.functions.registry import Surroundings
 from raylay.services.expressions.values import Value
+from raylay.services.expressions.work import Effort, Meter, TooMuchWork, give_up
 
 Predicate = Callable[[dict[str, Any], Surroundings], bool]
 Evaluation = Callable[[dict[str, Any], Surroundings], Value]
@@ -39,15 +40,21 @@ class Code(NamedTuple):
     is_never_null: bool = False
 
 
-def compiled_filter(node: tree.Node) -> Predicate:
-    """A function that says whether an expression is true of a message."""
-    found: Predicate = _Writer().function(node, is_filter=True)
+def compiled_filter(node: tree.Node, effort: Effort | None = None) -> Predicate:
+    """A function that says whether an expression is true of a message; False where to find out
+    takes more than it may (work.py).
+
+    Args:
+        effort: gets what its evaluations take.
+    """
+    found: Predicate = _Writer(effort or Effort()).function(node, is_filter=True)
     return found
 
 
-def compiled_value(node: tree.Node) -> Evaluation:
-    """A function that gives the value of an expression for a message."""
-    found: Evaluation = _Writer().function(node, is_filter=False)
+def compiled_value(node: tree.Node, effort: Effort | None = None) -> Evaluation:
+    """A function that gives the value of an expression for a message; NULL where to find out takes
+    more than it may (work.py)."""
+    found: Evaluation = _Writer(effort or Effort()).function(node, is_filter=False)
     return found
 
 
@@ -56,10 +63,17 @@ class _Writer:
 
     Attributes:
         known: the objects that the code uses, by their names there.
+
+    Args:
+        effort: gets what evaluations take.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, effort: Effort) -> None:
+        self._is_metered = False
         self.known: dict[str, Any] = {
+            "EFFORT": effort,
+            "TooMuchWork": TooMuchWork,
+            "give_up": give_up,
             "follow": values.follow,
             "truth": values.truth,
             "NUMBERS": values.NUMBERS,
@@ -67,6 +81,7 @@ class _Writer:
             "NOT_NUMBERS": values.NOT_NUMBERS,
             "dict": dict,
             "str": str,
+            "len": len,
             "__builtins__": {},
         }
         self._names: dict[Any, str] = {}
@@ -78,8 +93,19 @@ class _Writer:
         try:
             code = self.condition(node) if is_filter else self.value(node)
             result = code.text if not is_filter or code.is_never_null else f"{code.text} is True"
-            lines = "".join(f"    {line}\n" for line in self._lines)
-            source = f"def expression(m, around):\n{lines}    return {result}\n"
+            given_up = "False" if is_filter else "None"
+            body = [*self._lines, f"return {result}"]
+            if self._is_metered:
+                body = [
+                    "b = None",
+                    "try:",
+                    *(f"    {line}" for line in body),
+                    "except TooMuchWork:",
+                    "    give_up(EFFORT)",
+                    f"    return {given_up}",
+                ]
+            source = "".join(f"    {line}\n" for line in body)
+            source = f"def expression(m, around):\n{source}"
             module = compile(source, "<filter>", "exec", dont_inherit=True, optimize=2)
         except (RecursionError, MemoryError, SyntaxError):
             raise ExpressionError("it has too many parts: make several of it", 1) from None
@@ -91,7 +117,7 @@ class _Writer:
         code = self.value(node)
         if code.is_condition:
             return code
-        return self._made(f"truth({code.text})", code.nesting, is_condition=True)
+        return self._made(f"truth({code.text}, {self.meter()})", code.nesting, is_condition=True)
 
     def value(self, node: tree.Node) -> Code:
         """A node as a value."""
@@ -102,6 +128,12 @@ class _Writer:
         name = self.variable()
         self._lines.append(f"{name} = {code.text}")
         return code._replace(text=name, nesting=0)
+
+    def meter(self) -> str:
+        """The evaluation's meter, which is made where the first one asks for it: most comparisons
+        are over before."""
+        self._is_metered = True
+        return "(b or (b := [EFFORT.begun, EFFORT, None]))"
 
     def variable(self) -> str:
         """A new variable."""
@@ -138,8 +170,8 @@ class _Writer:
             held, step = self.variable(), self.name(rest[0])
             way = self.name(tuple(rest))
             found = f"({held}.get({step}) if ({held} := {text}).__class__ is dict "
-            return Code(f"{found}else follow({held}, {way}))", 3)
-        return Code(f"follow({text}, {self.name(tuple(rest))})", 2)
+            return Code(f"{found}else follow({held}, {way}, {self.meter()}))", 3)
+        return Code(f"follow({text}, {self.name(tuple(rest))}, {self.meter()})", 2)
 
     def negation(self, node: tree.Not) -> Code:
         """NOT: of NULL it is NULL."""
@@ -179,7 +211,7 @@ class _Writer:
             return self._compared(operator, code, right.value)
         other = self.value(right)
         call = self.name(values.COMPARISONS[operator], "f")
-        text = f"{call}({code.text}, {other.text})"
+        text = f"{call}({code.text}, {other.text}, {self.meter()})"
         nesting = max(code.nesting, other.nesting)
         return self._made(text, nesting, is_condition=True, is_never_null=True)
 
@@ -188,7 +220,7 @@ class _Writer:
         held, literal = self.variable(), self.name(value)
         call = self.name(values.COMPARISONS[operator], "f")
         python = _PYTHON.get(operator, operator)
-        other = f"{call}({held}, {literal})"
+        other = f"{call}({held}, {literal}, {self.meter()})"
         if operator != "=":
             simple = "is str" if isinstance(value, str) else "in NUMBERS"
             # A text is compared with a text; an empty one is NULL.
@@ -224,11 +256,11 @@ class _Writer:
         nesting = code.nesting + 1
         tests = []
         if literals:
-            tests.append(f"{self.name(_Members(literals).has, 'f')}({asked})")
+            tests.append(f"{self.name(_Members(literals).has, 'f')}({asked}, {self.meter()})")
             asked = held
         for each in others:
             other = self.value(each)
-            tests.append(f"{self.name(values.equal, 'f')}({asked}, {other.text})")
+            tests.append(f"{self.name(values.equal, 'f')}({asked}, {other.text}, {self.meter()})")
             nesting, asked = max(nesting, other.nesting), held
         text = f"({' or '.join(tests)})"
         return self._made(text, nesting + 1, is_condition=True, is_never_null=True)
@@ -236,9 +268,13 @@ class _Writer:
     def like(self, node: tree.Like) -> Code:
         """LIKE."""
         code, held = self.value(node.operand), self.variable()
-        matches = self.name(node.pattern.matches, "f")
-        other = f"{self.name(values.like, 'f')}({held}, {matches})"
-        text = f"({matches}({held}) and {held} != '' if ({held} := {code.text}).__class__ is str"
+        matches, meter = self.name(node.pattern.matches, "f"), self.meter()
+        other = f"{self.name(values.like, 'f')}({held}, {self.name(node.pattern)}, {meter})"
+        text = (
+            f"(({matches}({held}) if len({held}) <= {self.name(node.pattern.uncounted)} "
+            f"else {matches}({held}, {meter})) and {held} != '' "
+            f"if ({held} := {code.text}).__class__ is str"
+        )
         nesting = code.nesting + 1
         text = f"{text} else {other})"
         return self._made(text, nesting, is_condition=True, is_never_null=True)
@@ -250,7 +286,7 @@ class _Writer:
         call = self.name(values.begins if node.begins else values.ends, "f")
         nesting = max(each.nesting for each in (operand, *options))
         listed = ", ".join(each.text for each in options)
-        text = f"{call}({operand.text}, [{listed}])"
+        text = f"{call}({operand.text}, [{listed}], {self.meter()})"
         return self._made(text, nesting + 1, is_condition=True, is_never_null=True)
 
     def is_null(self, node: tree.IsNull) -> Code:
@@ -285,7 +321,8 @@ class _Writer:
             self.value(each) if pattern is None else Code(self.name(pattern))
             for each, pattern in zip(node.arguments, patterns, strict=True)
         ]
-        arguments = ["around"] * bool(node.function.needs) + [each.text for each in taken]
+        arguments = [self.meter(), *["around"] * bool(node.function.needs)]
+        arguments += [each.text for each in taken]
         nesting = max((each.nesting for each in taken), default=0)
         return self._made(f"{self.name(bound, 'f')}({', '.join(arguments)})", nesting)
 
@@ -297,7 +334,8 @@ class _Writer:
         is_condition: bool = False,
     ) -> Code:
         found = [self.value(each) for each in nodes]
-        text = f"{self.name(call, 'f')}({', '.join(each.text for each in found)})"
+        listed = ", ".join(each.text for each in found)
+        text = f"{self.name(call, 'f')}({listed}, {self.meter()})"
         nesting = max(each.nesting for each in found)
         return self._made(text, nesting, is_condition=is_condition, is_never_null=is_condition)
 
@@ -317,14 +355,16 @@ class _Members:
         self._has_numbers = len(texts) < len(self._literals)
         self._written = frozenset(each for each in self._literals if not isinstance(each, str))
 
-    def has(self, value: Value) -> bool:
+    def has(self, value: Value, meter: Meter | None = None) -> bool:
         """Whether any element of the value equals one of them."""
         if value.__class__ is str:
             if value in self._texts:
                 return True
             return self._has_numbers and values.parsed(value) in self._written
         if value.__class__ in values.COMPLEX:
-            return any(map(self.has, values.plains(value)))
+            found = values.plains(value)
+            values.charge_plains(meter, found)
+            return any(map(self.has, found))
         return value in self._numbers
 
 

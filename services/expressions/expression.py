@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import Functions, Surroundings
 from raylay.services.expressions.parser import parse
 from raylay.services.expressions.values import Value
+from raylay.services.expressions.work import Effort
 
 COMPILED_MAX = 256
 """Filters that are kept for who asks for the same one again."""
@@ -54,11 +55,13 @@ class Expression:
         text: as it was written; and what stands for the client, where it asks for that.
         tree: how it was read.
         matches: whether it is true of a parsed message and its surroundings.
+        effort: what that took, where it was much.
     """
 
     text: str
     tree: tree.Node
     matches: Predicate
+    effort: Effort = field(default_factory=Effort, compare=False)
 
     @property
     def asks_around(self) -> bool:
@@ -135,7 +138,8 @@ def check_functions(node: tree.Node, use: Use) -> None:
 def _compiled(text: str, use: Use, functions: Functions) -> Expression:
     found = parse(text, functions)
     check_functions(found, use)
-    return Expression(text, found, compiled_filter(found))
+    effort = Effort(text, is_limited=use is SUBSCRIPTION)
+    return Expression(text, found, compiled_filter(found, effort), effort)
 
 
 def _of_client(found: Expression, client: Surroundings) -> Expression:
@@ -146,12 +150,12 @@ def _of_client(found: Expression, client: Surroundings) -> Expression:
             told.append(node.function.call(client) or None)
             return tree.Literal(node.column, told[-1])
         changed: dict[str, Any] = {}
-        for field in fields(node):
-            value = getattr(node, field.name)
+        for each_field in fields(node):
+            value = getattr(node, each_field.name)
             if isinstance(value, tree.Node):
-                changed[field.name] = written(value)
+                changed[each_field.name] = written(value)
             elif isinstance(value, tuple):
-                changed[field.name] = tuple(
+                changed[each_field.name] = tuple(
                     written(each) if isinstance(each, tree.Node) else each for each in value
                 )
         return replace(node, **changed) if changed else node
@@ -160,7 +164,8 @@ def _of_client(found: Expression, client: Surroundings) -> Expression:
     if not told:
         return found
     # Who else writes the same asks for something else.
-    return Expression(f"{found.text} {told}", made, compiled_filter(made))
+    effort = Effort(found.text, found.effort.is_limited)
+    return Expression(f"{found.text} {told}", made, compiled_filter(made, effort), effort)
 
 
 @lru_cache(COMPILED_MAX)

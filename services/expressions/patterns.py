@@ -13,12 +13,15 @@ from typing import Any
 import re2
 
 from raylay.services.errors import ExpressionError
+from raylay.services.expressions.work import SHORT_STEPS, Meter, charge
 from raylay.services.messages.topic_pattern import MEMORY_BYTES_MAX, PatternError, TopicPattern
 
 PATTERN_CHARACTERS_MAX = 4096
 _OPTIONS = re2.Options()
 _OPTIONS.max_mem = MEMORY_BYTES_MAX
 _OPTIONS.log_errors = False
+MATCH_STEPS = 2_000
+"""What it takes to replace a match, in steps (work.py)."""
 _REFERENCE = re.compile(rb"\\(\d)|\\(.)", re.DOTALL)
 
 
@@ -32,11 +35,14 @@ class Pattern:
     Args:
         column: of the literal that it is, for the error.
 
+    Attributes:
+        uncounted: a text of so many characters takes so little that it is not counted (work.py).
+
     Raises:
         ExpressionError: it is none, or one that RE2 does not know.
     """
 
-    __slots__ = ("_compiled", "_topic", "text")
+    __slots__ = ("_compiled", "_topic", "text", "uncounted")
 
     def __init__(self, text: str, column: int) -> None:
         self.text = text
@@ -50,10 +56,18 @@ class Pattern:
             self._topic = TopicPattern(text)
         except PatternError as error:
             raise ExpressionError(f"not a regular expression: {error}", column) from None
+        self.uncounted = SHORT_STEPS // self._topic.weight
         self._compiled: Any = None
 
-    def matches(self, text: str) -> bool:
+    @property
+    def weight(self) -> int:
+        """What a character of a text takes, in steps (work.py)."""
+        return self._topic.weight
+
+    def matches(self, text: str, meter: Meter | None = None) -> bool:
         """Whether it matches somewhere in the text."""
+        if len(text) > self.uncounted:
+            charge(meter, self._topic.weight * len(text))
         try:
             return self._topic.search(text)
         except UnicodeEncodeError:
@@ -74,23 +88,32 @@ class Pattern:
             ) from None
         return self
 
-    def first(self, text: str) -> str | None:
+    def _charge(self, meter: Meter | None, text: str) -> None:
+        if len(text) > self.uncounted:
+            charge(meter, self._topic.weight * len(text))
+
+    def first(self, text: str, meter: Meter | None = None) -> str | None:
         """What it matches first, None where it matches nothing."""
+        self._charge(meter, text)
         found = self._compiled.search(_bytes(text))
         return None if found is None else _text(found[0])
 
-    def replaced(self, text: str, replacement: str, bytes_max: int) -> str | None:
+    def replaced(
+        self, text: str, replacement: str, bytes_max: int, meter: Meter | None = None
+    ) -> str | None:
         """The text with each match replaced; `\\1` to `\\9` stand for its groups, `\\0` for all.
 
         Returns:
             None: it would be longer than that.
         """
+        self._charge(meter, text)
         data, added = _bytes(replacement), 0
 
         def by(found: Any) -> bytes:
             nonlocal added
             new = _REFERENCE.sub(lambda each: _meant(each, found), data) if b"\\" in data else data
             added += len(new)
+            charge(meter, MATCH_STEPS + len(new))
             if added > bytes_max:
                 raise _TooLongError
             return new

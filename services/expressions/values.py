@@ -15,7 +15,12 @@ import operator
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.expressions.work import SHORT_STEPS, Meter, charge
+
+if TYPE_CHECKING:
+    from raylay.services.expressions.patterns import Pattern
 
 Value = Any
 """None (NULL), bool, int, float, str, or what a message has besides: bytes, lists, dicts."""
@@ -51,7 +56,11 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 _MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def follow(value: Value, steps: Steps) -> Value:
+ELEMENT_STEPS = 200
+"""What it takes to look at an element of an array (work.py); to convert one takes more."""
+
+
+def follow(value: Value, steps: Steps, meter: Meter | None = None) -> Value:
     """The field at the end of the way. A name asks each object of an array: what they have makes an
     array in turn. None where there is nothing."""
     for step in steps:
@@ -66,12 +75,30 @@ def follow(value: Value, steps: Steps) -> Value:
             value = value.get(step)
         elif value.__class__ is list:
             if len(value) < LONG_ARRAY:
+                charge(meter, ELEMENT_STEPS * len(value))
                 value = _of_each(value, step)
             else:
-                value = _lately.made(value, step, partial(_of_each, name=step))
+                value = _made_once(meter, value, step, partial(_of_each, name=step))
         else:
             return None
     return value
+
+
+def _made_once(
+    meter: Meter | None, array: list[Value], what: str | int | None, make: Callable[[Any], Any]
+) -> Any:
+    """What is made of a long array. An evaluation makes and counts it once, whether or not it was
+    kept from another one: the same message is to take the same number of steps everywhere."""
+    if meter is None:
+        return _lately.made(array, what, make)
+    if meter[2] is None:
+        meter[2] = {}
+    found = meter[2].get((id(array), what))
+    if found is None:
+        charge(meter, ELEMENT_STEPS * len(array))
+        # The array is kept with it: nobody else is to have its identity meanwhile.
+        found = meter[2][id(array), what] = array, _lately.made(array, what, make)
+    return found[1]
 
 
 def _of_each(array: list[Value], name: str | int) -> Value:
@@ -128,11 +155,34 @@ def scalar(value: Value) -> Value:
     """The one value that functions and arithmetic take: of an array its first element."""
     if value.__class__ is str:
         return value or None
-    if value.__class__ is list:
-        for each in elements(value):
-            return _plain(each)
-        return None
-    return _plain(value)
+    return _plain(_first(value) if value.__class__ is list else value)
+
+
+def _first(array: list[Value]) -> Value:
+    """The first element that is no array, None where there is none."""
+    waiting = [iter(array)]
+    while waiting:
+        for each in waiting[-1]:
+            if each.__class__ is not list:
+                return each
+            waiting.append(iter(each))
+            break
+        else:
+            waiting.pop()
+    return None
+
+
+def charge_scalar(meter: Meter | None, value: Value) -> None:
+    """Counts what `scalar` takes: of arrays in an array it may have to look through many."""
+    if value.__class__ is list and value and value[0].__class__ is list:
+        charge(meter, ELEMENT_STEPS // 2 * len(value))
+    elif value.__class__ is bytes and len(value) > SHORT_STEPS:
+        charge(meter, len(value))
+
+
+def charge_plains(meter: Meter | None, found: list[Value]) -> None:
+    """Counts what it takes to look at these."""
+    charge(meter, ELEMENT_STEPS * len(found))
 
 
 def parsed(text: str) -> int | float:
@@ -161,7 +211,7 @@ def text(value: Value) -> str | None:
     return str(int(value)) if value.__class__ is bool else str(value)
 
 
-def truth(value: Value) -> bool | None:
+def truth(value: Value, meter: Meter | None = None) -> bool | None:
     """The value as a condition: a number other than 0 is true, of an array any element; a text that
     is no number is false."""
     if value.__class__ is bool:
@@ -169,6 +219,7 @@ def truth(value: Value) -> bool | None:
     found = plains(value)
     if not found:
         return None
+    charge_plains(meter, found)
     for each in found:
         if each.__class__ is str:
             each = parsed(each)
@@ -177,28 +228,32 @@ def truth(value: Value) -> bool | None:
     return False
 
 
-def is_null(value: Value) -> bool:
+def is_null(value: Value, meter: Meter | None = None) -> bool:
     """Whether the value, of an array its first element, is NULL."""
+    charge_scalar(meter, value)
     return scalar(value) is None
 
 
-def is_nan(value: Value) -> bool:
+def is_nan(value: Value, meter: Meter | None = None) -> bool:
     """Whether the value is a number that is none."""
+    charge_scalar(meter, value)
     value = scalar(value)
     return value.__class__ is float and value != value
 
 
-def _compared(name: str) -> Callable[[Value, Value], bool]:
+def _compared(name: str) -> Callable[..., bool]:
     asked = _OPERATORS[name]
     if_greater, if_less = asked(1, 0), asked(0, 1)
 
-    def compared(left: Value, right: Value) -> bool:
+    def compared(left: Value, right: Value, meter: Meter | None = None) -> bool:
         if left.__class__ in COMPLEX or right.__class__ in COMPLEX:
-            return _any_pair(name, _side(left), _side(right))
+            return _any_pair(name, _side(left, meter), _side(right, meter))
         if left is None or right is None or left == "" or right == "":
             return False
         if left.__class__ is str:
             if right.__class__ is str:
+                if len(left) > SHORT_STEPS:
+                    charge(meter, min(len(left), len(right)) // 4)
                 return asked(left, right)
             value = parsed(left)
             return asked(value, right) if value == value else if_greater
@@ -312,10 +367,13 @@ class _Lately:
 _lately = _Lately()
 
 
-def _side(value: Value) -> _Side:
+def _side(value: Value, meter: Meter | None) -> _Side:
     if value.__class__ is list and len(value) >= LONG_ARRAY:
-        side: _Side = _lately.made(value, None, _Side)
+        side: _Side = _made_once(meter, value, None, _Side)
         return side
+    charge(meter, ELEMENT_STEPS * len(value) if value.__class__ is list else ELEMENT_STEPS)
+    if value.__class__ is bytes and len(value) > SHORT_STEPS:
+        charge(meter, len(value))
     return _Side(value)
 
 
@@ -369,34 +427,57 @@ COMPARISONS = {
 }
 
 
-def between(value: Value, low: Value, high: Value) -> bool:
+def between(value: Value, low: Value, high: Value, meter: Meter | None = None) -> bool:
     """Whether any element lies between the two, both included."""
     if value.__class__ is list:
-        return any(greater_equal(each, low) and less_equal(each, high) for each in plains(value))
-    return greater_equal(value, low) and less_equal(value, high)
+        found = plains(value)
+        charge_plains(meter, found)
+        charge_plains(meter, found)
+        return any(
+            greater_equal(each, low, meter) and less_equal(each, high, meter) for each in found
+        )
+    return greater_equal(value, low, meter) and less_equal(value, high, meter)
 
 
-def begins(value: Value, options: list[Value]) -> bool:
+def begins(value: Value, options: list[Value], meter: Meter | None = None) -> bool:
     """Whether any element begins with one of the texts."""
-    wanted = tuple(filter(None, map(text, options)))
-    return bool(wanted) and any((text(each) or "").startswith(wanted) for each in plains(value))
+    return _any_affix(str.startswith, value, options, meter)
 
 
-def ends(value: Value, options: list[Value]) -> bool:
+def ends(value: Value, options: list[Value], meter: Meter | None = None) -> bool:
     """Whether any element ends with one of the texts."""
+    return _any_affix(str.endswith, value, options, meter)
+
+
+def _any_affix(
+    has: Callable[[str, tuple[str, ...]], bool],
+    value: Value,
+    options: list[Value],
+    meter: Meter | None,
+) -> bool:
+    for each in options:
+        charge_scalar(meter, each)
     wanted = tuple(filter(None, map(text, options)))
-    return bool(wanted) and any((text(each) or "").endswith(wanted) for each in plains(value))
+    found = plains(value)
+    charge(meter, (ELEMENT_STEPS + 20 * len(wanted)) * len(found))
+    if wanted and max(map(len, wanted)) > SHORT_STEPS:
+        charge(meter, sum(map(len, wanted)) // 4 * len(found))
+    return bool(wanted) and any(has(text(each) or "", wanted) for each in found)
 
 
-def like(value: Value, matches: Callable[[str], bool]) -> bool:
+def like(value: Value, pattern: Pattern, meter: Meter | None = None) -> bool:
     """Whether the pattern matches in any element."""
-    return any(matches(text(each) or "") for each in plains(value))
+    texts = [text(each) or "" for each in plains(value)]
+    charge(meter, 2 * ELEMENT_STEPS * len(texts) + pattern.weight * sum(map(len, texts)))
+    return any(map(pattern.matches, texts))
 
 
 def _arithmetic(
     name: str, asked: Callable[[Any, Any], int | float]
-) -> Callable[[Value, Value], int | float | None]:
-    def computed(left: Value, right: Value) -> int | float | None:
+) -> Callable[..., int | float | None]:
+    def computed(left: Value, right: Value, meter: Meter | None = None) -> int | float | None:
+        charge_scalar(meter, left)
+        charge_scalar(meter, right)
         a, b = number(left), number(right)
         if a is None or b is None:
             return None
@@ -439,8 +520,9 @@ ARITHMETIC = {
 }
 
 
-def negative(value: Value) -> int | float | None:
+def negative(value: Value, meter: Meter | None = None) -> int | float | None:
     """The value with the other sign."""
+    charge_scalar(meter, value)
     found = number(value)
     if found is None:
         return None

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from raylay.services.expressions.expression import Expression
 from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.expressions.index import FilterIndex
+from raylay.services.expressions.work import NEWS
 from raylay.services.queues.fairness import Turns
 from raylay.services.queues.ordered import Ordered
 from raylay.services.queues.waiting import Contents, Waiting
@@ -27,6 +28,8 @@ from raylay.services.queues.waiting import Contents, Waiting
 FOUND_MAX = 1_000
 """Messages that a group has found and not given away. It forgets the later half of more, and looks
 for them again."""
+LOOK_STEPS = 100_000
+"""What a look may work before it counts as several (services/expressions/work.py)."""
 APART_MAX = 4
 """Groups of a cohort whose filters are asked one by one; the index asks more at once."""
 
@@ -328,8 +331,8 @@ class Filters(Generic[Message]):
             self._catch_up(i, message.order - 1)
             if looks == 0 or not self._cohorts[i].is_searching():
                 break
-            looks -= 1
-            self._look(self._cohorts[i], message)
+            # What takes long to judge counts as many looks, so that a turn stays short.
+            looks = max(0, looks - 1 - self._look(self._cohorts[i], message))
             self._catch_up(i, message.order)
         else:
             self._catch_up(i, inf)
@@ -341,21 +344,24 @@ class Filters(Generic[Message]):
             self._forget()
         return looks
 
-    def _look(self, cohort: Cohort, message: Message) -> None:
+    def _look(self, cohort: Cohort, message: Message) -> int:
+        """Asks the filters of a cohort; how many looks more that took than one."""
         cohort.looked = order = message.order
+        before = NEWS.steps
         if len(cohort.groups) > APART_MAX:
             for group in self.passed(message):
                 if group.cohort is cohort:
                     self._note(group, order)
-            return
+            return (NEWS.steps - before) // LOOK_STEPS
         tree = self._contents.tree(message.txid)
         if tree is None:
-            return
+            return 0
         around = self._around(message)
         for group in cohort.groups:
             assert group.filter is not None
             if group.filter.matches(tree, around):
                 self._note(group, order)
+        return (NEWS.steps - before) // LOOK_STEPS
 
     def _catch_up(self, i: int, looked: float) -> None:
         """Makes one cohort of one and those above it that have looked up to here."""

@@ -13,6 +13,7 @@ from raylay.services.errors import RaylayError
 from raylay.services.replication.instance.looking import Looking
 from raylay.services.server.clients import Clients
 from raylay.services.server.commits import Commits
+from raylay.services.server.costly_filters import CostlyFilters
 from raylay.services.server.link_control import Links
 from raylay.services.server.maintenance import Maintenance
 from raylay.services.server.opening import AGING_KEY
@@ -57,6 +58,7 @@ class Checks:
         self._replays = replays
         self._sow = sow
         self._upstreams = upstreams
+        self._filters = CostlyFilters(here, clients)
         self._looking: Looking
         self._resting_intervals = 1
         self._behind_us = 0
@@ -90,6 +92,7 @@ class Checks:
         self._sow.check()
         self._queues.check()
         self._clients.queries.check()
+        self._filters.check()
         self._clients.pools.check()
         now_s = here.loop.time()
         for upstream in list(self._upstreams.connected.values()):

@@ -35,6 +35,11 @@ from raylay.services.subscriptions.bookmark import (
     resolve,
 )
 from raylay.services.subscriptions.combined import Deliveries, Terms, groups_of
+from raylay.services.subscriptions.costly import (
+    FILTER_TOO_COSTLY,
+    SHOWN_CHARACTERS_MAX,
+    costly,
+)
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
 from raylay.services.subscriptions.recent import RecentRuns
@@ -318,8 +323,8 @@ class ReplayPump:
                 subscription.take_back(committed_txid)
 
     def _deliver_live(self, replay: Replay, runs: list[Run], limit_txid: int) -> None:
-        plan = replay.plan
-        self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
+        found = replay.plan.take(runs, limit_txid, self._now_us(), self._pending())
+        self._send(replay, self._judged(replay, found))
 
     def stepped(self) -> None:
         """More may be durable, by a commit, an answer, a downgrade: fully durable subscriptions may
@@ -461,7 +466,8 @@ class ReplayPump:
         limit_txid = self._limit_txid()
         if plan.judges:
             runs, limit_txid = plan.turn_of(runs, limit_txid)
-        self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
+        found = plan.take(runs, limit_txid, self._now_us(), self._pending())
+        self._send(replay, self._judged(replay, found))
         if replay.removed:
             return False
         if plan.pacer is not None or plan.judges:
@@ -566,27 +572,46 @@ class ReplayPump:
                 )
             )
 
+    def _judged(self, replay: Replay, found: Deliveries) -> Deliveries:
+        """What is given of what was judged: nothing to those whose filter has worked too much. It
+        may have let pass what it would not have; they end here, before anything behind that."""
+        if not replay.plan.judges:
+            return found
+        ended = set()
+        for member in list(replay.members.values()):
+            content = member.subscription.content
+            if content is not None and content.is_exhausted:
+                ended.add(member.subscription)
+                self._here.report(
+                    FILTER_TOO_COSTLY,
+                    client=member.connection.client_name,
+                    subscription=member.subscription.id,
+                    filter=content.text[:SHOWN_CHARACTERS_MAX],
+                )
+                self._end(member, FILTER_TOO_COSTLY, costly(content.text))
+        return [each for each in found if each[0] not in ended] if ended else found
+
     def _fail(self, replay: Replay, error: StorageError) -> None:
         """The log cannot be read where these are: they are told, nobody else notices."""
-        cursor = replay.plan.cursor
+        text = f"the log cannot be read behind transaction id {replay.plan.cursor}: {error}"
         for member in list(replay.members.values()):
-            subscription = member.subscription
             self._here.report(
                 "replay_failed",
                 client=member.connection.client_name,
-                subscription=subscription.id,
+                subscription=member.subscription.id,
                 text=str(error),
             )
-            member.connection.subscriptions.pop(subscription.id, None)
-            self.remove(subscription)
-            member.connection.send(
-                member.connection.codec.acknowledgment(
-                    "processed",
-                    member.command_id,
-                    "storage_error",
-                    f"the log cannot be read behind transaction id {cursor}: {error}",
-                    sub=subscription.id,
-                )
+            self._end(member, "storage_error", text)
+
+    def _end(self, member: Member, reason: str, text: str) -> None:
+        """Ends one subscription, and tells its client why."""
+        connection, subscription = member.connection, member.subscription
+        connection.subscriptions.pop(subscription.id, None)
+        self.remove(subscription)
+        connection.send(
+            connection.codec.acknowledgment(
+                "processed", member.command_id, reason, text, sub=subscription.id
             )
-            if member.ready is not None:
-                member.ready()
+        )
+        if member.ready is not None:
+            member.ready()

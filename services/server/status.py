@@ -22,6 +22,7 @@ from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
+from raylay.services.subscriptions.costly import given_up_count
 from raylay.services.subscriptions.standing import standing
 
 SNAPSHOT_WAIT_S = 1.0
@@ -133,6 +134,7 @@ class Status:
             late=counters.late,
             conflicts=counters.conflicts,
             connection_faults=self._here.faults_contained,
+            filters_given_up=given_up_count(),
             unavailable=machine.missing.ranges.count,
             unavailable_ranges=[
                 [publisher, first, last]
@@ -257,6 +259,7 @@ class Status:
             "duplicates_skipped": counters.duplicates,
             "passed_over_records": counters.passed_over,
             "connection_faults": self._here.faults_contained,
+            "filters_given_up": given_up_count(),
             "buffer_bytes": sum(
                 client.holding().memory_bytes for client in self._clients.sessions.values()
             ),

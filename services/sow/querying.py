@@ -237,6 +237,10 @@ class Querying:
         self._left = terms.top
         self._to_skip = terms.skip
         self._most = LOOKED_AT_ONCE
+        self._waiting: Entries = []
+        """Taken, and not looked at: to judge those before them took long."""
+        self._efforts = [each.effort for each in _filters(terms)]
+        self._given_up = self._count_given_up()
         self._asks_around = any(each.asks_around for each in _filters(terms))
         self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}
         self._rows: list[Row] = []
@@ -262,7 +266,8 @@ class Querying:
         """Goes on until the turn is over. What it gives is sent as it is, a frame each.
 
         Raises:
-            RemoteProtocolError: more rows wait for their order than may: `too_large`.
+            RemoteProtocolError: more rows wait for their order than may: `too_large`. To judge a
+                record takes the filter more than it may: `filter_too_costly`.
             CorruptRecord: what is on disk is no record.
         """
         frames: list[list[Row]] = []
@@ -277,14 +282,24 @@ class Querying:
 
     def _look(self, frames: list[list[Row]]) -> None:
         part, reader = self._parts[self._at]
-        entries = part.source.take(self._most)
-        self.looked_at += len(entries)
+        entries = self._waiting or part.source.take(self._most)
+        before = self._worked()
         if reader.read is not None:
-            self._judge_bodies(part, reader, entries, frames)
+            judged = self._judge_bodies(part, reader, entries, frames)
         else:
-            for key, value in entries:
-                self._judge(part, reader, key[1:], value, frames)
-        if entries:
+            judged = self._judge_each(part, reader, entries, frames)
+        self.looked_at += judged
+        self._waiting = entries[judged:]
+        if self._efforts and self._count_given_up() != self._given_up:
+            raise RemoteProtocolError(
+                "the filter works too much for one of the records: look at shorter texts and "
+                "arrays, use fewer functions, or filter in the client",
+                "filter_too_costly",
+            )
+        if self._worked() != before:
+            # What takes long to judge is taken one by one.
+            self._most = 1
+        elif entries:
             each_bytes = sum([len(value) for _, value in entries]) // len(entries) + 1
             self._most = max(1, min(LOOKED_AT_ONCE, _LOOKED_BYTES // each_bytes))
         ordered, terms = self._ordered, self._terms
@@ -294,6 +309,8 @@ class Querying:
                 "ask for fewer, with top_n or a filter, or leave out order_by",
                 "too_large",
             )
+        if self._waiting:
+            return
         if part.source.done:
             self._at += 1
         elif self._left == 0 and ordered is None and self._is_counted():
@@ -302,6 +319,23 @@ class Querying:
             for each, _ in self._parts:
                 each.source.close()
             self._at = len(self._parts)
+
+    def _worked(self) -> int:
+        return sum([each.steps for each in self._efforts])
+
+    def _count_given_up(self) -> int:
+        return sum([each.given_up for each in self._efforts])
+
+    def _judge_each(
+        self, part: Part, reader: _Reader, entries: Entries, frames: list[list[Row]]
+    ) -> int:
+        """How many were judged: all, unless it takes long."""
+        before = self._worked()
+        for number, (key, value) in enumerate(entries, 1):
+            self._judge(part, reader, key[1:], value, frames)
+            if self._worked() != before:
+                return number
+        return len(entries)
 
     def _is_counted(self) -> bool:
         return all(part.count is not None for part, _ in self._parts)
@@ -342,17 +376,21 @@ class Querying:
 
     def _judge_bodies(
         self, part: Part, reader: _Reader, entries: Entries, frames: list[list[Row]]
-    ) -> None:
+    ) -> int:
         """The same, where nothing but the bodies is asked: a third less for each of them."""
         read, filter_ = reader.read, self._terms.filter
         assert read is not None and filter_ is not None
-        matches = filter_.matches
+        matches, effort = filter_.matches, filter_.effort
+        before = effort.steps
         trees = read(bodies_of([value for _, value in entries]))
-        for entry, tree in zip(entries, trees, strict=True):
+        for number, (entry, tree) in enumerate(zip(entries, trees, strict=True), 1):
             # What cannot be read passes no filter.
             if tree is not None and matches(tree, NOWHERE):
                 key, value = entry
                 self._passed(part, reader, key[1:], value, tree, frames)
+            if effort.steps != before:
+                return number
+        return len(entries)
 
     def _passed(
         self,

@@ -46,6 +46,10 @@ class Content(Protocol):
     def text(self) -> str:
         """As it was written."""
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether it has worked too much: what passes it nobody knows."""
+
     def passing(self, run: Run) -> Iterable[tuple[int, int, int, int]]:
         """Of each record that passes, in order: how many of the run are before it, where it begins
         and ends, its sequence."""

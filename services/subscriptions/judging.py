@@ -101,13 +101,19 @@ class ReplayFilters:
 class ReplayFilter:
     """The content filter of one bookmark subscription. `text`: as it was written."""
 
-    __slots__ = ("_asks_around", "_filters", "_matches", "text")
+    __slots__ = ("_asks_around", "_effort", "_filters", "_matches", "text")
 
     def __init__(self, text: str, found: Expression, filters: ReplayFilters) -> None:
         self.text = text
         self._matches = found.matches
+        self._effort = found.effort
         self._asks_around = found.asks_around
         self._filters = filters
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether it has worked too much (services/expressions/work.py)."""
+        return self._effort.is_exhausted
 
     def passing(self, run: Run) -> list[Place]:
         """Where the records are that pass, in order."""

@@ -7,7 +7,8 @@ unless an address is given. Needs the extra `raylay[prometheus]`.
 The snapshot is a flat dict; a key that is missing is left out of the scrape:
 
     published, persisted, delivered, commits,            counters, since the process began
-    late_records, conflicting_records, duplicates_skipped, passed_over_records, connection_faults
+    late_records, conflicting_records, duplicates_skipped, passed_over_records, connection_faults,
+    filters_given_up                                      counters
     unavailable_records, ranges_held, buffer_bytes, clients, subscriptions     now
     offline_bytes, clients_offline, client_age_ms         now
     disk_waits_ms                                         now
@@ -115,6 +116,13 @@ _OF_INSTANCE = (
     ),
     _Described(
         "connection_faults", "connection_faults", "", "faults that ended a connection", True
+    ),
+    _Described(
+        "filters_given_up",
+        "filters_given_up",
+        "",
+        "messages that a filter worked too much for",
+        True,
     ),
     _Described("unavailable_records", "unavailable_records", "", "removed at every upstream"),
     _Described("ranges_held", "ranges_held", "", "ranges of sequences held, all publishers"),

@@ -119,7 +119,7 @@ def interpreted(node: tree.Node, message: dict[str, Any]) -> Any:
         case tree.If():
             return value(node.then if truth(value(node.condition)) else node.otherwise)
         case tree.Call():
-            return node.function.bound(len(node.arguments))(*map(value, node.arguments))
+            return node.function.bound(len(node.arguments))(None, *map(value, node.arguments))
     raise AssertionError(node)
 
 

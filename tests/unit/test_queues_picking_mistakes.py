@@ -287,11 +287,12 @@ class LateOnesUntold(Filters[Any]):
 
 @caught_by(of_filters.test_who_has_no_room_misses_nothing_that_others_look_at, True)
 class WhoDoesNotSearchMisses(Filters[Any]):
-    def _look(self, cohort: Cohort, message: Any) -> None:
+    def _look(self, cohort: Cohort, message: Any) -> int:
         groups = cohort.groups
         cohort.groups = {each: None for each in groups if each.wants}
-        super()._look(cohort, message)
+        looks = super()._look(cohort, message)
         cohort.groups = groups
+        return looks
 
 
 @caught_by(of_filters.test_who_has_no_room_looks_at_nothing, False)

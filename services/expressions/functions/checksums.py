@@ -6,8 +6,9 @@ from raylay.services.expressions.functions.registry import Group
 from raylay.services.expressions.functions.strings import encoded
 
 CHECKSUMS = Group()
-TEXT_BYTES_MAX = 1 << 20
+TEXT_BYTES_MAX = 1 << 18
 """The checksum of a longer text is NULL: it would take longer than a filter may."""
+CHARACTER_STEPS = 100
 
 
 def _table(polynomial: int) -> tuple[int, ...]:
@@ -29,7 +30,7 @@ def _checksum(data: bytes, table: tuple[int, ...], value: int) -> int:
     return value
 
 
-@CHECKSUMS.add("CRC32", "text")
+@CHECKSUMS.add("CRC32", "text", character_steps=CHARACTER_STEPS)
 def crc32(text: str) -> int | None:
     """CRC-32C (Castagnoli)."""
     data = encoded(text)
@@ -38,7 +39,7 @@ def crc32(text: str) -> int | None:
     return _checksum(data, _CASTAGNOLI, 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
-@CHECKSUMS.add("CRC64", "text")
+@CHECKSUMS.add("CRC64", "text", character_steps=CHARACTER_STEPS)
 def crc64(text: str) -> int | None:
     """CRC-64, from 0, with nothing added at the end."""
     data = encoded(text)

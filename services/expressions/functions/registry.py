@@ -15,8 +15,11 @@ from typing import Any, TypeVar
 
 from raylay.services.expressions import values
 from raylay.services.expressions.values import Value
+from raylay.services.expressions.work import SHORT_STEPS, Meter, TooMuchWork, charge
 
 ARGUMENTS_MAX = 255
+CONVERTED_STEPS = 600
+"""What it takes to convert an element of an array and to make use of it."""
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -67,6 +70,9 @@ class Function:
         least: arguments that it needs.
         repeats: whether there may be more of the last.
         takes_null: whether NULL reaches it.
+        character_steps: what it takes for each character of its texts (work.py).
+        counts: whether it is given the evaluation's meter before all else, and counts what it does
+            besides.
         needs: what it asks of the surroundings: `message`, `client`, `instance`, `state` (of a
             topic's state or of a queue), `clock` or `chance`; "": nothing. It is their first
             argument then.
@@ -83,6 +89,8 @@ class Function:
     needs: str = ""
     is_deterministic: bool = True
     is_aggregate: bool = False
+    character_steps: int = 1
+    counts: bool = False
 
     @property
     def most(self) -> int:
@@ -94,17 +102,28 @@ class Function:
         return self.kinds[min(number, len(self.kinds) - 1)]
 
     def bound(self, count: int) -> Callable[..., Value]:
-        """The function of so many raw values, surroundings before them if it needs any. An argument
-        that is a pattern is handed on as it is."""
+        """The function of a meter, or None, and so many raw values, surroundings before them if it
+        needs any. An argument that is a pattern is handed on as it is."""
         converters = tuple(_CONVERTERS[self.kind_of(number)] for number in range(count))
         call, takes_null, given = self.call, self.takes_null, bool(self.needs)
+        character_steps, counts = self.character_steps, self.counts
 
-        def bound(*raw: Value) -> Value:
-            taken = list(raw[:1]) if given else []
+        def bound(meter: Meter | None, *raw: Value) -> Value:
+            taken: list[Any] = [meter] if counts else []
+            if given:
+                taken.append(raw[0])
             for convert, value in zip(converters, raw[1:] if given else raw, strict=True):
+                if value.__class__ in values.COMPLEX:
+                    values.charge_scalar(meter, value)
                 value = convert(value)
                 if value is None and not takes_null:
                     return None
+                if value.__class__ is str:
+                    steps = character_steps * len(value)
+                    if steps > SHORT_STEPS:
+                        charge(meter, steps if value.isascii() else 2 * steps)
+                elif value.__class__ is list:
+                    charge(meter, CONVERTED_STEPS * len(value))
                 taken.append(value)
             return guarded(call, *taken)
 
@@ -116,6 +135,8 @@ def guarded(call: Callable[..., Value], *taken: Value) -> Value:
     raises NULL: a function that somebody installed must not end an instance."""
     try:
         found = call(*taken)
+    except TooMuchWork:
+        raise
     except (ValueError, ZeroDivisionError):
         return values.NAN
     except OverflowError:
@@ -168,13 +189,24 @@ class Group(dict[str, Function]):
         takes_null: bool = False,
         needs: str = "",
         is_deterministic: bool = True,
+        character_steps: int = 1,
+        counts: bool = False,
     ) -> Callable[[Call], Call]:
         """A decorator: the Python function is that function of the language."""
         kinds, least, repeats = signature(takes)
 
         def added(call: Call) -> Call:
             self[name] = Function(
-                name, call, kinds, least, repeats, takes_null, needs, is_deterministic
+                name,
+                call,
+                kinds,
+                least,
+                repeats,
+                takes_null,
+                needs,
+                is_deterministic,
+                character_steps=character_steps,
+                counts=counts,
             )
             return call
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from raylay.services.expressions.functions.registry import Group
 from raylay.services.expressions.patterns import Pattern
 from raylay.services.expressions.values import TEXT_CHARACTERS_MAX, Value
+from raylay.services.expressions.work import Meter
 
 STRINGS = Group()
 _BLANK = " \t\n\v\f\r"
@@ -89,16 +90,20 @@ def replace(text: str | None, part: str | None, by: str | None) -> str | None:
     return text.replace(part, by)
 
 
-@STRINGS.add("REGEXP_REPLACE", "text pattern text", takes_null=True)
-def regexp_replace(text: str | None, pattern: Pattern, by: str | None) -> str | None:
+@STRINGS.add("REGEXP_REPLACE", "text pattern text", takes_null=True, counts=True)
+def regexp_replace(
+    meter: Meter | None, text: str | None, pattern: Pattern, by: str | None
+) -> str | None:
     """The text with each match of a pattern replaced."""
-    return None if text is None else pattern.replaced(text, by or "", TEXT_CHARACTERS_MAX)
+    if text is None:
+        return None
+    return pattern.replaced(text, by or "", TEXT_CHARACTERS_MAX, meter)
 
 
-@STRINGS.add("REGEXP_MATCH", "text pattern")
-def regexp_match(text: str, pattern: Pattern) -> str | None:
+@STRINGS.add("REGEXP_MATCH", "text pattern", counts=True)
+def regexp_match(meter: Meter | None, text: str, pattern: Pattern) -> str | None:
     """The first match of a pattern."""
-    return pattern.first(text)
+    return pattern.first(text, meter)
 
 
 @STRINGS.add("SUBSTR", "text integer [integer")

@@ -1,0 +1,66 @@
+"""Filters that work too much: who wrote them is told, and does not hold up others.
+
+An evaluation that needs more than it may is given up, and a client's filter that works for too long
+is exhausted for some seconds. Here the instance tells of the one, and ends the subscriptions of the
+other: what passes an exhausted filter nobody knows.
+"""
+
+from __future__ import annotations
+
+from raylay.services.server.clients import Clients
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.subscriptions.costly import (
+    FILTER_TOO_COSTLY,
+    SHOWN_CHARACTERS_MAX,
+    costly,
+    exhausted,
+    given_up,
+)
+from raylay.services.subscriptions.matching import Subscription
+
+TELL_S = 10.0
+"""Between two events about filters whose evaluations were given up."""
+
+
+class CostlyFilters:
+    """See the top of this file. Owner: the instance. Lifecycle: as long as that."""
+
+    def __init__(self, here: Surroundings, clients: Clients) -> None:
+        self._here = here
+        self._clients = clients
+        self._tell_s = 0.0
+
+    def check(self) -> None:
+        """With each check of the instance."""
+        texts = exhausted(self._here.steady_us())
+        if texts:
+            self._end_subscriptions(texts)
+        now_s = self._here.loop.time()
+        if now_s >= self._tell_s:
+            found = given_up()
+            for text, count in found.items():
+                self._here.report(
+                    "filter_given_up", filter=text[:SHOWN_CHARACTERS_MAX], messages=count
+                )
+            if found:
+                self._tell_s = now_s + TELL_S
+
+    def _end_subscriptions(self, texts: set[str]) -> None:
+        for client in list(self._clients.sessions.values()):
+            for subscription in list(client.subscriptions.values()):
+                # A replay ends by itself, before it passes over anything (replay.py).
+                if isinstance(subscription, Subscription) and subscription.content in texts:
+                    text = subscription.content
+                    self._here.report(
+                        FILTER_TOO_COSTLY,
+                        client=client.client_name,
+                        subscription=subscription.id,
+                        filter=text[:SHOWN_CHARACTERS_MAX],
+                    )
+                    del client.subscriptions[subscription.id]
+                    self._clients.unsubscribe(subscription)
+                    client.send(
+                        client.codec.acknowledgment(
+                            "processed", "", FILTER_TOO_COSTLY, costly(text), sub=subscription.id
+                        )
+                    )
