@@ -26,6 +26,7 @@
                         its group had
     transient        -  what is in no transaction log is in no journal
     subscribers      -  a subscriber has everything of the log that it ended at
+    told_missing     -  a subscriber is told what retention removed where it goes on, and no more
     retired          -  nobody who knows that an instance was moved deals with what it was before,
                         which ends when it hears of that
     fully_durable    -  a fully durable subscriber is sent nothing that is not durable then
@@ -77,6 +78,7 @@ from raylay.services.drills.laws.serving import (
     safety,
     sending,
     subscribers,
+    told_missing,
     transient,
 )
 from raylay.services.drills.verdicts import Violation
@@ -104,6 +106,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     readiness,
     transient,
     subscribers,
+    told_missing,
     retired,
     fully_durable,
 )
@@ -141,6 +144,7 @@ __all__ = [
     "readiness",
     "transient",
     "subscribers",
+    "told_missing",
     "retired",
     "fully_durable",
 ]

@@ -289,6 +289,33 @@ class Delivered(NamedTuple):
     sequences: Sequences
 
 
+class Resumes(NamedTuple):
+    """An instance reads where a subscriber goes on that says what it has."""
+
+    time_us: int
+    instance: str
+    subscriber: str
+
+
+class Resumed(NamedTuple):
+    """A subscriber heard that an instance has accepted its subscription."""
+
+    time_us: int
+    subscriber: str
+    instance: str
+
+
+class ToldMissing(NamedTuple):
+    """A subscriber heard what retention removed at an instance that it has not received."""
+
+    time_us: int
+    subscriber: str
+    instance: str
+    messages: int
+    publishers: tuple[tuple[int, tuple[int, int, int]], ...]
+    """Of each publisher: how many, the first and the last sequence."""
+
+
 class Moved(NamedTuple):
     """An instance was moved to another host: from now on what it was goes by the name `former`."""
 
@@ -442,6 +469,9 @@ Operation = (
     | Removed
     | Offered
     | Delivered
+    | Resumes
+    | Resumed
+    | ToldMissing
     | Moved
     | Refiltered
     | Knows

@@ -165,8 +165,9 @@ def removed_behind(have: PublisherRanges, removed: PublisherRanges) -> Publisher
         first, last = held.first(), None if gone is None else gone.last()
         if gone is None or first is None or last is None or last < first:
             continue
-        for begin, end in gone.within(first, last):
-            found.add_ranges(publisher, held.missing(begin, end))
+        pieces = [piece for a, b in gone.within(first, last) for piece in held.missing(a, b)]
+        if pieces:
+            found.add_ranges(publisher, pieces)
     return found
 
 

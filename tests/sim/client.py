@@ -15,6 +15,7 @@ from raylay.services.client.events import (
     Disconnect,
     Fail,
     FrameReceived,
+    MessagesMissing,
     PublishFailed,
     ResolveServers,
     SendFrame,
@@ -22,6 +23,7 @@ from raylay.services.client.events import (
     ServersResolved,
     Started,
     Stopped,
+    SubscriptionAccepted,
     SubscriptionWanted,
     Tell,
     TimePassed,
@@ -38,7 +40,9 @@ from raylay.services.drills.history import (
     HeardSafety,
     Kept,
     Published,
+    Resumed,
     Sent,
+    ToldMissing,
     Used,
 )
 from raylay.services.messages.ranges import Range
@@ -372,6 +376,8 @@ class SimClient:
             self._pump_soon()
         elif isinstance(effect, Tell):
             self._told(effect.event)
+        elif isinstance(effect, SubscriptionAccepted):
+            self.world.log(Resumed(self.world.now_us, self.name, self.machine.instance))
         elif isinstance(effect, Fail):
             self.failed = str(effect.error)
             self.world.fault(f"client {self.name} failed: {effect.error}")
@@ -398,6 +404,11 @@ class SimClient:
                 world.probes["restarted client waited for a safe instance"] += 1
         elif isinstance(event, PublishFailed):
             world.probes["publish failed"] += 1
+        elif isinstance(event, MessagesMissing):
+            world.probes["told what retention removed"] += 1
+            publishers = tuple(event.publishers.items())
+            told = (self.name, event.instance, event.messages, publishers)
+            world.log(ToldMissing(world.now_us, *told))
 
     def _resolve(self) -> None:
         """As the fabric's record says it."""

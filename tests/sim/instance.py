@@ -34,6 +34,7 @@ from raylay.services.drills.history import (
     Recovered,
     Refiltered,
     Removed,
+    Resumes,
     Returned,
     Seen,
     SowDiffers,
@@ -56,6 +57,8 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.topics import TopicRule
+from raylay.services.protocol.answers import ranges_ack
+from raylay.services.protocol.frames import first_frame
 from raylay.services.protocol.replication import ack_frames
 from raylay.services.queues.door import Asked
 from raylay.services.replication.acknowledgment import RootedRanges
@@ -1530,16 +1533,26 @@ class Instance:
         """As the server's replay pump does it (services/server/replay.py)."""
         world, machine, options = self.world, self.machine, header.get("o", {})
         have = options.get("have")
+        received = None if have is None else PublisherRanges.from_wire(have)
+        if received is not None:
+            world.log(Resumes(world.now_us, self.name, session.client))
         committed_txid = machine.committed_txid
         subscription = world.machines.subscription(
             session.number,
             header["sub"],
             topic_filter(header["t"], ""),
-            resolve(parse_position(header["bm"]), "now", self.journal, committed_txid),
+            resolve(
+                parse_position(header["bm"]),
+                "now",
+                self.journal,
+                committed_txid,
+                removed=self.journal.removed(),
+                have=received,
+            ),
             first_txid=self.journal.first_txid,
             committed_txid=committed_txid,
             held=machine.held(),
-            have=None if have is None else PublisherRanges.from_wire(have),
+            have=received,
             content=DigitContent(options["filter"]) if "filter" in options else None,
         )
         terms = Terms(header["bm"], None, bool(options.get("fully_durable")))
@@ -1638,10 +1651,10 @@ class Instance:
             self._read_on(session, cursor)
         if subscription.prepared and not cursor.accepted:
             cursor.accepted = True
-            answer = {"c": "ack", "a": "processed", "cid": cursor.command_id, "status": "success"}
-            if subscription.base is not None:
-                answer["have"] = subscription.base.to_wire()
-            session.connection.send(1, (answer, b""))
+            of = subscription.id, subscription.base, cursor.command_id, subscription.missing
+            frame = first_frame(ranges_ack("processed", *of))
+            assert frame is not None
+            session.connection.send(1, frame[0])
         self._wake(session, cursor)
 
     def _read_on(self, session: Session, cursor: Cursor) -> None:

@@ -395,6 +395,31 @@ class TrustIsProof(OutboundLink):
         return False
 
 
+class RemovedUntold(BookmarkSubscription):
+    """Nobody is told of what retention removed."""
+
+    __slots__ = ()
+
+    @property
+    def missing(self) -> PublisherRanges:
+        return PublisherRanges()
+
+
+class LastRemovedUntold(BookmarkSubscription):
+    """The last message that retention removed of a publisher is not told."""
+
+    __slots__ = ()
+
+    @property
+    def missing(self) -> PublisherRanges:
+        found = super().missing.copy()
+        for publisher, sequences in list(found.sets.items()):
+            last = sequences.last()
+            if last is not None:
+                found.remove_ranges(publisher, [(last, last)])
+        return found
+
+
 class PassedOverEndsTheLink(Upstreams):
     """A topic that is not in the transaction log ends the connection that brings it."""
 
@@ -422,14 +447,6 @@ class PassedOverUnanswered(Upstreams):
 
     def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
         super()._pass_over(upstream, run, marked, {})
-
-
-class PassedOverUntold(Upstreams):
-    """Nobody is told of what is passed over."""
-
-    def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
-        upstream.told_of.add(run.topic)
-        super()._pass_over(upstream, run, marked, touched)
 
 
 class NewsForgives(OutboundLink):
@@ -1292,6 +1309,8 @@ MISTAKES: dict[str, Machines] = {
     "verdicts not kept": Machines(parts=Parts(links=VerdictsNotKept)),
     "judged by its first": Machines(subscription=JudgedByItsFirst),
     "unfiltered when resumed": Machines(subscription=UnfilteredWhenResumed),
+    "removed: untold": Machines(subscription=RemovedUntold),
+    "removed: last untold": Machines(subscription=LastRemovedUntold),
     "headers are enough": Machines(instance=HeadersAreEnough),
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
     "front forgotten": Machines(front=FrontForgotten),
@@ -1362,7 +1381,6 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "passed over: ends the link": Machines(parts=Parts(upstreams=PassedOverEndsTheLink)),
     "passed over: others with it": Machines(parts=Parts(upstreams=PassedOverWithAllOthers)),
     "passed over: unanswered": Machines(parts=Parts(upstreams=PassedOverUnanswered)),
-    "passed over: untold": Machines(parts=Parts(upstreams=PassedOverUntold)),
     "floor at the tick": Machines(parts=Parts(links=FloorAtTheTick)),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
     "unused: given twice": Machines(parts=Parts(publishers=GivesUnusedTwice)),
@@ -1417,6 +1435,8 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "skips what is beside": frozenset(("liveness", "acknowledged", "removal")),
     "owed what is beside": frozenset(("liveness",)),
     "durable with its run": frozenset(("acknowledged",)),
+    "removed: untold": frozenset(("told missing",)),
+    "removed: last untold": frozenset(("told missing",)),
     "verdicts of other filters": frozenset(("liveness",)),
     "waits by other filters": frozenset(("acknowledged", "fully durable")),
     "verdicts not kept": frozenset(("acknowledged",)),

@@ -115,6 +115,7 @@ PROBES = (
     "crash with an unsynced commit",
     "deferred message sent after all",
     "deferred message skipped",
+    "told what retention removed",
     "downgrade released acks",
     "downgraded",
     "duplicate by two paths",

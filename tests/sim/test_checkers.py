@@ -35,10 +35,13 @@ from raylay.services.drills.history import (
     Ready,
     Refiltered,
     Removed,
+    Resumed,
+    Resumes,
     Reunited,
     Sent,
     SowDiffers,
     Started,
+    ToldMissing,
     ToldSafety,
     TookUp,
     Topology,
@@ -994,6 +997,29 @@ def test_a_subscriber_has_all_of_its_log(end: str) -> None:
     history = without(sound(), Delivered)
     history.subscribed = {"s": (end, ".*")}
     assert laws(history) == {"subscribers"}
+
+
+@pytest.mark.parametrize(
+    ("told", "is_lawful"),
+    [((1, 2, 2), True), (None, False), ((2, 1, 2), False), ((1, 3, 3), False)],
+    ids=["as it is", "nothing", "what it has", "what is there"],
+)
+def test_a_subscriber_is_told_what_retention_removed_and_no_more(
+    told: tuple[int, int, int] | None, is_lawful: bool
+) -> None:
+    """It has 1, 2 is removed as well, and 3 is left."""
+    history = sound()
+    history.operations += [
+        *published(2, 3),
+        journaled(70, "c", 2, txid=2),
+        journaled(71, "c", 3, txid=3),
+        Removed(80, "c", C, 2, ()),
+        Resumes(90, "c", "s"),
+        Resumed(91, "s", "c"),
+    ]
+    if told is not None:
+        history.operations.append(ToldMissing(92, "s", "c", told[0], ((P, told),)))
+    assert (checkers.told_missing(history) == []) is is_lawful
 
 
 def test_a_subscriber_with_a_filter_gets_what_passes_and_nothing_else() -> None:

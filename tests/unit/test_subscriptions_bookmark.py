@@ -432,7 +432,7 @@ def test_missing_is_what_was_removed_behind_the_first_that_a_subscriber_has() ->
     removed = ranges(p1=[(1, 50)], p2=[(1, 9)], p3=[(1, 5)])
     have = ranges(p1=[(10, 19), (30, 34)], p2=[(10, 12)], p4=[(1, 1)])
     assert removed_behind(have, removed) == ranges(p1=[(20, 29), (35, 50)])
-    assert not removed_behind(ranges(p1=[(1, 60)]), removed)
+    assert not removed_behind(ranges(p1=[(1, 60)]), removed).sets, "nobody is named for nothing"
 
 
 @pytest.fixture

@@ -22,9 +22,12 @@ from raylay.services.drills.history import (
     Published,
     Ready,
     Removed,
+    Resumed,
+    Resumes,
     Retired,
     Sent,
     Started,
+    ToldMissing,
     ToldSafety,
     Took,
     Used,
@@ -286,6 +289,66 @@ def subscribers(history: History) -> list[Violation]:
         if foreign:
             text = f"{subscriber} got {listed(foreign)} from nowhere"
             found.append(Violation("subscribers", text))
+    return found[:VIOLATIONS_MAX]
+
+
+def told_missing(history: History) -> list[Violation]:
+    """A subscriber that goes on at an instance is told what retention removed there behind the
+    first message that it has of a publisher, and that it never got. It is told of nothing that is
+    not removed there, or that it has. Where a content filter runs, nobody here knows what passes
+    it of what is removed: such a subscriber may be told of less."""
+    logs = Logs(history.topology)
+    got: defaultdict[str, set[Key]] = defaultdict(set)
+    reads: dict[str, tuple[str, set[Key], set[Key]]] = {}
+    """Subscriber to where it goes on, what it is to be told of there, and what it may be."""
+    owed: defaultdict[str, dict[Key, str]] = defaultdict(dict)
+    told: defaultdict[str, set[Key]] = defaultdict(set)
+    topic_of: dict[Key, str] = {}
+    found: list[Violation] = []
+    for operation in history.operations:
+        logs.take(operation)
+        if isinstance(operation, Published):
+            topic_of[operation.publisher, operation.sequence] = operation.topic
+        elif isinstance(operation, Delivered):
+            keys = [(operation.publisher, sequence) for sequence in operation.sequences]
+            got[operation.subscriber].update(keys)
+        elif isinstance(operation, Resumes):
+            name, had = operation.instance, got[operation.subscriber]
+            firsts: dict[int, int] = {}
+            for publisher, sequence in had:
+                firsts[publisher] = min(sequence, firsts.get(publisher, sequence))
+            gone = {key for key in logs.copies[name] if logs.is_removed(name, key)} - had
+            wanted = {key for key in gone if key[1] > firsts.get(key[0], key[1])}
+            _, topic = history.subscribed.get(operation.subscriber, ("", ".*"))
+            wanted = {key for key in wanted if topic in (".*", topic_of.get(key))}
+            if operation.subscriber in history.passes:
+                wanted = set()
+            reads[operation.subscriber] = name, wanted - history.deletions, gone
+        elif isinstance(operation, Resumed) and operation.subscriber in reads:
+            name, wanted, _ = reads[operation.subscriber]
+            if name == operation.instance:
+                owed[operation.subscriber].update(dict.fromkeys(wanted, name))
+        elif isinstance(operation, ToldMissing):
+            _, _, gone = reads[operation.subscriber]
+            count = sum(of for _, (of, _, _) in operation.publishers)
+            within = {
+                key
+                for publisher, (_, first, last) in operation.publishers
+                for key in gone
+                if key[0] == publisher and first <= key[1] <= last
+            }
+            if operation.messages != count or count > len(within):
+                text = f"{at(operation.time_us)} {operation.subscriber} is told by "
+                text += f"{operation.instance} that {operation.messages} messages are removed, "
+                text += f"where {len(within)} are"
+                found.append(Violation("told missing", text))
+            told[operation.subscriber] |= within
+    for subscriber, removed_at in owed.items():
+        untold = removed_at.keys() - got[subscriber] - told[subscriber]
+        if untold:
+            where = ", ".join(sorted({removed_at[key] for key in untold}))
+            text = f"{subscriber} was never told that {listed(untold)} are removed at {where}"
+            found.append(Violation("told missing", text))
     return found[:VIOLATIONS_MAX]
 
 
