@@ -120,7 +120,8 @@ class QueueConsumer:
     to the queue.
 
     After a failover it goes on at the next instance. What it holds from before may come to another
-    consumer then; to acknowledge it still counts.
+    consumer then; to acknowledge it still counts, but where leasing is strict: it is refused there,
+    `not_leased`.
 
     Owner: the client's event loop. One task iterates.
     """

@@ -106,7 +106,8 @@ class Queueing(Publishing, Asking):
     def acknowledge(
         self, queue: str, bookmarks: Iterable[str], *, message_type: str = "json", how: str = "ack"
     ) -> int:
-        """Acknowledges messages of a queue by their bookmarks, whoever holds them. It is published:
+        """Acknowledges messages of a queue by their bookmarks, whoever holds them; where leasing is
+        strict, only what this client holds at its instance (`not_leased`). It is published:
         `flush` waits until it is durable, and says what was refused. Returns its sequence, the last
         one where it takes several records.
 
@@ -133,7 +134,8 @@ class Queueing(Publishing, Asking):
         self, queue: str, filter: str, *, message_type: str = "json", how: str = "ack"
     ) -> int:
         """Acknowledges, expires or gives back all messages of a queue that pass a filter, here and
-        now. Returns how many.
+        now; where leasing is strict, those that the instance owns and no other client holds.
+        Returns how many.
 
         Args:
             how: `ack`, `expire` or `cancel`.

@@ -67,7 +67,7 @@ class QueueSettings(Section):
     an instant."""
     fairness: Literal["fast", "round-robin", "proportional"] | None = None
     leasing: Literal["sublet", "strict"] = "sublet"
-    """`strict`: only who holds a message acknowledges it."""
+    """`strict`: only who holds a message acknowledges it, where it was delivered."""
     deliveries_max: Above0 | None = None
     cancels_max: Above0 | None = None
     priority: str = ""

@@ -22,12 +22,14 @@ from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import EARLY_MAX, Flood, QueueDoor
 from raylay.services.queues.letters import LETTER_BYTES_MAX, correlation_of
 from raylay.services.queues.records import (
+    NOT_LEASED,
     RANGES_MAX,
     UNDONE,
     Acknowledgment,
     Transfer,
     pack_acknowledgment,
     pack_transfer,
+    parts_of,
     read_acknowledgment,
 )
 from raylay.services.replication.instance.authored import Author
@@ -54,7 +56,7 @@ class Queues:
         self.doors: dict[str, QueueDoor] = {}
         self._by_topic: dict[TopicKey, QueueDoor] = {}
         for each in definitions:
-            door = QueueDoor(each, identity.name, identity.incarnation)
+            door = QueueDoor(each, identity.name, identity.incarnation, identity.life)
             self.doors[each.stored_as] = self._by_topic[door.topic, door.message_type] = door
         self.flood = Flood(identity.name, identity.incarnation, identity.life)
         self._author = Author("queues", identity)
@@ -129,7 +131,7 @@ class Queues:
         Raises:
             LocalProtocolError: it is too long for a record; nothing was taken.
         """
-        count = sum(last - first + 1 for each in said.keys.values() for first, last in each)
+        count = _count(said)
         if count:
             self._drafted(door, Command.QUEUE_ACKNOWLEDGMENT, pack_acknowledgment(said), now_us)
         return count
@@ -188,16 +190,70 @@ class Queues:
         return found
 
 
-def held_only(door: QueueDoor, run: Run) -> Prepared:
+def held_only(queues: Queues, door: QueueDoor, run: Run, now_us: int) -> Prepared:
     """What of a client's acknowledgments is of messages that it holds: for one that may not read
-    all of the queue. Of others it may not say what is to become of them."""
-    kept = []
+    all of the queue. Of others it may not say what is to become of them.
+
+    Args:
+        now_us: by the clock on the wall.
+    """
+    judged = _Judged(queues, door, now_us)
     for record in iterate_records(run.payload):
-        body = record.body
-        with suppress(RemoteProtocolError):  # what is none is refused by who takes it
-            body = pack_acknowledgment(door.held_by(read_acknowledgment(body), run.publisher))
-        kept.append((record, body))
-    return left_of(run, kept, ())
+        try:
+            said = read_acknowledgment(record.body)
+        except RemoteProtocolError:
+            judged.kept.append((record, record.body))  # It is refused by what takes it.
+            continue
+        judged.judge(record, said, door.held_by(said, run.publisher))
+    return judged.prepared(run)
+
+
+class _Judged:
+    """The acknowledgments of one run: each is journaled as its client wrote it, or not at all.
+
+    A client sends what it was not answered again, to another instance, which judges by leases of
+    its own. A record that was cut to what counts would say one thing here and another thing there,
+    under one number: the instances would never agree about what has left the queue. So what counts
+    of a record that does not count as a whole the instance says in a record of its own.
+    """
+
+    def __init__(self, queues: Queues, door: QueueDoor, now_us: int) -> None:
+        self._queues = queues
+        self._door = door
+        self._now_us = now_us
+        self._is_authoring = False
+        self.kept: list[tuple[Record, bytes]] = []
+        self.refused: list[Refused] = []
+
+    def judge(self, record: Record, said: Acknowledgment, counts: Acknowledgment) -> None:
+        """Takes a record, of which so much counts."""
+        if counts is said:
+            self.kept.append((record, record.body))
+            return
+        for part in parts_of(counts):
+            self._is_authoring = True
+            self._queues.acknowledge(self._door, part, self._now_us)
+        whole, left = _count(said), _count(counts)
+        text = (
+            f"{whole - left} of {whole} messages are not leased to this client here, by queue "
+            f"{self._door.definition.name}: they stay in the queue, and are delivered again"
+        )
+        self.refuse(record, NOT_LEASED, text)
+
+    def refuse(self, record: Record, reason: str, text: str) -> None:
+        """Nothing of a record is journaled as its client's."""
+        self.refused.append(Refused([(record.sequence, record.sequence)], reason, text))
+
+    def prepared(self, run: Run) -> Prepared:
+        """What the run has become."""
+        if not self.refused:
+            return Prepared((run,))
+        authored = self._queues.runs() if self._is_authoring else ()
+        return left_of(run, self.kept, self.refused)._replace(authored=authored)
+
+
+def _count(said: Acknowledgment) -> int:
+    return sum(last - first + 1 for ranges in said.keys.values() for first, last in ranges)
 
 
 class QueueState:
@@ -207,9 +263,10 @@ class QueueState:
     A client's are judged, once, where they come in. What other instances bring was.
     """
 
-    def __init__(self, door: QueueDoor, brought: set[QueueDoor] | None = None) -> None:
+    def __init__(self, queues: Queues, door: QueueDoor) -> None:
+        self._queues = queues
         self._door = door
-        self._brought = set() if brought is None else brought
+        self._brought = queues.brought
 
     def looks_for(self, run: Run) -> Sequence[Looking]:
         """Nothing."""
@@ -223,41 +280,23 @@ class QueueState:
         permission: WritePermission | None = None,
     ) -> Prepared:
         """The run as it is to be journaled."""
-        kept: list[tuple[Record, bytes]] = []
-        refused: list[Refused] = []
-        is_same = True
+        judged = _Judged(self._queues, self._door, now_us)
         for record in iterate_records(run.payload):
             try:
                 said = read_acknowledgment(record.body)
             except RemoteProtocolError as error:
-                at = record.sequence
-                refused.append(Refused([(at, at)], error.reason, str(error)))
+                judged.refuse(record, error.reason, str(error))
                 continue
             if not self._door.lets_in(said):
-                at = record.sequence
                 text = (
                     f"more than {EARLY_MAX} ranges of acknowledgments wait here for messages of "
                     f"queue {self._door.definition.name} that have not come: acknowledge only what "
                     "was delivered here"
                 )
-                refused.append(Refused([(at, at)], "bad_message", text))
+                judged.refuse(record, "bad_message", text)
                 continue
-            counts = self._door.judged(said, run.publisher, steady_us)
-            if sum(map(len, counts.keys.values())) > RANGES_MAX:
-                at = record.sequence
-                text = (
-                    "what others hold cuts its ranges into more than one record may have, "
-                    f"{RANGES_MAX}: acknowledge what you hold"
-                )
-                refused.append(Refused([(at, at)], "bad_message", text))
-            elif counts is said:
-                kept.append((record, record.body))
-            else:
-                is_same = False
-                kept.append((record, pack_acknowledgment(counts)))
-        if is_same and not refused:
-            return Prepared((run,))
-        return left_of(run, kept, refused)
+            judged.judge(record, said, self._door.judged(said, run.publisher, steady_us))
+        return judged.prepared(run)
 
     def staged(self, run: Run) -> None:
         """It takes effect when it is committed; who is done with them has room before."""
@@ -288,7 +327,7 @@ def _topics_of(queues: Queues, door: QueueDoor) -> QueueTopics:
     return QueueTopics(
         definition.name,
         definition.message_type,
-        QueueState(door, queues.brought),
+        QueueState(queues, door),
         TopicRule(definition.topic, definition.message_type),
         definition.target,
         _Claims(queues, door) if definition.kind == "queue" else None,

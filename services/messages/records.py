@@ -184,6 +184,11 @@ def publisher_id(client_name: str) -> int:
     return checksum64(client_name.encode("utf-8", "surrogatepass")) or 1
 
 
+def unnumbered_publisher_id(client_name: str, incarnation: int, life: int) -> int:
+    """The publisher id under which a life of an instance numbers what a client does not number."""
+    return publisher_id(f"{client_name}|{incarnation}|{life}")
+
+
 class RecordBuilder:
     """Builds the records of one publisher on one topic: what is equal for all is packed once."""
 

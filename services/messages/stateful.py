@@ -52,10 +52,12 @@ class Prepared(NamedTuple):
     Attributes:
         runs: what is left of it, in order, in several parts where it has become long.
         refused: what is not.
+        authored: what the instance itself writes in the stead of some of it (authored.py).
     """
 
     runs: Sequence[Run]
     refused: Sequence[Refused] = ()
+    authored: Sequence[Run] = ()
 
 
 class WritePermission(Protocol):

@@ -40,7 +40,7 @@ class QueueDefinition:
         recovery_point: from where the queue is made of the log the first time: `epoch`, `now`,
             `creation`, a bookmark, or an instant (ISO 8601).
         fairness: which of several consumers that could take a message gets it.
-        strict: an acknowledgment of what another consumer holds changes nothing.
+        strict: an acknowledgment counts for what its client holds where it comes in.
         deliveries_max: a message that was delivered so often in vain expires; 0: never. Counted
             here and since the last start.
         cancels_max: a message expires when it is given back for this time; 0: never.

@@ -18,7 +18,14 @@ from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import Range, SequenceSet
-from raylay.services.messages.records import Command, Kind, Run, iterate_records, publisher_id
+from raylay.services.messages.records import (
+    Command,
+    Kind,
+    Run,
+    iterate_records,
+    publisher_id,
+    unnumbered_publisher_id,
+)
 from raylay.services.queues.decisions import (
     Consumer,
     Deliver,
@@ -52,6 +59,8 @@ LOOKED_AT_LEAST = 1_024
 that there are. With more, the leases are sorted."""
 SWEPT_AT_ONCE = 4_096
 """Leases that one `tick` looks at."""
+BARRIERS_MAX = 1_000
+"""Of one consumer: the last barriers that it was sent are known for what they are."""
 
 
 EARLY_MAX = 200_000
@@ -117,10 +126,12 @@ class QueueDoor:
     Args:
         definition: of the queue.
         instance: name of this instance.
-        incarnation: its own.
+        incarnation, life: its own.
     """
 
-    def __init__(self, definition: QueueDefinition, instance: str, incarnation: int) -> None:
+    def __init__(
+        self, definition: QueueDefinition, instance: str, incarnation: int, life: int = 0
+    ) -> None:
         self.definition = definition
         self.topic = definition.name.encode()
         self.message_type = definition.message_type.encode()
@@ -142,10 +153,15 @@ class QueueDoor:
         are not leased here."""
         self._unread = 0
         self._incarnation = incarnation
-        self._publishers: dict[Consumer, int] = {}
-        """Ids under which consumers' clients publish, and acknowledge."""
+        self._life = life
+        self._publishers: dict[Consumer, frozenset[int]] = {}
+        """Ids under which consumers' clients publish, and acknowledge: their own, and that of what
+        this instance numbers for them."""
         self._leases: dict[int, dict[int, tuple[Consumer, int, int]]] = {}
         """By publisher and sequence: consumer, number and end."""
+        self._barriers: dict[Consumer, deque[Key]] = {}
+        """The barriers that consumers were sent last: nobody holds a barrier, and all whom it was
+        sent to acknowledge it."""
         self._removed = Removed()
         self._to_sweep: list[int] = []
         """Publishers whose leases are looked at next."""
@@ -184,13 +200,15 @@ class QueueDoor:
     def subscribed(self, each: Subscribed) -> None:
         """A consumer came, or asks for something else: it keeps its leases."""
         self.consumers[each.consumer] = each
-        self._publishers[each.consumer] = publisher_id(each.client)
+        unnumbered = unnumbered_publisher_id(each.client, self._incarnation, self._life)
+        self._publishers[each.consumer] = frozenset((publisher_id(each.client), unnumbered))
 
     def left(self, consumer: Consumer) -> bool:
         """A consumer is gone, and its leases with it. Whether there was one."""
         if self.consumers.pop(consumer, None) is None:
             return False
         del self._publishers[consumer]
+        self._barriers.pop(consumer, None)
         return True
 
     def session_left(self, session: int) -> list[Consumer]:
@@ -217,6 +235,9 @@ class QueueDoor:
         if type(decision) is Send:
             # Their removal is in the journal already: that is why they are sent.
             self.delivered += len(messages)
+            if self.definition.barrier and not self.definition.at_most_once:
+                sent = self._barriers.setdefault(consumer, deque(maxlen=BARRIERS_MAX))
+                sent.extend(each.key for each in messages)
             return Decided(messages, [])
         is_behind = removed.is_behind(folded_txid)
         if not is_behind and not removed.touches(messages):
@@ -276,8 +297,26 @@ class QueueDoor:
         return found
 
     def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
-        """What of an acknowledgment counts: where leasing is strict, all but what another client
-        holds now. Judged here, on its way in, and nowhere else: in the journal it counts for all.
+        """What of a client's record counts: where leasing is strict, what the client holds here
+        now. What is no one's here may be another client's at another instance.
+
+        Judged here, on its way in, and nowhere else: in the journal it counts for all. At most
+        once nothing is leased, and nothing is judged.
+
+        Args:
+            by: publisher id of the client.
+
+        Returns:
+            The same object where all of it counts.
+        """
+        if not self.definition.strict or self.definition.at_most_once:
+            return said
+        return self.held_by(said, by, now_us)
+
+    def without_others(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
+        """What of an acknowledgment of messages that this instance owns counts: where leasing is
+        strict, all but what another client holds here now. What an instance owns nobody holds
+        elsewhere.
 
         Args:
             by: publisher id of the client.
@@ -289,30 +328,57 @@ class QueueDoor:
             others = []
             for sequence in self._held(publisher, ranges):
                 consumer, _, until_us = self._leases[publisher][sequence]
-                holder = self._publishers.get(consumer, by)
-                if holder != by and not 0 < until_us <= now_us:
+                is_others = by not in self._publishers.get(consumer, (by,))
+                if is_others and not 0 < until_us <= now_us:
                     others.append(sequence)
             kept[publisher] = ranges
             if others:
                 kept[publisher] = _without(ranges, sorted(others))
         return said._replace(keys={each: ranges for each, ranges in kept.items() if ranges})
 
-    def held_by(self, said: Acknowledgment, by: int) -> Acknowledgment:
+    def held_by(self, said: Acknowledgment, by: int, now_us: int = 0) -> Acknowledgment:
         """What of an acknowledgment is of messages that a client was delivered here and nobody else
-        was since.
+        was since. Barriers that it was sent count: to acknowledge one changes nothing.
 
         Args:
             by: publisher id of the client.
+            now_us: only leases count that have not ended by then; 0: those, too.
+
+        Returns:
+            The same object where that is all of it.
         """
         kept: dict[int, Sequence[Range]] = {}
+        is_whole = True
         for publisher, ranges in said.keys.items():
             of = self._leases.get(publisher, {})
-            held = self._held(publisher, ranges)
-            mine = [at for at in held if self._publishers.get(of[at][0]) == by]
+            mine = [
+                at
+                for at in self._held(publisher, ranges)
+                if by in self._publishers.get(of[at][0], ()) and not 0 < of[at][2] <= now_us
+            ]
+            count = sum(last - first + 1 for first, last in ranges)
+            if len(mine) < count and self._barriers:
+                mine = self._and_barriers(mine, publisher, ranges, by)
+            if len(mine) == count:
+                kept[publisher] = ranges
+                continue
+            is_whole = False
             if mine:
                 found = SequenceSet((at, at) for at in mine)
                 kept[publisher] = found.within(min(mine), max(mine))
-        return said._replace(keys=kept)
+        return said if is_whole else said._replace(keys=kept)
+
+    def _and_barriers(
+        self, mine: list[int], publisher: int, ranges: Iterable[Range], by: int
+    ) -> list[int]:
+        """These sequences and those of barriers in the ranges that a client was sent."""
+        found = set(mine)
+        for consumer, sent in self._barriers.items():
+            if by in self._publishers[consumer]:
+                there = sorted(at for of, at in sent if of == publisher)
+                for first, last in ranges:
+                    found.update(there[bisect_left(there, first) : bisect_right(there, last)])
+        return sorted(found)
 
     def lets_in(self, said: Acknowledgment) -> bool:
         """Whether an acknowledgment may be journaled: where very many wait for messages that have

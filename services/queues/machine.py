@@ -564,6 +564,13 @@ class QueueMachine(FoldedQueue):
                     yield message
             part = self.part(part[-1].txid)
 
+    def may_be_said(self, message: Message) -> bool:
+        """Whether it may be said from outside what becomes of a message. Where leasing is strict
+        that is so of what this instance owns and keeps: who has others is not known here."""
+        if not self._definition.strict:
+            return True
+        return self._is_ours(message) and message.state in (AVAILABLE, LEASED)
+
     def fits(self, message: Message, wanted: Expression) -> bool:
         """Whether a filter is true of a message."""
         tree = self._contents.tree(message.txid)

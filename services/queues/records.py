@@ -36,6 +36,9 @@ NAME_BYTES_MAX = 400
 """Of an instance: as in a link's logon."""
 U64_MAX = (1 << 64) - 1
 HOW = ("ack", "expire")
+NOT_LEASED = "not_leased"
+"""Why an acknowledgment is refused that names messages which its client does not hold where it
+comes in."""
 UNDONE = ("time_limit", "forced_expire", "max_cancels", "max_deliveries")
 """Why a message has left a queue without being done."""
 REASONS = (*UNDONE, "sent", "barrier", "left")

@@ -526,9 +526,11 @@ class ClientConnection(HeldConnection, PacedReading):
         run = here.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
         entry = here.machine.topics[run.topic, run.message_type]
         if self.judge is not None:
-            not_allowed = self.judge(run, by_record=entry.judges_records).refused
-            if not_allowed:
-                self._refused_as(command.command_id, *not_allowed[0][1:])
+            judged = self.judge(run, by_record=entry.judges_records)
+            if judged.authored:
+                here.perform(here.machine.authored(judged.authored, here.steady_us()))
+            if judged.refused:
+                self._refused_as(command.command_id, *judged.refused[0][1:])
                 return False
         wanted = command.command_id if "persisted" in command.acks else ""
         if not entry.journaled:

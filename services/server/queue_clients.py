@@ -306,7 +306,7 @@ class QueueClients:
             holder = client.number if door.definition.strict else None
             return self._keeper.cancelled(door, holder, keys)
         said = Acknowledgment(keys, command.how)
-        said = door.judged(said, client.publisher, self._keeper.steady_us())
+        said = door.without_others(said, client.publisher, self._keeper.steady_us())
         return sum(self._keeper.acknowledge(door, each) for each in parts_of(said))
 
     def _answer(self, client: QueueClient, command_id: str, count: int) -> None:
@@ -324,7 +324,9 @@ class QueueClients:
 
         queues = self._keeper.queues
         door = None if queues is None else queues.find(run.topic, run.message_type)
-        return Prepared((run,)) if door is None else held_only(door, run)
+        if queues is None or door is None:
+            return Prepared((run,))
+        return held_only(queues, door, run, self._here.now_us())
 
     # -- questions -----------------------------------------------------------------------------
     def status(self, client: QueueClient, command: QueueStatus) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from end_to_end.test_instance import Client, Server, Servers, free_ports, pair
 from end_to_end.test_instance import servers as servers
@@ -65,6 +66,67 @@ def test_what_a_killed_instance_owned_is_consumed_when_it_is_back(
     assert len(set(taken)) == 30
     while there.status()["json/work"].get("queue_depth") != 0:
         pass  # Its counts come some times a second.
+
+
+# -- strict leasing ------------------------------------------------------------------------------
+
+
+def depth(consumer: Consumer) -> int | None:
+    """Messages in the queue, as its process at that instance says; None: it reads the log yet, or
+    does not run."""
+    consumer.send({"c": "queue_status", "t": "work", "mt": "json", "cid": "d"})
+    found: dict[str, Any] = msgpack.unpackb(consumer.ack(cid="d").body)
+    return found["queue_depth"] if found.get("is_ready") else None
+
+
+def refused(consumer: Consumer, sequence: int) -> str:
+    """What is said of an acknowledgment that is refused."""
+    header = consumer.ack(a="persisted", s=sequence, status="failure").header
+    assert header["reason"] == "not_leased"
+    return str(header["text"])
+
+
+@pytest.mark.slow
+def test_where_leasing_is_strict_nobody_acknowledges_elsewhere_what_a_consumer_holds(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """One consumer holds messages at A; another one's acknowledgment at B removes none of them."""
+    queue = work(strict=True, subscription_backlog_max=5)
+    first, second = pair(servers, tmp_path, queues=(queue,))
+    ann = Consumer(first.address, "ann", max_backlog=5)
+    bob = Consumer(second.address, "bob", max_backlog=5)
+    publisher = Client(first.address, "pub")
+    publisher.publish(range(1, 4))
+    publisher.persisted(3)
+    held: list[Key] = []
+    while len(held) < 3:
+        held += [key for key, _ in ann.take()]
+    assert refused(bob, bob.done(held)).startswith("3 of 3 messages are not leased")
+    while depth(bob) != 3:
+        pass  # Its process starts, and reads what comes.
+    bob.send({"c": "queue_ack", "t": "work", "mt": "json", "cid": "f", "filter": "1=1"})
+    assert bob.ack(cid="f").header["n"] == 0
+    # Each is in the log of both in the order in which it was said.
+    ann.persisted(ann.done(held[:1]))
+    for consumer in (ann, bob):
+        while (left := depth(consumer)) in (None, 3):
+            pass  # What is durable is read a little later.
+        assert left == 2
+    # Of what is held in part, the holder's part counts, by the word of the instance, and a
+    # client that goes to another instance with it finds both agree.
+    again = ann.done([held[1], (held[0][0], 99)])
+    assert refused(ann, again).startswith("1 of 2 messages are not leased")
+    there = Consumer(second.address, "ann", max_backlog=1)
+    there.sequence = again - 1
+    assert refused(there, there.done([held[1], (held[0][0], 99)])).startswith("2 of 2 messages")
+    for consumer in (ann, there):
+        while (left := depth(consumer)) in (None, 2):
+            pass
+        assert left == 1
+    ann.persisted(ann.done(held[2:]))
+    for consumer in (ann, there):
+        while depth(consumer) != 0:
+            pass
 
 
 # -- an archive ----------------------------------------------------------------------------------

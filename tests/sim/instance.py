@@ -1489,7 +1489,7 @@ class Instance:
             )
             if transient:
                 world.probes["transient publish"] += 1
-            self.queues.watch.staged(effects)
+            self.queues.watch.staged(effects, session.client_name)
             self.perform(effects)
         elif command == "logoff":
             first, last = header["unused"]
@@ -1960,7 +1960,11 @@ class Instance:
             )
 
 
-_REFUSED = {stateful.REASON: "refused by a state", "not_supported": "refused a delta"}
+_REFUSED = {
+    stateful.REASON: "refused by a state",
+    "not_supported": "refused a delta",
+    "not_leased": "queue acknowledgment refused",
+}
 """Probes, by reasons."""
 
 _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {

@@ -1188,7 +1188,7 @@ class PreparesWhatWasPrepared(Intake):
 
     def append(self, run: Run, root: int, sender: int, now_us: int, state: Stateful | None) -> None:
         if state is not None and sender != CLIENT:
-            run = next(iter(self.prepared(state, run, now_us).runs), run)
+            run = next(iter(self.prepared(state, run, now_us, None).runs), run)
         super().append(run, root, sender, now_us, state)
 
 
@@ -1216,7 +1216,7 @@ class RefusedIsAValue(LastOfTopic):
         steady_us: int,
         permission: WritePermission | None = None,
     ) -> Prepared:
-        runs, refused = super().prepare(run, now_us, steady_us)
+        runs, refused, _ = super().prepare(run, now_us, steady_us)
         if not runs or not refused:
             return Prepared(runs, refused)
         (left,) = runs
@@ -1234,7 +1234,9 @@ class TakesWhatIsRefused(Publishers):
     """Tells who published it that a message is refused, and journals it."""
 
     def _take(self, session, run, now_us, state):  # type: ignore[no-untyped-def]
-        refused = self._intake.prepared(state, run, now_us).refused if state is not None else ()
+        refused = (
+            self._intake.prepared(state, run, now_us, None).refused if state is not None else ()
+        )
         if not refused:
             super()._take(session, run, now_us, state)
             return
@@ -1567,6 +1569,15 @@ FILTERED_SUBSCRIBERS = frozenset(("judged by its first", "unfiltered when resume
 
 QUEUES = frozenset(queue_mistakes.MISTAKES)
 """Mistakes that show only where there is a queue."""
+
+STRICT = frozenset(
+    (
+        "queue: lenient door",
+        "queue: takes foreign acknowledgments",
+        "queue: cuts by its leases",
+    )
+)
+"""Mistakes that show only where a queue's leasing is strict."""
 
 CLOCKS = frozenset(("queue: ages by the wall clock",))
 """Mistakes that show only where a clock is set, and of them those of a queue that expires."""

@@ -6,16 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raylay.services.core.queues import Queues
+from raylay.services.core.queues import Queues, QueueState
 from raylay.services.messages.ranges import Range
-from raylay.services.messages.records import Run
+from raylay.services.messages.records import Run, iterate_records
+from raylay.services.messages.stateful import Prepared, WritePermission, left_of
+from raylay.services.messages.topic_book import QueueTopics
 from raylay.services.queues.asking import Asking
 from raylay.services.queues.decisions import Deliver, Key, Leased, Send, Wanted
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import Asked, Beginning, Decided, QueueDoor
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.rebuilding import Snapshot
-from raylay.services.queues.records import Acknowledgment, Keys
+from raylay.services.queues.records import (
+    Acknowledgment,
+    Keys,
+    pack_acknowledgment,
+    read_acknowledgment,
+)
 from raylay.services.queues.refused import Refused
 from raylay.services.queues.register import Register
 from raylay.services.queues.values import AVAILABLE, FROZEN, Message
@@ -258,6 +265,38 @@ class LenientDoor(QueueDoor):
         return said
 
 
+class ForeignDoor(QueueDoor):
+    """Takes what anybody acknowledges that no other client holds here: another one may hold it at
+    another instance."""
+
+    def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
+        return self.without_others(said, by, now_us)
+
+
+class CutsByItsLeases(Queues):
+    """Cuts an acknowledgment to what counts here, and journals it as its client's."""
+
+    def topics(self) -> list[QueueTopics]:
+        return [each._replace(state=_Cutting(each.state)) for each in super().topics()]
+
+
+class _Cutting(QueueState):
+    def __init__(self, of: QueueState) -> None:
+        super().__init__(of._queues, of._door)
+
+    def prepare(
+        self,
+        run: Run,
+        now_us: int,
+        steady_us: int,
+        permission: WritePermission | None = None,
+    ) -> Prepared:
+        records = list(iterate_records(run.payload))
+        said = [read_acknowledgment(each.body) for each in records]
+        counts = [self._door.judged(each, run.publisher, steady_us) for each in said]
+        return left_of(run, list(zip(records, map(pack_acknowledgment, counts), strict=True)), ())
+
+
 class ForgettingDoor(QueueDoor):
     """An owner that begins is not told what consumers have (rule 9)."""
 
@@ -446,6 +485,14 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
     "queue: lenient door": (
         QueueMachines(queues=_with_door(LenientDoor)),
         frozenset(("queue strict",)),
+    ),
+    "queue: takes foreign acknowledgments": (
+        QueueMachines(queues=_with_door(ForeignDoor)),
+        frozenset(("queue strict",)),
+    ),
+    "queue: cuts by its leases": (
+        QueueMachines(queues=CutsByItsLeases),
+        frozenset(("queue split",)),
     ),
     "queue: claims nothing": (
         QueueMachines(queues=ClaimsNothing),

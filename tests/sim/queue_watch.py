@@ -186,27 +186,36 @@ class Watch:
             self._held.pop(key, None)
             self._cancelled[key] += 1
 
-    def staged(self, effects: Iterable[Any]) -> None:
+    def staged(self, effects: Iterable[Any], client_name: str) -> None:
         """What of a client's frame is to be journaled: where leasing is strict, it acknowledges
-        nothing that another one holds."""
+        nothing but what that client holds here.
+
+        Args:
+            client_name: of the client; what the instance writes in its stead is its own, too.
+        """
         for effect in effects:
             if not isinstance(effect, Append) or not effect.run.flags & Flag.COMMANDS:
                 continue
             door = self._keeper.queues.find(effect.run.topic, effect.run.message_type)
-            if door is None or not door.definition.strict:
+            if door is None or not door.definition.strict or effect.run.path:
                 continue
+            is_own = effect.run.publisher != publisher_id(client_name)
             for record in iterate_records(effect.run.payload):
-                if record.command == Command.QUEUE_ACKNOWLEDGMENT and not effect.run.path:
-                    self._judge(record.publisher, read_acknowledgment(record.body).keys)
+                if record.command == Command.QUEUE_ACKNOWLEDGMENT:
+                    self._world.probes["queue acknowledged in part"] += is_own
+                    self._judge(client_name, read_acknowledgment(record.body).keys)
 
-    def _judge(self, publisher: int, keys: Keys) -> None:
+    def _judge(self, client_name: str, keys: Keys) -> None:
         now_us, world = self._world.now_us, self._world
+        assert world.queues is not None
         for key in _each(keys):
             held = self._held.get(key)
             if held is None or 0 < held[2] <= now_us:
-                continue
-            if publisher_id(held[1]) != publisher:
-                self._find("queue strict", f"{publisher} acknowledges {key}, which {held[1]} has")
+                # It is no one's here: it may be somebody's elsewhere.
+                if key not in world.queues.barriers:
+                    self._find("queue strict", f"{client_name} acknowledges {key} and has it not")
+            elif held[1] != client_name:
+                self._find("queue strict", f"{client_name} acknowledges {key}, which {held[1]} has")
             world.probes["queue acknowledged under strict leasing"] += 1
 
 

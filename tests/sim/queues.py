@@ -25,7 +25,7 @@ from raylay.services.drills.queue_history import (
     SharedQueue,
 )
 from raylay.services.expressions.functions.registry import NOWHERE
-from raylay.services.messages.records import Command, Flag, Kind, Run, iterate_records
+from raylay.services.messages.records import Command, Flag, Kind, Record, Run, iterate_records
 from raylay.services.programs.queue_owner.bodies import Bodies
 from raylay.services.queues.clock_steps import ClockSteps
 from raylay.services.queues.decisions import (
@@ -86,6 +86,7 @@ class SimQueues:
         expired: messages of which a consumer has said expire, as it is journaled.
         done: messages that a consumer has acknowledged, as it is journaled.
         letters: bookmarks of the dead letters that were journaled.
+        said: bodies of the acknowledgments that were journaled, by publisher and sequence.
     """
 
     definition: QueueDefinition
@@ -97,6 +98,7 @@ class SimQueues:
     expired: set[tuple[int, int]] = field(default_factory=set)
     done: set[tuple[int, int]] = field(default_factory=set)
     letters: set[str] = field(default_factory=set)
+    said: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     def shared(self) -> SharedQueue:
         """For the laws."""
@@ -638,6 +640,7 @@ def log_recorded(disk: Disk, run: Run) -> None:
             world.log(QueueRecorded(now_us, *of, "transfer", (), moves, is_claim))
         elif record.command == Command.QUEUE_ACKNOWLEDGMENT:
             keys = _expanded(said["acks"])
+            _is_said_alike(world, disk.label, record)
             if any(key not in disk.index for key in keys):
                 world.probes["queue acknowledgment before its message"] += 1
             if said["how"] == "expire" and plan.definition.dead_letters:
@@ -665,6 +668,16 @@ def _has_letters(world: World, where: str, keys: Iterable[tuple[int, int]]) -> N
         if not is_done and f"{publisher}|{sequence}|" not in world.queues.letters:
             text = f"{world.now_us} {where}: {publisher}|{sequence}| has left without its letter"
             world.queue_faults.append(("queue dead letters", text))
+
+
+def _is_said_alike(world: World, where: str, record: Record) -> None:
+    """An acknowledgment says the same in every journal: otherwise instances differ for ever about
+    what is left."""
+    assert world.queues is not None
+    key = record.publisher, record.sequence
+    if world.queues.said.setdefault(key, record.body) != record.body:
+        text = f"{world.now_us} {where}: acknowledgment {key} says something else elsewhere"
+        world.queue_faults.append(("queue split", text))
 
 
 def _moves(body: bytes) -> tuple[tuple[int, int, int, str], ...]:

@@ -48,6 +48,7 @@ PROBES = (
     "queue owner crashed between decision and commit",
     "queue owner told of live leases",
     "queue acknowledged under strict leasing",
+    "queue acknowledgment refused",
     "queue removal said again",
     "queue removal: barrier",
     "queue removal: max_cancels",

@@ -695,6 +695,24 @@ def test_law_3_excuses_what_an_old_copy_gets_back_behind_what_it_admitted(in_pla
     assert [found.law for found in checkers.order(history)] == ["order"] * (not in_place)
 
 
+@pytest.mark.parametrize("reason", ["not_leased", "bad_message"])
+def test_law_3_excuses_an_acknowledgment_that_another_instance_refused_for_want_of_a_lease(
+    reason: str,
+) -> None:
+    """The one that leased the message has it in its log."""
+    history = History(chain())
+    history.operations += [
+        *up(),
+        *published(1, 2),
+        journaled(10, "a", 1),
+        Failed(20, "b", "p", P, 2, 1, reason),
+        journaled(30, "b", 2),
+        journaled(40, "b", 1, txid=2, path=(A,), late=True),
+    ]
+    found = [found.law for found in checkers.order(history)]
+    assert found == ([] if reason == "not_leased" else ["order"])
+
+
 def test_law_3_sees_a_flag_without_a_reason() -> None:
     history = History(chain())
     history.operations += [*up(), *published(1), journaled(10, "a", 1, late=True)]
@@ -803,6 +821,16 @@ def test_what_was_acked_never_fails_later() -> None:
     history = sound()
     history.operations.append(Failed(70, "b", "p", P, 2, 1, "sequence_conflict"))
     assert laws(history) == {"store"}
+
+
+@pytest.mark.parametrize(("name", "is_wrong"), [("a", True), ("b", False)])
+def test_what_was_acked_is_refused_for_want_of_a_lease_only_by_who_did_not_ack_it(
+    name: str, is_wrong: bool
+) -> None:
+    """A client that has forgotten the ack sends it again, to an instance that has not got it."""
+    history = sound()
+    history.operations.append(Failed(70, name, "p", P, 2, 1, "not_leased"))
+    assert [found.law for found in checkers.store(history)] == ["store"] * is_wrong
 
 
 @pytest.mark.parametrize("but", ["", "not downgraded", "upgraded before", "not crashed", "heard"])

@@ -32,6 +32,10 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
         and (name not in mistakes.FILTERED_SUBSCRIBERS or bool(plan.filters))
         and (name not in mistakes.QUEUES or plan.queues is not None)
         and (
+            name not in mistakes.STRICT
+            or (plan.queues is not None and plan.queues.definition.strict)
+        )
+        and (
             name not in mistakes.CLOCKS
             or any(action == "set_clock" for _, action, _ in plan.script)
         )

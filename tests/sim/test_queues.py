@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -296,3 +297,52 @@ def test_a_queue_that_goes_by_the_clock_on_the_wall_shows(
         if seen & {"queue lease", "queue expiry"}:
             return
     pytest.fail(f"not seen: {seen}")
+
+
+# -- strict leasing ------------------------------------------------------------------------------
+
+
+def strictly(draw: Callable[[int], plans.Plan], seed: int) -> plans.Plan:
+    """A plan with a queue whose leasing is strict, and whose consumers fail over."""
+    plan = draw(seed)
+    assert plan.queues is not None
+    definition = replace(plan.queues.definition, strict=True, at_most_once=False)
+    plan.queues.definition = definition
+    return plan
+
+
+SEEDS_WITH_STRICT_QUEUES = (9100165, 9100210, 9100278, 9100464)
+"""In the first three a client sends acknowledgments again after a failover, to an instance that has
+not heard of them; in the first one the instance that it left took one in part, and another consumer
+held the rest. In the last one a client has forgotten which were acked to it, and the instance has
+lost its disk."""
+
+
+def test_instances_agree_on_acknowledgments_that_are_sent_again_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run.plans, "draw", partial(strictly, plans.draw))
+    probes: Counter[str] = Counter()
+    for seed in SEEDS_WITH_STRICT_QUEUES:
+        result = run.run_seed(seed)
+        assert not result.violations, (seed, result.violations[0])
+        probes.update(result.probes)
+    assert probes["queue acknowledgment refused"] and probes["queue acknowledged in part"]
+    assert probes["queue acknowledged under strict leasing"]
+
+
+@pytest.mark.parametrize(
+    ("planted", "law"),
+    [
+        ("queue: lenient door", "queue strict"),
+        ("queue: takes foreign acknowledgments", "queue strict"),
+        ("queue: cuts by its leases", "queue split"),
+    ],
+)
+def test_what_strict_leasing_must_not_do_shows(
+    planted: str, law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run.plans, "draw", partial(strictly, plans.draw))
+    seed = SEEDS_WITH_STRICT_QUEUES[0]
+    result = run.run_seed(seed, MISTAKES[planted])
+    assert law in {found.law for found in result.violations}

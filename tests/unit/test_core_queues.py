@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -178,22 +178,60 @@ def test_acknowledgments_go_as_they_came() -> None:
 
 def test_what_is_no_acknowledgment_is_refused_and_the_others_go() -> None:
     run = published(ack((1, 1)), (Command.QUEUE_ACKNOWLEDGMENT, b"\xc1"), ack((1, 2)))
-    runs, refused = state(queues()).prepare(run, 0, 0)
+    runs, refused, _ = state(queues()).prepare(run, 0, 0)
     assert [each.ranges() for each in runs] == [[(1, 1), (3, 3)]]
     assert [(each.ranges, each.reason) for each in refused] == [([(2, 2)], "bad_message")]
 
 
-def test_strict_leasing_takes_out_what_another_holds_and_the_record_stays_the_clients() -> None:
+def strict() -> Queues:
+    """Ann holds (1, 2) and (1, 4), Bob (1, 3)."""
     here = queues(QueueDefinition("work", "json", strict=True))
     door = here.doors["json/work"]
-    door.subscribed(Subscribed((1, "s"), "bob", "", 5))
-    door.decide(Deliver((1, "s"), [Leased(1, (1, 2), 1, 0)], 0), 0)
-    run = published(ack((1, 1), (1, 2), (1, 3)))
-    (made,), refused = state(here).prepare(run, 0, 0)
-    assert not refused and made.ranges() == [(1, 1)]
-    (before,), (after,) = map(list, map(iterate_records, (run.payload, made.payload)))
-    assert records.read_acknowledgment(after.body).keys == {1: [(1, 1), (3, 3)]}
-    assert before.digest == after.digest
+    for session, (name, keys) in enumerate((("ann", [2, 4]), ("bob", [3])), 1):
+        door.subscribed(Subscribed((session, "s"), name, "", 5))
+        messages = [Leased(at, (1, at), at, 0) for at in keys]
+        door.decide(Deliver((session, "s"), messages, 0), 0)
+    return here
+
+
+def said_in(runs: Iterable[Run]) -> list[Acknowledgment]:
+    return [
+        records.read_acknowledgment(record.body)
+        for run in runs
+        for record in iterate_records(run.payload)
+    ]
+
+
+def test_where_leasing_is_strict_what_counts_as_a_whole_goes_as_it_came() -> None:
+    run = published(ack((1, 2), (1, 4)))
+    assert state(strict()).prepare(run, 0, 0) == Prepared((run,))
+
+
+def test_what_counts_in_part_is_refused_and_the_instance_says_what_counts_of_it() -> None:
+    """Cut, it would say one thing here and another thing where its client sends it again."""
+    run = published(ack((1, 2)), ack((1, 1), (1, 3), (1, 4)), ack((1, 3)))
+    here = strict()
+    left, refused, authored = state(here).prepare(run, 0, 0)
+    assert [each.ranges() for each in left] == [[(1, 1)]]
+    assert said_in(left) == [Acknowledgment({1: [(2, 2)]})]
+    assert said_in(authored) == [Acknowledgment({1: [(4, 4)]})] and not here.runs()
+    assert [each.publisher for each in authored] != [run.publisher]
+    assert [(each.ranges, each.reason) for each in refused] == [
+        ([(2, 2)], "not_leased"),
+        ([(3, 3)], "not_leased"),
+    ]
+    assert refused[0].text.startswith("2 of 3 messages are not leased to this client here")
+
+
+def test_two_instances_never_journal_two_contents_of_one_acknowledgment() -> None:
+    """A client that fails over sends the same bytes: whoever takes them journals these."""
+    run = published(ack((1, 2), (1, 3)))
+    elsewhere = queues(QueueDefinition("work", "json", strict=True))
+    door = elsewhere.doors["json/work"]
+    door.subscribed(Subscribed((1, "s"), "ann", "", 5))
+    door.decide(Deliver((1, "s"), [Leased(at, (1, at), at, 0) for at in (2, 3)], 0), 0)
+    found = [state(here).prepare(run, 0, 0).runs for here in (strict(), queues(), elsewhere)]
+    assert [list(runs) for runs in found] == [[], [run], [run]]
 
 
 def test_who_may_not_read_all_acknowledges_what_he_holds_alone() -> None:
@@ -202,31 +240,37 @@ def test_who_may_not_read_all_acknowledges_what_he_holds_alone() -> None:
     door.subscribed(Subscribed((1, "s"), "ann", "", 5))
     door.decide(Deliver((1, "s"), [Leased(1, (1, 2), 1, 0)], 0), 0)
     run = published(
-        ack((1, 1), (1, 2), (1, 3)), (Command.QUEUE_ACKNOWLEDGMENT, b"\xc1"), ack((1, 3))
+        ack((1, 2)),
+        ack((1, 1), (1, 2), (1, 3)),
+        (Command.QUEUE_ACKNOWLEDGMENT, b"\xc1"),
+        ack((1, 3)),
     )
-    (made,), refused = core_queues.held_only(door, run)
-    first, second, third = iterate_records(made.payload)
-    assert made.ranges() == run.ranges() and not refused
-    assert records.read_acknowledgment(first.body).keys == {1: [(2, 2)]}
-    assert second.body == b"\xc1" and not records.read_acknowledgment(third.body).keys
-    # It is of nothing, and changes nothing, and what is none is refused.
-    (left,), (wrong,) = state(here).prepare(made, 0, 0)
-    assert wrong.ranges == [(2, 2)]
+    (made,), refused, authored = core_queues.held_only(here, door, run, 0)
+    assert made.ranges() == [(1, 1), (3, 3)] and said_in(authored) == [
+        Acknowledgment({1: [(2, 2)]})
+    ]
+    assert [(each.ranges, each.reason) for each in refused] == [
+        ([(2, 2)], "not_leased"),
+        ([(4, 4)], "not_leased"),
+    ]
+    # What is none is refused by what takes it.
+    (left,), (wrong,), _ = state(here).prepare(made, 0, 0)
+    assert (wrong.ranges, wrong.reason) == ([(3, 3)], "bad_message")
     left.first_txid = 9
     door.fold(left)
     assert not door.lease_count
 
 
-def test_what_others_hold_cuts_no_record_into_one_that_nobody_reads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(core_queues, "RANGES_MAX", 1)
-    here = queues(QueueDefinition("work", "json", strict=True))
-    door = here.doors["json/work"]
-    door.subscribed(Subscribed((1, "s"), "bob", "", 5))
-    door.decide(Deliver((1, "s"), [Leased(1, (1, 2), 1, 0)], 0), 0)
-    runs, (refused,) = state(here).prepare(published(ack((1, 1), (1, 2), (1, 3))), 0, 0)
-    assert not runs and refused.reason == "bad_message" and "what you hold" in refused.text
+def test_what_counts_in_very_many_ranges_is_several_records() -> None:
+    here = strict()
+    held = range(2, 2 * records.RANGES_MAX + 4, 2)
+    messages = [Leased(at, (1, at), at, 0) for at in held]
+    here.doors["json/work"].decide(Deliver((1, "s"), messages, 0), 0)
+    run = published(ack(*((1, at) for at in range(1, held[-1] + 1))))
+    left, refused, authored = state(here).prepare(run, 0, 0)
+    first, second = said_in(authored)
+    assert [len(each.keys[1]) for each in (first, second)] == [records.RANGES_MAX, 1]
+    assert not left and [each.reason for each in refused] == ["not_leased"]
 
 
 def test_an_owner_is_told_of_acknowledgments_before_they_are_on_disk() -> None:

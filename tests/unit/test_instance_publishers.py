@@ -160,6 +160,7 @@ class Desk:
         self.author = Author("work", identity)
         self.asked: list[tuple[int, list[Range], str]] = []
         self.prepared: list[Run] = []
+        self.is_refusing = False
 
     def looks_for(self, run: Run) -> Sequence[Looking]:
         return ()
@@ -172,7 +173,13 @@ class Desk:
         permission: WritePermission | None = None,
     ) -> Prepared:
         self.prepared.append(run)
-        return Prepared((run,))
+        return self.instead(run) if self.is_refusing else Prepared((run,))
+
+    def instead(self, run: Run, **_: Any) -> Prepared:
+        """The run is refused, and this instance says something in its stead."""
+        self.author.draft("work", "json", b"mine", 0, command=Command.QUEUE_ACKNOWLEDGMENT)
+        refused = (Refused(run.ranges(), "not_leased", "in part"),)
+        return Prepared((), refused, self.author.runs())
 
     def staged(self, run: Run) -> None:
         pass
@@ -241,6 +248,42 @@ def test_an_acknowledgment_is_looked_at_by_its_queue_and_is_no_message_to_claim(
     published(bench, "a", 1, topic="work", command=Command.QUEUE_ACKNOWLEDGMENT)
     assert [run.payload[COMMAND_AT] for run in desk.prepared] == [3]
     assert appended(bench) == [(b"work", 3)] and not desk.asked
+
+
+def written_instead(bench: Bench, desk: Desk) -> list[RefuseClient]:
+    """What was refused, where the instance's own word is on its way to the journal, alone."""
+    told = bench.out.take()
+    (entry,) = [each.run for each in told if isinstance(each, Append)]
+    assert (entry.publisher, entry.ranges()) == (desk.author.publisher, [(1, 1)])
+    return [each for each in told if isinstance(each, RefuseClient)]
+
+
+def test_what_an_instance_says_in_the_stead_of_what_it_refuses_is_journaled() -> None:
+    bench, desk = queued()
+    desk.is_refusing = True
+    published(bench, None, 7, topic="work", command=Command.QUEUE_ACKNOWLEDGMENT)
+    assert written_instead(bench, desk) == [RefuseClient(1, [(7, 7)], "not_leased", "in part")]
+    assert P not in bench.intake.known.sets and bench.counters.published == 0
+
+
+def test_so_it_is_of_what_the_instance_numbers() -> None:
+    bench, desk = queued()
+    desk.is_refusing = True
+    publisher, sequence = bench.publishers.number_for("p")
+    command = Command.QUEUE_ACKNOWLEDGMENT
+    payload = RecordBuilder(publisher, "work", "json").build(sequence, b"x", 0, command=command)
+    run = run_of(scan(payload)[0], payload)
+    refused = bench.publishers.published_unnumbered(1, run, "c1", 0)
+    assert refused is not None and refused.reason == "not_leased"
+    assert not written_instead(bench, desk)
+
+
+def test_so_it_is_of_what_a_session_may_not_say() -> None:
+    bench, desk = queued()
+    bench.publishers.logged_on(1, "p", 0, desk.instead)
+    published(bench, None, 7, topic="work", command=Command.QUEUE_ACKNOWLEDGMENT)
+    assert written_instead(bench, desk) == [RefuseClient(1, [(7, 7)], "not_leased", "in part")]
+    assert not desk.prepared
 
 
 def test_an_acknowledgment_on_a_topic_that_is_no_queue_is_refused() -> None:

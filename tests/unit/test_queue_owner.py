@@ -37,7 +37,13 @@ from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import Drafts
 from raylay.services.queues.machine import PART_SPANNED, QueueMachine
 from raylay.services.queues.rebuilding import Snapshot, Start
-from raylay.services.queues.records import Acknowledgment, pack_acknowledgment
+from raylay.services.queues.records import (
+    Acknowledgment,
+    Move,
+    Transfer,
+    pack_acknowledgment,
+    pack_transfer,
+)
 from raylay.services.server.config import QueueOwnerConfig
 from raylay.storage.queue import MemoryQueueStore, StoredQueue
 
@@ -307,10 +313,11 @@ class Told:
 class Owner:
     """Answers about the queue of a journal; `passes`: what each pass of its loop has read."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, **more: Any) -> None:
         self.journal = Journal(count, each=500)
         self.passes = [0]
-        definition = QueueDefinition("work", "json", underlying="orders", kind="local")
+        of: dict[str, Any] = {"underlying": "orders", "kind": "local"}
+        definition = QueueDefinition("work", "json", **of | more)
         found = bodies(self.journal, 1 << 30)
         found.keep(self.journal.runs)
         read = found.record
@@ -376,6 +383,21 @@ def test_what_is_looked_for_is_told_part_by_part() -> None:
     assert told.messages == 10_000 and told.last["more"] is False
     # Without a filter nothing is read.
     assert sum(owner.passes) == 0
+
+
+def test_where_leasing_is_strict_only_what_the_instance_owns_is_found_to_be_said_of() -> None:
+    """Another instance's message may be a consumer's there."""
+    owner = Owner(500, strict=True, kind="queue")
+    assert owner.ask(control.Question("keys")).messages == 500
+    moved = Transfer("a", 0, [Move(PUBLISHER, 3, 6, 1, "b")])
+    command = Command.TRANSFER
+    record = RecordBuilder(9, "work", "json").build(1, pack_transfer(moved), 0, command=command)
+    run = run_of(scan(record)[0], record)
+    run.first_txid = owner.journal.runs[-1].last_txid + 1
+    owner.machine.fold([run], 0)
+    owner.told.messages = 0
+    assert owner.ask(control.Question("keys")).messages == 496
+    assert len(list(owner.machine.found())) == 500
 
 
 def test_what_goes_while_a_query_runs_is_not_in_the_next_part() -> None:

@@ -4,12 +4,21 @@ may do. Each rule has its planted mistake (rules 6, 8 to 11 of queues)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylay.services.messages.records import Command, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.messages.records import (
+    Command,
+    RecordBuilder,
+    Run,
+    publisher_id,
+    run_of,
+    scan,
+    unnumbered_publisher_id,
+)
 from raylay.services.queues import door as door_module
 from raylay.services.queues import records
 from raylay.services.queues.decisions import (
@@ -39,8 +48,8 @@ P, Q = 7, 9
 ANN, BOB = (1, "s"), (2, "s")
 
 
-def door(strict: bool = False, kind: str = "queue") -> QueueDoor:
-    made = QueueDoor(QueueDefinition("work", "json", kind=kind, strict=strict), "a", 0xA)
+def door(strict: bool = False, kind: str = "queue", **more: Any) -> QueueDoor:
+    made = QueueDoor(QueueDefinition("work", "json", kind=kind, strict=strict, **more), "a", 0xA)
     made.owner_came(0, 0)
     made.subscribed(Subscribed(ANN, "ann", "", 10))
     made.subscribed(Subscribed(BOB, "bob", "", 10))
@@ -298,22 +307,70 @@ def judged(here: QueueDoor, client: str, keys: Sequence[Key], now_us: int = 0) -
     ]
 
 
-def test_where_leasing_is_strict_nobody_acknowledges_what_another_holds() -> None:
+def test_where_leasing_is_strict_a_client_acknowledges_what_it_holds_here() -> None:
     here = door(strict=True)
-    here.decide(Deliver(ANN, leased((P, 2), until_us=50), 10), 0)
-    assert judged(here, "bob", [(P, 1), (P, 2), (P, 3), (Q, 2)]) == [(P, 1), (P, 3), (Q, 2)]
-    assert judged(here, "ann", [(P, 2)]) == [(P, 2)]
-    assert judged(here, "bob", [(P, 2)]) == []
-    # A lease that has ended holds nothing.
-    assert judged(here, "bob", [(P, 2)], now_us=50) == [(P, 2)]
+    here.decide(Deliver(ANN, leased((P, 2), (P, 3), until_us=50), 10), 0)
+    everything = [(P, 1), (P, 2), (P, 3), (P, 4), (Q, 2)]
+    assert judged(here, "ann", everything) == [(P, 2), (P, 3)]
+    assert judged(here, "bob", everything) == []
+    # A lease that has ended holds nothing: the message may be another one's elsewhere.
+    assert judged(here, "ann", everything, now_us=50) == []
+    said = Acknowledgment({P: [(2, 3)]})
+    assert here.judged(said, publisher_id("ann"), 0) is said
 
 
-def test_strict_leasing_is_judged_by_the_leases_of_the_instance_where_it_comes_in() -> None:
-    """docs/queues.md, "Strict leasing": another instance knows nothing of who holds what."""
+def test_where_leasing_is_strict_an_instance_without_the_lease_takes_nothing() -> None:
+    """docs/queues.md, "Strict leasing": it does not know who holds what elsewhere."""
     here, other = door(strict=True), door(strict=True)
     here.decide(Deliver(ANN, leased((P, 2), until_us=50), 10), 0)
+    for client in ("ann", "bob"):
+        assert judged(other, client, [(P, 2)]) == []
+
+
+def test_what_an_instance_numbers_for_a_client_is_that_clients() -> None:
+    here = door(strict=True)
+    here.decide(Deliver(ANN, leased((P, 2)), 10), 0)
+    said = Acknowledgment({P: [(2, 2)]})
+    assert here.judged(said, unnumbered_publisher_id("ann", 0xA, 0), 0) is said
+    assert not here.judged(said, unnumbered_publisher_id("bob", 0xA, 0), 0).keys
+
+
+def test_at_most_once_nothing_is_leased_and_nothing_judged() -> None:
+    here = door(strict=True, at_most_once=True)
+    here.decide(Send(ANN, leased((P, 2)), 10), 0)
+    assert judged(here, "bob", [(P, 2)]) == [(P, 2)]
+
+
+def test_a_barrier_that_a_client_was_sent_does_not_spoil_what_it_says_beside() -> None:
+    here = door(strict=True, barrier="/n = 2")
+    here.decide(Deliver(ANN, leased((P, 1)), 10), 0)
+    for consumer in (ANN, BOB):
+        here.decide(Send(consumer, leased((P, 2), (Q, 2)), 10), 0)
+    said = Acknowledgment({P: [(1, 2)], Q: [(2, 2)]})
+    assert here.judged(said, publisher_id("ann"), 0) is said
+    assert judged(here, "bob", [(P, 1), (P, 2), (P, 3)]) == [(P, 2)]
+    here.left(BOB)
     assert judged(here, "bob", [(P, 2)]) == []
-    assert judged(other, "bob", [(P, 2)]) == [(P, 2)]
+
+
+def test_only_the_last_barriers_of_a_consumer_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "BARRIERS_MAX", 2)
+    here = door(strict=True, barrier="/n = 2")
+    here.decide(Send(ANN, leased((P, 1), (P, 2), (P, 3)), 10), 0)
+    assert judged(here, "ann", [(P, 1), (P, 2), (P, 3)]) == [(P, 2), (P, 3)]
+
+
+def test_by_a_filter_a_client_says_what_becomes_of_all_that_no_other_one_holds() -> None:
+    """Its instance owns them: nobody holds them elsewhere."""
+    here = door(strict=True)
+    here.decide(Deliver(ANN, leased((P, 2), until_us=50), 10), 0)
+
+    def left(client: str, now_us: int = 0) -> records.Keys:
+        said = Acknowledgment({P: [(1, 3)]})
+        return here.without_others(said, publisher_id(client), now_us).keys
+
+    assert left("bob") == {P: [(1, 1), (3, 3)]}
+    assert left("ann") == left("bob", now_us=50) == {P: [(1, 3)]}
 
 
 def test_what_a_client_holds_is_what_it_was_delivered_and_nobody_else_was_since() -> None:
@@ -443,6 +500,13 @@ class Lenient(QueueDoor):
         return said
 
 
+class Foreign(QueueDoor):
+    """What is no one's here is taken for no one's anywhere."""
+
+    def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
+        return self.without_others(said, by, now_us)
+
+
 @pytest.mark.parametrize(
     ("mistake", "test"),
     [
@@ -450,7 +514,8 @@ class Lenient(QueueDoor):
         (NoEnd, test_what_comes_when_its_lease_is_over_goes_back),
         (NotLookedUp, test_what_the_journal_says_is_gone_goes_back_whoever_said_it),
         (AtMostOnceLikeOthers, test_at_most_once_is_sent_though_its_removal_is_in_the_journal),
-        (Lenient, test_where_leasing_is_strict_nobody_acknowledges_what_another_holds),
+        (Lenient, test_where_leasing_is_strict_a_client_acknowledges_what_it_holds_here),
+        (Foreign, test_where_leasing_is_strict_an_instance_without_the_lease_takes_nothing),
     ],
 )
 def test_planted_mistakes_are_found(

@@ -33,7 +33,7 @@ def run(*bodies: bytes, topic: str = "orders", command: int = Command.PUBLISH) -
 
 def test_what_is_allowed_goes_on_untouched() -> None:
     sent = run(b"{}", b"not json")
-    runs, refused = judge({"topic": "orders", "write": True})(sent)
+    runs, refused, _ = judge({"topic": "orders", "write": True})(sent)
     assert list(runs) == [sent] and not refused
 
 
@@ -41,14 +41,14 @@ def test_what_is_allowed_goes_on_untouched() -> None:
     "given", [{"topic": "orders", "read": True}, {"topic": "o", "write": True}]
 )
 def test_what_is_not_is_refused_whole(given: dict[str, Any]) -> None:
-    runs, (refused,) = judge(given)(run(b"{}", b"{}"))
+    runs, (refused,), _ = judge(given)(run(b"{}", b"{}"))
     assert not runs and refused.ranges == [(1, 2)] and refused.reason == "not_entitled"
     assert refused.text == "bob may not publish to 'orders'"
 
 
 def test_a_filter_parts_a_run() -> None:
     bodies = [b'{"px": 1}', b'{"px": 0}', b'{"px": 0}', b'{"px": 2}', b"[", b'{"px": 3}']
-    runs, (refused,) = judge({"topic": "orders", "write": "/px > 0"})(run(*bodies))
+    runs, (refused,), _ = judge({"topic": "orders", "write": "/px > 0"})(run(*bodies))
     (left,) = runs
     assert left.ranges() == [(1, 1), (4, 4), (6, 6)]
     assert refused.ranges == [(2, 3), (5, 5)]
@@ -57,9 +57,9 @@ def test_a_filter_parts_a_run() -> None:
 
 def test_a_filter_that_all_pass_parts_nothing() -> None:
     sent = run(b'{"px": 1}', b'{"px": 2}')
-    runs, refused = judge({"topic": "orders", "write": "/px > 0"})(sent)
+    runs, refused, _ = judge({"topic": "orders", "write": "/px > 0"})(sent)
     assert list(runs) == [sent] and not refused
-    runs, (refused_all,) = judge({"topic": "orders", "write": "/px > 5"})(sent)
+    runs, (refused_all,), _ = judge({"topic": "orders", "write": "/px > 5"})(sent)
     assert not runs and refused_all.ranges == [(1, 2)]
 
 
@@ -80,14 +80,14 @@ def test_where_a_state_knows_the_records_a_filter_is_asked_of_those() -> None:
 
 def test_a_delta_without_a_record_is_judged_by_what_it_brings() -> None:
     sent = run(b'{"px": 1}', b'{"px": 0}', command=Command.DELTA_PUBLISH)
-    runs, (refused,) = judge({"topic": "orders", "write": "/px > 0"})(sent)
+    runs, (refused,), _ = judge({"topic": "orders", "write": "/px > 0"})(sent)
     assert runs[0].ranges() == [(1, 1)] and refused.ranges == [(2, 2)]
 
 
 def test_who_may_write_some_messages_may_delete_none() -> None:
     sent = run(b"{}", command=Command.DELETE)
     assert judge({"topic": "orders", "write": True})(sent).runs == (sent,)
-    runs, (refused,) = judge({"topic": "orders", "write": "1 = 1"})(sent)
+    runs, (refused,), _ = judge({"topic": "orders", "write": "1 = 1"})(sent)
     assert not runs and refused.text == "bob may not delete from 'orders'"
     assert not judge({"topic": "orders", "read": True})(sent).runs
 
@@ -95,7 +95,7 @@ def test_who_may_write_some_messages_may_delete_none() -> None:
 def test_who_reads_a_queue_may_acknowledge() -> None:
     sent = run(b"\x80", topic="jobs", command=Command.QUEUE_ACKNOWLEDGMENT)
     assert judge({"topic": "jobs", "read": True})(sent).runs == (sent,)
-    runs, (refused,) = judge({"topic": "jobs", "write": True})(sent)
+    runs, (refused,), _ = judge({"topic": "jobs", "write": True})(sent)
     assert not runs and refused.text == "bob may not acknowledge messages of queue 'jobs'"
 
 
@@ -118,5 +118,5 @@ def test_a_type_without_fields_passes_no_filter() -> None:
     build = RecordBuilder(BOB, "orders", "nobody-knows").build
     payload = build(1, b"{}", 1)
     (chunk,) = scan(payload)
-    runs, (refused,) = judge({"topic": "orders", "write": "1 = 1"})(run_of(chunk, payload))
+    runs, (refused,), _ = judge({"topic": "orders", "write": "1 = 1"})(run_of(chunk, payload))
     assert not runs and refused.ranges == [(1, 1)]

@@ -18,11 +18,26 @@ from unit.one_instance import events, in_instance, transports
 
 from raylay.services.client import Client
 from raylay.services.errors import LogonRefused, RaylayError
-from raylay.services.messages.records import Command, RecordBuilder, publisher_id, run_of, scan
+from raylay.services.messages.records import (
+    Command,
+    RecordBuilder,
+    iterate_records,
+    publisher_id,
+    run_of,
+    scan,
+)
 from raylay.services.messages.stateful import Prepared
 from raylay.services.messages.topics import TopicRule
 from raylay.services.plugins import authentication as modules
-from raylay.services.protocol.frames import encode_frame
+from raylay.services.protocol.frames import FrameReader, encode_frame
+from raylay.services.queues.decisions import Deliver, Leased, Subscribed
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.records import (
+    Acknowledgment,
+    keys_of,
+    pack_acknowledgment,
+    read_acknowledgment,
+)
 from raylay.services.security.credentials import Accepted, Answer, Challenge, Credentials, Denied
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import Permissions, read_permissions
@@ -669,3 +684,62 @@ def test_acknowledgments_of_who_reads_some_of_a_queue_are_judged_by_what_he_hold
             assert server.clients.judge(given, "bob", "bob", "")(run) == found
 
     in_instance(tmp_path / "data", visit, CONFIG)
+
+
+async def said(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, header: dict[str, Any], body: bytes
+) -> dict[str, Any]:
+    """The answer to one command on a plain connection."""
+    writer.write(encode_frame(header, body))
+    frames = FrameReader()
+    while True:
+        async with asyncio.timeout(DEADLINE_S):
+            data = await reader.read(1 << 16)
+        assert data, "the server closed the connection"
+        for frame in frames.feed(data):
+            if frame.header.get("cid") == header["cid"]:
+                return dict(frame.header)
+
+
+def test_so_they_are_where_the_instance_numbers_them(tmp_path: Path) -> None:
+    """Of what he does not hold nothing is journaled, and what he holds is done."""
+    config = replace(
+        guarded(tmp_path),
+        queue_definitions=(QueueDefinition("public/work", "json", underlying="orders"),),
+    )
+    permissions = {"bob": {"logon": True, "topic": [{"topic": "public/.*", "read": "/n = 1"}]}}
+    (tmp_path / "permissions").write_text(json.dumps(permissions))
+
+    async def visit(server: InstanceServer) -> None:
+        queues = server.clients.queued._keeper.queues
+        assert queues is not None
+        (door,) = queues.doors.values()
+        connection = await asyncio.open_connection(*split_address(server.here.client_address))
+        logon = {"c": "logon", "v": 1, "client_name": "bob", "user_id": "bob", "pw": "bobbob"}
+        assert (await said(*connection, logon | {"cid": "1"}, b""))["status"] == "success"
+        consumer = next(iter(server.clients.sessions)), "s"
+        door.subscribed(Subscribed(consumer, "bob", "", 5))
+        door.decide(Deliver(consumer, [Leased(at, (7, at), at, 0) for at in (1, 2)], 0), 0)
+
+        async def acknowledge(*sequences: int) -> dict[str, Any]:
+            keys = keys_of((7, each) for each in sequences)
+            header = {"c": "p", "t": "public/work", "mt": "json", "cmd": 3, "a": "persisted"}
+            body = pack_acknowledgment(Acknowledgment(keys))
+            return await said(*connection, header | {"cid": f"ack {sequences}"}, body)
+
+        assert (await acknowledge(3, 4))["reason"] == "not_leased"
+        assert (await acknowledge(1, 3))["reason"] == "not_leased"
+        assert (await acknowledge(2))["status"] == "success"
+        journaled = {
+            each
+            for run in server.here.journal.read(0, 1 << 20)
+            if run.topic == b"public/work"
+            for record in iterate_records(run.payload)
+            if record.command == Command.QUEUE_ACKNOWLEDGMENT
+            for ranges in read_acknowledgment(record.body).keys.values()
+            for each in ranges
+        }
+        assert journaled == {(1, 1), (2, 2)}
+        connection[1].close()
+
+    in_instance(tmp_path / "data", visit, config)

@@ -32,6 +32,7 @@ from raylay.services.drills.laws.logs import (
     whole,
 )
 from raylay.services.drills.verdicts import VIOLATIONS_MAX, Key, Violation, at, listed, named
+from raylay.services.queues.records import NOT_LEASED
 
 
 def once(history: History) -> list[Violation]:
@@ -79,7 +80,10 @@ def order(history: History) -> list[Violation]:
     this link brings less than another one does; or a link was async, so that who begins anew may
     admit clients by a peer that has not got what they published before. Alone it is enough that an
     older copy was put in place of a data directory: until a peer finds that out, its instance
-    admits clients, and what it lost comes behind what they publish.
+    admits clients, and what it lost comes behind what they publish. And alone it is enough that a
+    client sends an acknowledgment again, to an instance that refuses it for want of a lease before
+    it hears of it: it is in the log of the one that leased the message, and comes behind what the
+    client sent next.
 
     An instance that has removed segments may flag more: it cannot know any more what was in them.
     So may one that began as the copy of such a one. Two clients of one name have no order between
@@ -100,10 +104,13 @@ def order(history: History) -> list[Violation]:
     removed: set[int] = set()
     started: set[int] = set()
     lost: set[int] = set()
+    refused: set[Key] = set()
     found = []
     for operation in history.operations:
         if isinstance(operation, Published):
             clients[operation.publisher].add(operation.client)
+        elif isinstance(operation, Failed) and operation.reason == NOT_LEASED:
+            refused.add((operation.publisher, operation.sequence))
         elif isinstance(operation, Removed):
             removed.add(operation.incarnation)
             any_removed = True
@@ -142,6 +149,7 @@ def order(history: History) -> list[Violation]:
             found.append(Violation("order", f"{text} {word}, {before} came before"))
         split = reunited or (any_removed and lists) or (began_anew and (any_removed or any_async))
         split = split or put_back or not history.topology.uniform
+        split = split or all((operation.publisher, each) in refused for each in operation.sequences)
         if operation.late and not split and len(clients[operation.publisher]) < 2:
             found.append(Violation("order", f"{text} late though no paths split"))
         highest[entry] = max(before, last)

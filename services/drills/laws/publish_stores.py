@@ -15,6 +15,7 @@ from raylay.services.drills.history import (
     Published,
 )
 from raylay.services.drills.verdicts import VIOLATIONS_MAX, Key, Violation, at, listed, named
+from raylay.services.queues.records import NOT_LEASED
 
 
 class _Acks:
@@ -47,10 +48,11 @@ class _Acks:
         for unheard in self._forgettable.values():
             unheard.discard((key, digest))
 
-    def are_refused(self, instance: str, key: Key, digest: int) -> bool:
+    def are_refused(self, instance: str, key: Key, digest: int, reason: str) -> bool:
         """Whether an ack stands that it contradicts when this instance refuses the content."""
         acked = self._by[key, digest]
-        return (instance, self._disks[instance]) in acked or bool(acked and not digest)
+        is_anywhere = bool(acked and not digest and reason != NOT_LEASED)
+        return (instance, self._disks[instance]) in acked or is_anywhere
 
     def mode_set(self, mode: ModeSet) -> None:
         """A link was downgraded or upgraded."""
@@ -113,7 +115,7 @@ def store(history: History) -> list[Violation]:
             key = (operation.publisher, operation.sequence)
             digest = digests.get((operation.client, key), 0)
             settled.add(key)
-            if acks.are_refused(operation.instance, key, digest):
+            if acks.are_refused(operation.instance, key, digest, operation.reason):
                 text = f"{at(operation.time_us)} {operation.instance} refused {operation.client} "
                 text += f"{named(key)} ({operation.reason}), which was acked before"
                 found.append(Violation("store", text))

@@ -131,6 +131,8 @@ class Answering:
     async def _keys(self, number: int, wanted: Expression | None) -> None:
         found: list[tuple[int, int]] = []
         async for message in self._each(wanted, available=False, reads=bool):
+            if not self._machine.may_be_said(message):
+                continue
             found.append(message.key)
             if len(found) >= KEYS_AT_ONCE:
                 await self._say_keys(number, found, more=True)

@@ -24,6 +24,7 @@ from raylay.services.messages.records import (
     publisher_id,
     run_of,
     scan,
+    unnumbered_publisher_id,
 )
 from raylay.services.messages.stateful import Prepared, Refused, Stateful, WritePermission
 from raylay.services.messages.topic_book import Claiming, TopicBook
@@ -288,7 +289,7 @@ class Publishers:
         if self._intake.suspects:
             runs = self._isolated(found, runs, answers)
         if found.judge is not None:
-            runs = self._judged(found, found.judge, runs, answers)
+            runs = self._judged(found, found.judge, runs, answers, now_us)
         transient: list[Run] = []
         for run in runs:
             if not found.received:
@@ -328,7 +329,7 @@ class Publishers:
         return transient
 
     def _judged(
-        self, session: _Session, judge: Judge, runs: list[Run], answers: Answers
+        self, session: _Session, judge: Judge, runs: list[Run], answers: Answers, now_us: int
     ) -> list[Run]:
         """What of them the session may publish. What is here already is not judged again: it would
         be called refused, and is in the log. Without a log nothing is: it goes out once more."""
@@ -348,9 +349,10 @@ class Publishers:
                 left.append(run)
                 continue
             judged = partial(judge, by_record=entry.judges_records)
-            allowed, refused = self._intake.in_hand(fresh, judged)
-            left += allowed
-            self._refuse_unseen(session, run, refused)
+            made = self._intake.in_hand(fresh, judged)
+            left += made.runs
+            self.authored(made.authored, now_us)
+            self._refuse_unseen(session, run, made.refused)
         return left
 
     def _isolated(self, session: _Session, runs: list[Run], answers: Answers) -> list[Run]:
@@ -409,10 +411,11 @@ class Publishers:
         """Journals what is new here, as its topic's state would have it."""
         runs: Sequence[Run] = (run,)
         if state is not None:
-            runs, refused = self._intake.prepared(state, run, now_us, session.judge)
+            runs, refused, authored = self._intake.prepared(state, run, now_us, session.judge)
             if refused:
                 self._counters.published -= run.count - sum(left.count for left in runs)
                 self._refuse(session, refused)
+            self.authored(authored, now_us)
         for left in runs:
             left.flags |= Flag.AWAITED
             self._intake.append(left, self._durability.own_root, CLIENT, now_us, state)
@@ -429,7 +432,8 @@ class Publishers:
         state = self._topics[run.topic, run.message_type].state_of(run)
         if state is not None:
             judge = self._sessions[session].judge
-            left, refused = self._intake.prepared(state, run, now_us, judge)
+            left, refused, authored = self._intake.prepared(state, run, now_us, judge)
+            self.authored(authored, now_us)
             if not left:
                 return refused[0]
             (run,) = left
@@ -440,7 +444,7 @@ class Publishers:
         self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
         return None
 
-    def authored(self, runs: list[Run], now_us: int) -> None:
+    def authored(self, runs: Sequence[Run], now_us: int) -> None:
         """What the instance itself wrote (authored.py) is journaled and waited for as if a client
         had published it; nobody is told. Nothing is added to it by a topic's state.
 
@@ -467,7 +471,8 @@ class Publishers:
         Raises:
             RemoteProtocolError: there is no next one: a client of that very name took the last.
         """
-        publisher = publisher_id(f"{client}|{self._identity.incarnation}|{self._identity.life}")
+        of = self._identity.incarnation, self._identity.life
+        publisher = unnumbered_publisher_id(client, *of)
         sequence = self._intake.highest.get(publisher, 0) + 1
         if sequence > SEQUENCE_MAX:
             raise RemoteProtocolError(
