@@ -13,6 +13,7 @@ from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.builder import Origins
 from raylay.services.configuration.files import load_all
 from raylay.services.errors import ConfigurationError
+from raylay.services.fabric import exposure
 from raylay.services.fabric.check import check_settings, impossible
 from raylay.services.topology import draw
 from raylay.services.topology.check import Checked, Finding
@@ -66,6 +67,10 @@ def check_command(
     else:
         checked, name = check_settings(settings, tuple(publishes or ())), settings.name
         checked.findings = [each.at(origins) for each in checked.findings]
+        checked.findings += [
+            Finding("warning", "exposed", (), "", each.text, each.change)
+            for each in exposure.of_fabric(settings)
+        ]
         checked.findings += [
             Finding("note", "not_running", (), "", f"{where}: {text}", START_WITHOUT)
             for where, text in (() if ignore_unsupported else left_out)

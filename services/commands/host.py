@@ -21,7 +21,7 @@ import typer
 
 from raylay.services.commands.instance_check import check_instance
 from raylay.services.commands.printing import echo, echo_json
-from raylay.services.hosts.check import Finding, HostFacts, examine, worst
+from raylay.services.hosts.check import Finding, HostFacts, OpenPath, examine, worst
 
 FSYNC_TIMES = 21
 FSYNC_BYTES = 16 * 1024
@@ -67,7 +67,8 @@ def check_host(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
 ) -> None:
-    """Say what this host needs changed: limits, memory, disk, clock, kernel, versions, ports.
+    """Say what this host needs changed: limits, memory, disk, who may read it, clock, kernel,
+    versions, ports.
 
     Exit code 1 where something is wrong; what would merely be better leaves it 0.
     """
@@ -92,6 +93,8 @@ def lines_of(finding: Finding) -> list[str]:
 
 def gather(directory: Path, instances: int, clients: int, ports: list[int]) -> HostFacts:
     """What can be found out here."""
+    from raylay.services.fabric import exposure  # late: it takes half a second
+
     facts = HostFacts(instances=instances, clients=clients, directory=str(directory))
     facts.open_files = _limit(resource.RLIMIT_NOFILE)
     facts.processes = _limit(resource.RLIMIT_NPROC)
@@ -102,6 +105,10 @@ def gather(directory: Path, instances: int, clients: int, ports: list[int]) -> H
     if "SwapTotal" in memory and "SwapFree" in memory:
         facts.swap_used_bytes = memory["SwapTotal"] - memory["SwapFree"]
     _gather_disk(facts, directory)
+    facts.open_paths = [
+        OpenPath(each.path, each.text, each.change, each.right == "change")
+        for each in exposure.of_host(directory)
+    ]
     facts.clock_synchronised = _clock_is_synchronised()
     facts.clock_offset_ms = _clock_offset_ms()
     facts.python = tuple(sys.version_info[:3])

@@ -51,17 +51,16 @@ def token_file() -> Path:
 
 
 def keep_token_private() -> None:
-    """Makes Ray's token before Ray does, where it would, so that nobody else can ever read it.
-    Takes the right to read one that is there from others. Where that cannot be done Ray says what
-    it lacks."""
+    """Makes Ray's token, where there is none, before Ray does: nobody else can ever read it. Takes
+    the right to read one that is there from others. Where that cannot be done Ray says what it
+    lacks."""
     if any(name in os.environ for name in TOKEN_VARIABLES):
         return
     with suppress(OSError, RuntimeError):  # It may be that this user has no home.
         path = token_file()
         if not path.exists():
-            if os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
-                make_directory(path.parent)
-                _make_token(path)
+            make_directory(path.parent)
+            _make_token(path)
             return
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -72,10 +72,13 @@ def registry_directory() -> Path:
     Raises:
         FabricError: it belongs to somebody else or cannot be made.
     """
+    return own_directory(runtime_path())
+
+
+def runtime_path() -> Path:
+    """Where that directory is, or would be."""
     chosen = os.environ.get(REGISTRY_VARIABLE)
-    return own_directory(
-        Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"raylay-{os.getuid()}"
-    )
+    return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"raylay-{os.getuid()}"
 
 
 def own_directory(path: Path) -> Path:

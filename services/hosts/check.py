@@ -6,7 +6,7 @@ looks at a machine: `commands/host.py` gathers the facts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -55,6 +55,7 @@ class HostFacts:
         clock_synchronised: as the kernel says.
         ports_taken: of those that were asked for, with what is known of who has them.
         kernel: the settings that matter, by the name that sysctl knows.
+        open_paths: what others may read or change of the data, the secrets and Ray's token.
     """
 
     instances: int = 1
@@ -76,6 +77,21 @@ class HostFacts:
     ray: tuple[int, ...] = ()
     ports_taken: Mapping[int, str] = field(default_factory=dict)
     kernel: Mapping[str, str] = field(default_factory=dict)
+    open_paths: Sequence[OpenPath] | None = None
+
+
+class OpenPath(NamedTuple):
+    """A file or directory that is open to others.
+
+    Attributes:
+        change: the command that mends it.
+        changes: whether others may change it, or what is in it; else they may read it.
+    """
+
+    path: str
+    text: str
+    change: str
+    changes: bool
 
 
 class Finding(NamedTuple):
@@ -92,8 +108,8 @@ class Finding(NamedTuple):
 
 def examine(facts: HostFacts) -> list[Finding]:
     """All findings, in a fixed order. What could not be found out is left out."""
-    return [*_limits(facts), *_memory(facts), *_disk(facts), *_clock(facts), *_network(facts),
-            *_software(facts)]  # fmt: skip
+    return [*_limits(facts), *_memory(facts), *_disk(facts), *_access(facts),
+            *_clock(facts), *_network(facts),            *_software(facts)]  # fmt: skip
 
 
 def worst(findings: list[Finding]) -> Level:
@@ -264,6 +280,28 @@ def _disk(facts: HostFacts) -> list[Finding]:
             )
         )  # fmt: skip
     return found
+
+
+def _access(facts: HostFacts) -> list[Finding]:
+    if facts.open_paths is None:
+        return []
+    wanted = "this user alone"
+    if not facts.open_paths:
+        return [
+            Finding("access", "ok", wanted, wanted, "messages and secrets lie there as they are")
+        ]
+    return [
+        Finding(
+            f"access to {each.path}",
+            "wrong" if each.changes else "change",
+            each.text,
+            wanted,
+            "who changes it decides what instances do" if each.changes
+            else "messages, or secrets, lie there as they are",
+            each.change,
+        )
+        for each in facts.open_paths
+    ]  # fmt: skip
 
 
 def _clock(facts: HostFacts) -> list[Finding]:

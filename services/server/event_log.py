@@ -19,6 +19,7 @@ _WARNINGS = frozenset(
         "downgraded",
         "late",
         "link_disconnected",
+        "data_exposed",
         "storage_failed",
         "disk_hangs",
         "clients_sent_away",

@@ -65,6 +65,7 @@ from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.upstream_connection import Upstreams
 from raylay.services.telemetry.metrics import Metrics
 from raylay.services.telemetry.tracing import start_tracing
+from raylay.storage.exposure import exposed
 from raylay.storage.files import make_directory
 from raylay.storage.queue import store_path
 from raylay.storage.state import LmdbStateStore
@@ -291,6 +292,9 @@ class InstanceServer:
         config = here.config = following(given, self._node_address)
         here.phase = "opening the journal"
         await here.in_thread(make_directory, here.directory)
+        for place in {here.directory, Path(config.archive_directory or here.directory)}:
+            for each in await here.in_thread(exposed, place):
+                here.report("data_exposed", text=f"{each.text}: {each.change}")
         # The journal first: its lock on the directory admits one process.
         here.journal = await here.in_thread(open_journal, config, here.directory)
         here.state = StateThread(await here.in_thread(LmdbStateStore, here.directory / STATE_FILE))

@@ -25,6 +25,7 @@ queues come with those.
     no_initial_owner      warning  messages of a queue begin at who has it not (fabric/check.py)
     one_way_queue         error    nothing comes back from an instance that shares a queue
     shared_host           warning  members of a sync pair keep their data on one host
+    exposed               warning  others may read or change data or secrets (fabric/exposure.py)
     late_arrivals         note     a message may come behind a later one of its publisher
     wide_ip               note     several servers may answer at an address (fabric/check.py)
 

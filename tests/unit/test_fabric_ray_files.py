@@ -28,7 +28,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in (*ray_files.TOKEN_VARIABLES, "RAY_AUTH_MODE"):
+    for name in ray_files.TOKEN_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path / ".ray" / "auth_token"
@@ -85,12 +85,6 @@ def test_a_token_that_is_elsewhere_is_the_users(
     token: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "x")
-    ray_files.keep_token_private()
-    assert not token.exists()
-
-
-def test_without_authentication_there_is_none(token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     ray_files.keep_token_private()
     assert not token.exists()
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raylay.services.commands.host import check_app, gather, lines_of, version_of
-from raylay.services.hosts.check import GIB, MIB, Finding, HostFacts, examine, worst
+from raylay.services.hosts.check import GIB, MIB, Finding, HostFacts, OpenPath, examine, worst
 
 GOOD = {
     "instances": 2,
@@ -107,6 +107,19 @@ def test_what_is_to_be_changed_is_found_alone_with_its_command(
     assert findings[what].level == level
     assert command in findings[what].change
     assert len(lines_of(findings[what])) == 3
+
+
+def test_what_is_open_to_others_is_found_with_the_command_that_closes_it() -> None:
+    assert [each.level for each in examine(facts(open_paths=[])) if each.what == "access"] == ["ok"]
+    read = OpenPath(
+        "/data/a", "every user of this host may read /data/a", "chmod 700 /data/a", False
+    )
+    change = OpenPath("/data", "a group may change /data", "chmod go-w /data", True)
+    findings = found(open_paths=[read, change])
+    assert [(each.what, each.level, each.change) for each in findings.values()] == [
+        ("access to /data/a", "change", "chmod 700 /data/a"),
+        ("access to /data", "wrong", "chmod go-w /data"),
+    ]
 
 
 def test_limits_grow_with_instances_and_clients() -> None:

@@ -1,0 +1,145 @@
+"""What a fabric has on this host that others than its user may read or change: its data, the files
+of its secrets, Ray's token."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.configuration.security import ModuleSettings
+from raylay.services.configuration.transports import INSTANCE_PLACE, TlsSettings
+from raylay.services.errors import RaylayError
+from raylay.services.fabric import ray_files, registry
+from raylay.services.fabric.registry import FABRIC_FILE
+from raylay.services.fabric.stopped import DATA_DIRECTORY
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
+from raylay.services.tls.config import TlsConfig
+from raylay.storage.exposure import Exposed, exposed
+
+SECRET_OPTIONS = frozenset({"File", "PasswordFileName", "SecretFile"})
+"""Options that name a file of passwords or of a secret; `File` of permissions has none."""
+TRUSTED_OPTIONS = frozenset({"PublicKeyFile"})
+"""Options that name a file which everybody may read, and whoever writes it gets in."""
+PERMISSIONS = "permissions"
+
+
+def of_host(directory: Path) -> list[Exposed]:
+    """Looks at the data directories in a directory, of fabrics and of instances, at the files that
+    their instances use, and at what this user's Rays have."""
+    found = _changes(exposed(directory))
+    for place in _data_directories(directory):
+        found += _of_data(place)
+    return _each_once([*found, *_of_user()])
+
+
+def of_fabric(settings: FabricSettings) -> list[Exposed]:
+    """Looks at the data of a fabric that runs, or ran, where `raylay up` keeps it, and at the files
+    that its settings name, as far as they are on this host."""
+    entry = registry.find(settings.name)
+    directory = DATA_DIRECTORY / settings.name if entry is None else Path(entry.directory)
+    found = _of_data(directory) if directory.is_dir() else []
+    for instance in settings.instances:
+        if Path(instance.directory).is_absolute():
+            found += exposed(Path(instance.directory))
+    names = [instance.name for instance in settings.instances]
+    for path, is_secret in _files_of(settings):
+        for name in names if INSTANCE_PLACE in path else [""]:
+            named = Path(path.replace(INSTANCE_PLACE, name))
+            found += _of_file(directory / _expanded(named), is_secret)
+    return _each_once(found)
+
+
+def _data_directories(directory: Path) -> Iterator[Path]:
+    """The outermost directories with data of Raylay, two levels deep."""
+    for pattern in ("", "*/", "*/*/"):
+        found = {
+            record.parent
+            for name in (FABRIC_FILE, INSTANCE_FILE)
+            for record in directory.glob(f"{pattern}{name}")
+        }
+        if found:
+            yield from sorted(found)
+            return
+
+
+def _of_data(directory: Path) -> list[Exposed]:
+    found = exposed(directory)
+    homes = [record.parent for record in sorted(directory.glob(f"*/{INSTANCE_FILE}"))]
+    if not _is_open(found, directory):
+        # What is to be closed closes these as well.
+        for home in homes:
+            found += exposed(home)
+    for home in (directory, *homes):
+        if not (home / INSTANCE_FILE).is_file():
+            continue
+        try:
+            config = InstanceConfig.load(home)
+        except (RaylayError, OSError):
+            continue  # Another command says what is wrong with it.
+        if config.archive_directory is not None:
+            found += exposed(Path(config.archive_directory))
+        for path, is_secret in _files_of(config):
+            found += _of_file(Path(path), is_secret)
+    return found
+
+
+def _is_open(found: Iterable[Exposed], directory: Path) -> bool:
+    return any(each.path == str(directory.resolve()) for each in found)
+
+
+def _of_user() -> list[Exposed]:
+    """The runtime directory says what a command connects to; Ray's token lets in who has it."""
+    found: list[Exposed] = []
+    try:
+        found += exposed(ray_files.token_file())
+    except RuntimeError:
+        pass  # This user has no home.
+    return [*found, *_changes(exposed(registry.runtime_path()))]
+
+
+def _of_file(path: Path, is_secret: bool) -> list[Exposed]:
+    found = exposed(path)
+    return found if is_secret else _changes(found)
+
+
+def _changes(found: Iterable[Exposed]) -> list[Exposed]:
+    return [each for each in found if each.right == "change"]
+
+
+def _each_once(found: Iterable[Exposed]) -> list[Exposed]:
+    return list(dict.fromkeys(found))
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
+def _files_of(value: Any) -> Iterator[tuple[str, bool]]:
+    """The files that a configuration names anywhere, and whether nobody else may read them."""
+    if isinstance(value, TlsConfig | TlsSettings):
+        if value.private_key:
+            yield value.private_key, True
+    elif isinstance(value, ModuleConfig | ModuleSettings):
+        for option, path in value.options.items():
+            if option in SECRET_OPTIONS | TRUSTED_OPTIONS and path:
+                yield path, option in SECRET_OPTIONS and value.module != PERMISSIONS
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _files_of(getattr(value, name))
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _files_of(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        yield from _files_of(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _files_of(each)
