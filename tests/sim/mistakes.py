@@ -1233,12 +1233,10 @@ class RefusedIsAValue(LastOfTopic):
 class TakesWhatIsRefused(Publishers):
     """Tells who published it that a message is refused, and journals it."""
 
-    def _take(self, session, run, now_us, state):  # type: ignore[no-untyped-def]
-        refused = (
-            self._intake.prepared(state, run, now_us, None).refused if state is not None else ()
-        )
+    def _take(self, session, run, now_us, state, claim):  # type: ignore[no-untyped-def]
+        refused = () if state is None else self._intake.prepared(state, run, now_us, None).refused
         if not refused:
-            super()._take(session, run, now_us, state)
+            super()._take(session, run, now_us, state, claim)
             return
         self._refuse(session, refused)
         run.flags |= Flag.AWAITED

@@ -418,12 +418,11 @@ def test_of_a_batch_that_is_half_on_disk_the_known_half_is_compared_as_it_was_as
 SOME_DESKS = [{"topic": "orders", "write": "/desk = 'fx'"}]
 
 
-def desks(bench: Bench, *others: bytes, topics: list[dict[str, Any]] = SOME_DESKS) -> None:
+def desks(bench: Bench, *others: bytes, topics: list[dict[str, Any]] = SOME_DESKS) -> Desk:
     """`orders` has a SOW with these, a queue `work` over it takes publishes, and `p` may write some
     of them."""
-    work = QueueTopics(
-        "work", "json", Desk(Identity("own", "g", OWN)), TopicRule("^orders$"), "orders"
-    )
+    desk = Desk(Identity("own", "g", OWN))
+    work = QueueTopics("work", "json", desk, TopicRule("^orders$"), "orders", desk)
     bench.publishers._topics = TopicBook(
         (TopicRule("^(orders|work)$"),), stateful=book().stateful(), queues=(work,)
     )
@@ -435,14 +434,21 @@ def desks(bench: Bench, *others: bytes, topics: list[dict[str, Any]] = SOME_DESK
     judge = PublishJudge(given, "p", lambda: (MessageTypes(), BUILT_IN))
     bench.publishers.logged_on(1, "p", 0, judge)
     bench.out.take()
+    return desk
 
 
-def written(bench: Bench, *bodies: bytes, topic: str = "orders", command: int = 1) -> Any:
+def written(
+    bench: Bench,
+    *bodies: bytes,
+    topic: str = "orders",
+    command: int = 1,
+    resent: str | None = None,
+) -> Any:
     """What of a batch of `p` is journaled, and what is refused and why."""
     build = RecordBuilder(P, topic, "json").build
     first = bench.publishers.received_of(1) + 1
     payload = b"".join(build(at, each, 0, command=command) for at, each in enumerate(bodies, first))
-    bench.publishers.published(1, bench.publishers.runs(1, payload), 0, Answers())
+    bench.publishers.published(1, bench.publishers.runs(1, payload), 0, Answers(), resent)
     told = bench.out.take()
     journaled = [each.run for each in told if isinstance(each, Append)]
     refused = [(e.ranges, e.reason) for e in told if isinstance(e, RefuseClient)]
@@ -461,6 +467,16 @@ def test_the_record_of_others_is_not_taken_over(topic: str, command: int) -> Non
     kept, refused = written(bench, mine, theirs, given, topic=topic, command=command)
     assert kept == [mine] and refused == [([(2, 2)], "not_entitled"), ([(3, 3)], "not_entitled")]
     assert bench.publishers.received_of(1) == 3 and bench.counters.published == 2
+
+
+def test_what_is_refused_is_not_claimed() -> None:
+    """A word whose it is would wait for it for good."""
+    bench = Bench()
+    desk = desks(bench, b'{"id": 1, "desk": "rates"}')
+    kept, _ = written(bench, b'{"id": 1, "desk": "fx"}', b'{"id": 2, "desk": "fx"}', resent="a")
+    assert kept[1:] == [b'{"id": 2, "desk": "fx"}'] and desk.asked == [(P, [(2, 2)], "a")]
+    written(bench, b'{"id": 1, "desk": "fx"}', resent="a")
+    assert len(desk.asked) == 1
 
 
 def test_a_delta_needs_no_field_that_the_record_has() -> None:

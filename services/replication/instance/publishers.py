@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -318,12 +318,11 @@ class Publishers:
                     self._refuse(found, (refused,))
                     continue
             self._counters.published += run.count
-            if claims:
-                self._claim(run, claims, resent or "", now_us)
+            claim = partial(self._claim, claims, resent or "", now_us) if claims else None
             if run.first_sequence > self._intake.highest.get(publisher, 0):
-                self._take(found, run, now_us, state)
+                self._take(found, run, now_us, state, claim)
             else:
-                self._published_again(found, run, now_us, state)
+                self._published_again(found, run, now_us, state, claim)
         if not self._intake.staged:
             self._dirty.add(session)
         return transient
@@ -389,15 +388,13 @@ class Publishers:
             return Refused(run.ranges(), *why)
         return None
 
-    def _claim(self, run: Run, queues: Iterable[Claiming], given: str, now_us: int) -> None:
+    def _claim(self, queues: Iterable[Claiming], given: str, now_us: int, run: Run) -> None:
         """What is sent again may be at another instance, too, as published there: what of it is
-        new is journaled behind a word whose it is. That word alone does no harm."""
-        fresh = self._fresh(run)
-        if fresh is not None:
-            wall_us = now_us + self._intake.wall_offset_us
-            for queue in queues:
-                claims = queue.claims(run.publisher, fresh.ranges(), given, wall_us)
-                self.authored(claims, now_us)
+        new and is taken is journaled behind a word whose it is. That word alone does no harm."""
+        wall_us = now_us + self._intake.wall_offset_us
+        for queue in queues:
+            claims = queue.claims(run.publisher, run.ranges(), given, wall_us)
+            self.authored(claims, now_us)
 
     def _refuse(self, session: _Session, refused: Iterable[Refused]) -> None:
         """It is said before the ack that covers their sequences."""
@@ -407,8 +404,19 @@ class Publishers:
             self._out.emit(RefuseClient(session.number, ranges, reason, text))
         self._dirty.add(session.number)
 
-    def _take(self, session: _Session, run: Run, now_us: int, state: Stateful | None) -> None:
-        """Journals what is new here, as its topic's state would have it."""
+    def _take(
+        self,
+        session: _Session,
+        run: Run,
+        now_us: int,
+        state: Stateful | None,
+        claim: Callable[[Run], None] | None,
+    ) -> None:
+        """Journals what is new here, as its topic's state would have it.
+
+        Args:
+            claim: called before each part of it that is journaled; None: nothing is.
+        """
         runs: Sequence[Run] = (run,)
         if state is not None:
             runs, refused, authored = self._intake.prepared(state, run, now_us, session.judge)
@@ -417,6 +425,8 @@ class Publishers:
                 self._refuse(session, refused)
             self.authored(authored, now_us)
         for left in runs:
+            if claim is not None:
+                claim(left)
             left.flags |= Flag.AWAITED
             self._intake.append(left, self._durability.own_root, CLIENT, now_us, state)
 
@@ -483,7 +493,12 @@ class Publishers:
         return publisher, sequence
 
     def _published_again(
-        self, session: _Session, run: Run, now_us: int, state: Stateful | None
+        self,
+        session: _Session,
+        run: Run,
+        now_us: int,
+        state: Stateful | None,
+        claim: Callable[[Run], None] | None,
     ) -> None:
         """A client's run of which a part may be known already: it is never answered as a duplicate,
         but when it is durable here."""
@@ -512,7 +527,7 @@ class Publishers:
         if fresh:
             part = run.select(fresh)
             assert part is not None
-            self._take(session, part, now_us, state)
+            self._take(session, part, now_us, state, claim)
         self._dirty.add(session.number)
 
     # -- ends --------------------------------------------------------------------------------
