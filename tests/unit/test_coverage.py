@@ -51,7 +51,7 @@ def named(kind: str) -> tuple[str, ...]:
         text = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
         return tuple(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
     return {
-        "mistake": lambda: tuple(mistakes.MISTAKES),
+        "mistake": lambda: (*mistakes.MISTAKES, *mistakes.SHOWN_BY_A_SCENARIO),
         "scenario": lambda: names_in(SCENARIOS),
         "simulator": lambda: tuple(nemesis._ACTIONS),
     }[kind]()
