@@ -20,6 +20,7 @@ method `async authenticate(credentials)`, which answers by an `Accepted`, a `Den
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.plugins.chosen import chosen
 from raylay.services.plugins.watched_file import WatchedFile
 from raylay.services.security.credentials import Accepted, Answer, Credentials, Denied
+from raylay.services.security.logon_turns import LogonTurns, Turn
 from raylay.services.security.modules import ModuleConfig
 
 GROUP = "raylay.authentication"
@@ -39,6 +41,7 @@ HASHES_AT_ONCE = 2
 """Each takes 64 MiB of memory and some 50 ms of a processor: more wait for their turn, so that a
 flood of logons takes neither from those who are in."""
 HASHES_WAITING_MAX = 256
+"""Logons that wait or are looked at. One more displaces one of the address that has most."""
 LEEWAY_S = 30
 """By which clocks of who signs tokens and of who reads them may differ."""
 
@@ -110,8 +113,10 @@ class PasswordAuthentication:
         # Of a name that there is not, as much is computed as of one that there is.
         self._nobody = self._hasher.hash(os.urandom(16).hex())
         self._hashes: dict[str, str] = {}
-        self._turns = asyncio.Semaphore(HASHES_AT_ONCE)
-        self._waiting = 0
+        self._turns = LogonTurns(HASHES_AT_ONCE, HASHES_WAITING_MAX)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        """By number of the logon, what is told of its turn: why it has none, or nothing."""
         self.watched.read()
 
     def _take(self, text: str) -> None:
@@ -121,29 +126,44 @@ class PasswordAuthentication:
         """See `Authentication`."""
         if not asked.user_id or not asked.password:
             return Denied("it gave no user name, or no password")
-        if self._waiting >= HASHES_WAITING_MAX:
-            return Denied(
-                f"{HASHES_WAITING_MAX} logons wait for their password to be looked at", is_busy=True
-            )
-        self._waiting += 1
+        loop, number, fits = asyncio.get_running_loop(), next(self._numbers), None
+        waits = self._waiting[number] = loop.create_future()
         try:
+            for turn in self._turns.came(number, asked.address, asked.user_id):
+                self._tell(turn)
+            self._go_on(loop)
+            refusal = await waits
+            if refusal:
+                return Denied(refusal, is_busy=True)
             try:
                 await self.watched.look()
             except ConfigurationError as error:
                 # Whoever was in the file as it was read last still is.
                 if not self._hashes:
                     return Denied(str(error))
+            if not asked.still_waits():
+                # Who connects and goes at once costs the others no hash each time.
+                return Denied("its connection ended before its password was looked at")
             known = self._hashes.get(asked.user_id)
-            async with self._turns:
-                if not asked.still_waits():
-                    # Who connects and goes at once costs the others no hash each time.
-                    return Denied("its connection ended before its password was looked at")
-                fits = await asyncio.to_thread(self._fits, known or self._nobody, asked.password)
+            fits = await asyncio.to_thread(self._fits, known or self._nobody, asked.password)
+            if known is None:
+                fits = False
+                return Denied("the file of passwords does not have this user")
+            return Accepted(asked.user_id) if fits else Denied("the password is another one")
         finally:
-            self._waiting -= 1
-        if known is None:
-            return Denied("the file of passwords does not have this user")
-        return Accepted(asked.user_id) if fits else Denied("the password is another one")
+            self._waiting.pop(number, None)
+            self._turns.gone(number, loop.time(), fits)
+            self._go_on(loop)
+
+    def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tells those whose turn has come."""
+        while (turn := self._turns.next(loop.time())) is not None:
+            self._tell(turn)
+
+    def _tell(self, turn: Turn) -> None:
+        waits = self._waiting.pop(turn.number, None)
+        if waits is not None and not waits.done():
+            waits.set_result(turn.refusal)
 
     def _fits(self, kept: str, password: str) -> bool:
         from argon2.exceptions import InvalidHashError, VerificationError

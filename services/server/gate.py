@@ -27,7 +27,10 @@ from raylay.services.server.surroundings import Surroundings
 
 AUTH = "auth"
 """Why somebody is not let in. He is told no more: what was wrong would help who guesses."""
-BUSY = "not_ready", "too many log on at once: try again a little later"
+BUSY = (
+    "not_ready",
+    "too many log on at once, or failed to from this address: try again a little later",
+)
 NOT_LET_IN = "it is not let in: user name, password or certificate do not do"
 SECRET_CHARACTERS_MIN = 4
 """Of a password that is looked for in what is reported: a shorter one is in every sentence."""

@@ -41,7 +41,7 @@ from raylay.services.queues.records import (
 from raylay.services.security.credentials import Accepted, Answer, Challenge, Credentials, Denied
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import Permissions, read_permissions
-from raylay.services.server import gate
+from raylay.services.server import client_connection, gate
 from raylay.services.server.config import (
     ClientTransportConfig,
     InstanceConfig,
@@ -187,6 +187,56 @@ def test_no_password_is_computed_for_who_has_gone(
         assert len(begun) == modules.HASHES_AT_ONCE
 
     monkeypatch.setattr(modules.PasswordAuthentication, "_fits", waits)
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
+
+
+def test_a_flood_of_wrong_logons_of_one_address_keeps_nobody_else_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It filled the queue, and of 22 right logons one came in. An address takes its turn."""
+    may_end, looked_at = threading.Event(), []
+
+    def waits(self: Any, kept: str, password: str) -> bool:
+        looked_at.append(password)
+        return password == "right" or (may_end.wait(DEADLINE_S) and False)
+
+    async def visit(server: InstanceServer) -> None:
+        answers: list[asyncio.Task[bytes]] = []
+        writers = []
+
+        async def log_on(host: str, user: str, password: str) -> asyncio.Task[bytes]:
+            reader, writer = await asyncio.open_connection(
+                *split_address(server.here.client_address), local_addr=(host, 0)
+            )
+            name = f"c{len(writers)}"
+            writers.append(writer)
+            logon = {"c": "logon", "v": 1, "client_name": name, "cid": "1"}
+            writer.write(encode_frame(logon | {"user_id": user, "pw": password}))
+            answers.append(asyncio.create_task(reader.readuntil(b"cid")))
+            return answers[-1]
+
+        flood = [await log_on("127.0.0.2", f"u{number}", "wrong") for number in range(300)]
+        too_many = len(flood) - modules.HASHES_WAITING_MAX
+        while sum(each.done() for each in flood) < too_many:
+            await asyncio.sleep(0)
+        right = [await log_on("127.0.0.1", "amy", "right") for _ in range(22)]
+        while sum(each.done() for each in flood) < too_many + len(right):
+            assert not any(each.done() for each in right), "it was refused"
+            await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.gather(*right)
+        while len(server.clients.sessions) < len(right):
+            await asyncio.sleep(0)
+        behind = [place for place, each in enumerate(looked_at) if each == "right"]
+        assert len(behind) == len(right)
+        assert behind[-1] < 3 * len(right), "one of each address after the other"
+        for each in answers:
+            each.cancel()
+        for writer in writers:
+            writer.close()
+
+    monkeypatch.setattr(modules.PasswordAuthentication, "_fits", waits)
+    monkeypatch.setattr(client_connection, "LOGON_TIMEOUT_S", 10 * DEADLINE_S)
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 

@@ -1,0 +1,262 @@
+"""Whose password is looked at next, where more log on at once than can be looked at.
+
+A hash of a password takes a processor and memory on purpose. Addresses take turns, and the users of
+an address among themselves, so a flood from one address delays that address and hardly another.
+Failures slow down who makes them: a user name at an address, and an address. Nothing here locks a
+user out at another address.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from ipaddress import IPv6Address, ip_address
+from typing import NamedTuple, TypeVar
+
+USER_FAILURES_FREE = 5
+"""Failures of a user name at an address, one after the other, that cost no wait: people mistype."""
+ADDRESS_FAILURES_FREE = 20
+"""Failures of an address, whatever the user names, that cost no wait."""
+BACK_OFF_S = 0.25
+"""Wait behind the first failure that is not free. It doubles with each further one."""
+USER_BACK_OFF_S_MAX = 30.0
+ADDRESS_BACK_OFF_S_MAX = 5.0
+"""An address may be that of many: less long."""
+FORGOTTEN_S = 600.0
+"""Failures count no more when the last one is this old."""
+REMEMBERED_MAX = 4096
+"""Addresses, and user names at addresses, that are remembered; the longest unused are forgotten."""
+USER_CHARACTERS_MAX = 128
+"""Of a user name, as the key under which its failures are counted."""
+IPV6_HOST_BITS = 64
+"""One customer has all addresses of such a network: they are one here."""
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Turn(NamedTuple):
+    """A logon that waits no longer.
+
+    Attributes:
+        number: of the logon.
+        refusal: why its password is not looked at; empty: it is looked at now.
+    """
+
+    number: int
+    refusal: str = ""
+
+
+class _Failures(NamedTuple):
+    times: int
+    last_s: float
+
+    def free_at_s(self, free: int, most_s: float) -> float:
+        """When the next logon is looked at."""
+        over = self.times - free
+        if over <= 0:
+            return self.last_s
+        # Beyond 2^16 the most is reached, and a power would overflow at some time.
+        return self.last_s + min(most_s, BACK_OFF_S * (1 << min(over - 1, 16)))
+
+
+class _Logon(NamedTuple):
+    number: int
+    address: str
+    user: str
+
+
+class LogonTurns:
+    """See the file's docstring.
+
+    Invariants: at most `at_once` logons are looked at; at most `waiting_max` are known, those
+    included; of each table at most `remembered_max` entries are kept.
+
+    Args:
+        at_once: passwords that are looked at at once.
+        waiting_max: logons that wait or are looked at. One more displaces the newest of the user
+            that has most of the address that has most, which may be itself.
+    """
+
+    def __init__(
+        self, at_once: int, waiting_max: int, remembered_max: int = REMEMBERED_MAX
+    ) -> None:
+        self._at_once = at_once
+        self._waiting_max = waiting_max
+        self._remembered_max = remembered_max
+        self._waiting: OrderedDict[str, OrderedDict[str, deque[_Logon]]] = OrderedDict()
+        """By address and user, each in the order of their turns; none is empty."""
+        self._counts: dict[str, int] = {}
+        """Logons that wait, by address."""
+        self._known: dict[int, _Logon] = {}
+        """All that wait or are looked at, by number."""
+        self._looked_at: set[int] = set()
+        self._failed_addresses: OrderedDict[str, _Failures] = OrderedDict()
+        self._failed_users: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
+        self._let_in: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """User names whose password was right at this address: others' failures there do not slow
+        them."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def remembered(self) -> int:
+        """Entries of the largest table."""
+        return max(len(self._failed_addresses), len(self._failed_users), len(self._let_in))
+
+    def came(self, number: int, peer: str, user: str) -> list[Turn]:
+        """A logon came. Those that are refused by it: none, or one, which may be itself.
+
+        Args:
+            number: of the logon, never used before.
+            peer: `host:port` of the other side; empty: it came over no network.
+            user: the name that it gave.
+        """
+        logon = _Logon(number, network_of(peer), user[:USER_CHARACTERS_MAX])
+        self._known[number] = logon
+        users = self._waiting.setdefault(logon.address, OrderedDict())
+        users.setdefault(logon.user, deque()).append(logon)
+        self._counts[logon.address] = self._counts.get(logon.address, 0) + 1
+        if len(self._known) <= self._waiting_max:
+            return []
+        displaced = self._displaced_by(logon)
+        self._remove(displaced)
+        del self._known[displaced.number]
+        why = f"{self._waiting_max} logons wait for their password to be looked at"
+        return [Turn(displaced.number, why)]
+
+    def next(self, now_s: float) -> Turn | None:
+        """The logon whose turn it is; None: nobody's now. Call it until it gives None, after each
+        `came` and `gone`."""
+        if not self._waiting or len(self._looked_at) >= self._at_once:
+            return None
+        logon = self._take()
+        refusal = self._refusal(logon, now_s)
+        if refusal:
+            del self._known[logon.number]
+            return Turn(logon.number, refusal)
+        self._looked_at.add(logon.number)
+        return Turn(logon.number)
+
+    def gone(self, number: int, now_s: float, fits: bool | None = None) -> None:
+        """A logon is over, whether its turn had come or not; of one that is not known nothing
+        happens.
+
+        Args:
+            fits: whether its password was right; None: it was not looked at.
+        """
+        logon = self._known.pop(number, None)
+        if logon is None:
+            return
+        if number in self._looked_at:
+            self._looked_at.discard(number)
+        else:
+            self._remove(logon)
+        key = logon.address, logon.user
+        if fits is None:
+            return
+        if fits:
+            self._failed_addresses.pop(logon.address, None)
+            self._failed_users.pop(key, None)
+            self._remember(self._let_in, key, None)
+            return
+        self._remember(self._failed_users, key, _one_more(self._failed_users.get(key), now_s))
+        if not is_local(logon.address):
+            before = self._failed_addresses.get(logon.address)
+            self._remember(self._failed_addresses, logon.address, _one_more(before, now_s))
+
+    def _displaced_by(self, logon: _Logon) -> _Logon:
+        """Among equals it is the one that came now: nobody is pushed out by somebody who has as
+        many."""
+        address = max(self._counts, key=lambda each: (self._counts[each], each == logon.address))
+        users = self._waiting[address]
+        is_own = address == logon.address
+        user = max(users, key=lambda each: (len(users[each]), is_own and each == logon.user))
+        return users[user][-1]
+
+    def _take(self) -> _Logon:
+        """The oldest of the user whose turn it is, of the address whose turn it is."""
+        address, users = self._waiting.popitem(last=False)
+        user, logons = users.popitem(last=False)
+        logon = logons.popleft()
+        if logons:
+            users[user] = logons
+        if users:
+            self._waiting[address] = users
+        self._count_down(address)
+        return logon
+
+    def _remove(self, logon: _Logon) -> None:
+        users = self._waiting[logon.address]
+        logons = users[logon.user]
+        logons.remove(logon)
+        if not logons:
+            del users[logon.user]
+        if not users:
+            del self._waiting[logon.address]
+        self._count_down(logon.address)
+
+    def _count_down(self, address: str) -> None:
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
+
+    def _refusal(self, logon: _Logon, now_s: float) -> str:
+        key = logon.address, logon.user
+        failures = self._failed_users.get(key)
+        if failures is not None:
+            wait_s = failures.free_at_s(USER_FAILURES_FREE, USER_BACK_OFF_S_MAX) - now_s
+            if wait_s > 0:
+                return (
+                    f"its user name failed {failures.times} times at this address: no password of "
+                    f"it is looked at there for {wait_s:.1f} s"
+                )
+        if key in self._let_in:
+            return ""
+        failures = self._failed_addresses.get(logon.address)
+        if failures is not None:
+            wait_s = failures.free_at_s(ADDRESS_FAILURES_FREE, ADDRESS_BACK_OFF_S_MAX) - now_s
+            if wait_s > 0:
+                return (
+                    f"{failures.times} logons failed at its address: no password of a user who "
+                    f"was not let in there before is looked at for {wait_s:.1f} s"
+                )
+        return ""
+
+    def _remember(self, table: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+        table[key] = value
+        table.move_to_end(key)
+        if len(table) > self._remembered_max:
+            table.popitem(last=False)
+
+
+def network_of(peer: str) -> str:
+    """What stands for all connections of one other side: the host of `host:port`, and of an
+    address of IPv6 its network."""
+    host = peer.rpartition(":")[0]
+    try:
+        address = ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return str(address)
+    return f"{IPv6Address(int(address) >> IPV6_HOST_BITS << IPV6_HOST_BITS)}/{IPV6_HOST_BITS}"
+
+
+def is_local(network: str) -> bool:
+    """Whether it is this host, by what `network_of` gives: a proxy there has everybody behind it,
+    and so has whoever connects without a network."""
+    try:
+        return not network or ip_address(network).is_loopback
+    except ValueError:
+        return False
+
+
+def _one_more(before: _Failures | None, now_s: float) -> _Failures:
+    if before is None or now_s - before.last_s > FORGOTTEN_S:
+        return _Failures(1, now_s)
+    return _Failures(before.times + 1, now_s)
