@@ -558,7 +558,7 @@ class SowStaging:
         elif "data" in said:
             keys = [self._key_of_data(record, said["data"], now_us)]
         elif "keys" in said:
-            keys = self._given(record, said["keys"])
+            keys = self._of_topic(record, self._given(record, said["keys"]))
         else:
             raise _RefusalError(
                 "bad_message",
@@ -582,6 +582,19 @@ class SowStaging:
                     f" got {repr(key)[:60]}",
                 )
         return sorted(set(keys))
+
+    def _of_topic(self, record: Record, keys: list[bytes]) -> list[bytes]:
+        """Those of no record of another topic, where a pattern keeps the records of many: who may
+        delete from one topic has no say in the others."""
+        logical = self._topic.logical(record.topic.encode())
+        if not logical:
+            return keys
+        over = self._caught_up()
+        return [
+            key
+            for key in keys
+            if (present := over.get(key)) is None or present.topic in (b"", logical)
+        ]
 
     def _key_of_data(self, record: Record, data: bytes, now_us: int) -> bytes:
         topic = self._topic

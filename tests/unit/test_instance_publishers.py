@@ -507,6 +507,16 @@ def test_who_may_write_some_records_deletes_none() -> None:
     assert written(bench, delete, command=Command.DELETE) == ([], [([(1, 1)], "not_entitled")])
 
 
+@pytest.mark.parametrize(("write", "count"), [(True, 1), ("/desk = 'fx'", 0), (False, 0)])
+def test_a_delete_that_is_not_allowed_looks_at_nothing(write: Any, count: int) -> None:
+    bench = Bench()
+    desks(bench, b'{"id": 1, "desk": "fx"}', topics=[{"topic": "orders", "write": write}])
+    body = msgpack.packb({"filter": "/desk = 'fx'"})
+    payload = RecordBuilder(P, "orders", "json").build(1, body, 0, command=Command.DELETE)
+    questions = bench.publishers.asks(bench.publishers.runs(1, payload), Answers())
+    assert len(questions.looking) == count
+
+
 def test_a_publish_that_is_numbered_here_needs_the_permission_too() -> None:
     bench = Bench()
     desks(bench, b'{"id": 1, "desk": "rates"}')

@@ -344,6 +344,30 @@ def test_what_is_computed_does_not_change_the_key() -> None:
 
 
 # -- deletes -------------------------------------------------------------------------------------
+def test_a_delete_on_one_topic_of_a_pattern_takes_none_of_another() -> None:
+    """Who may delete from one has no say in the others, whose keys he can compute."""
+    bench = Bench(SowTopicDefinition("ticks", "json", keys=("/id",), pattern="^ticks/"))
+    bench.publish({"id": 1}, topic="ticks/a")
+    bench.publish({"id": 1}, topic="ticks/b")
+    bench.commit()
+    bench.publish({"id": 2}, topic="ticks/b")
+    a, *b = (key for number in (1, 2) for key in ticks(bench, number))
+    assert len(b) == 3
+    said = msgpack.packb({"keys": [a, *b]})
+    made = bench.publish(said, command=DELETE, topic="ticks/a")
+    # Of what is not here nobody knows whose it is.
+    assert keys(made) == sorted([a, ticks(bench, 2)[0]])
+    bench.commit()
+    assert sorted(bench.folded().values(), key=str) == [{"id": 1}, {"id": 2}]
+
+
+def ticks(bench: Bench, number: int) -> list[bytes]:
+    """The keys of a number on both topics."""
+    body = json.dumps({"id": number}).encode()
+    records = (record_bytes(1, body, topic=topic) for topic in ("ticks/a", "ticks/b"))
+    return [bench.topic.key_of(next(iterate_records(each))) for each in records]
+
+
 def test_a_delete_is_journaled_as_the_keys_that_it_takes_away() -> None:
     bench = Bench()
     bench.publish(*({"id": n, "n": n} for n in range(4)))

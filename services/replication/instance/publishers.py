@@ -253,6 +253,10 @@ class Publishers:
         questions = self._intake.asks(runs, answers, None)
         for run in runs:
             if run.flags & _COMMANDS:
+                session = self._session_of.get(run.publisher)
+                judge = None if session is None else session.judge
+                if judge is not None and not judge.writes_all(run.topic):
+                    continue  # A delete is refused, and nothing else looks for anything.
                 state = self._topics[run.topic, run.message_type].state_of(run)
                 fresh = None if state is None else self._fresh(run)
                 if state is not None and fresh is not None:
