@@ -94,6 +94,7 @@ _TRY_ELSEWHERE = frozenset(
         "storage_error",
         "heartbeat",
         "slow_client",
+        "too_many",
     )
 )
 """Reasons that end a connection and may be gone at another server or a little later. Every other

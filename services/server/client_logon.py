@@ -9,11 +9,13 @@ from typing import Protocol
 from raylay.services.protocol.commands import Logon
 from raylay.services.replication.instance.publishers import Judge
 from raylay.services.replication.values import LogonAnswer
+from raylay.services.security.connection_shares import Holder
 from raylay.services.security.credentials import (
     Challenge,
     Credentials,
     Denied,
 )
+from raylay.services.security.logon_turns import network_of
 from raylay.services.security.permissions import Permissions
 from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.clients import Client, Clients
@@ -119,10 +121,19 @@ class ClientLogon:
 
     def _let_in(self, logon: Logon, permissions: Permissions | None = None) -> None:
         connection, clients = self._connection, self._clients
-        refusal = clients.admission.refusal() or clients.take_name(logon, connection)
+        came_by = connection.came_by
+        # Without a module anybody may say any name: that counts for nobody.
+        user = "" if came_by.gate is None else logon.user_id
+        holder = Holder(user, network_of(connection.peer))
+        refusal = (
+            clients.admission.refusal()
+            or clients.share_refusal(logon, connection, holder, came_by)
+            or clients.take_name(logon, connection)
+        )
         if refusal is not None:
             self._turn_down(logon, *refusal)
             return
+        clients.count_in(connection, holder, came_by)
         judge = None
         if permissions is not None:
             judge = clients.judge(permissions, logon.user_id, logon.client_name, connection.peer)

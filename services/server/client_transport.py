@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
+from raylay.services.security.connection_shares import ConnectionShares
 from raylay.services.server.doorway import Doorway
 from raylay.services.server.gate import Gate
 from raylay.services.tls.files import RenewedContext
@@ -44,6 +45,8 @@ class ClientTransport:
         name: unique among the instance's.
         message_types: that it is for; none: any.
         connections_max: it has at once; None: as many as the instance.
+        connections_per_user_max, connections_per_address_max: of one user and of one address; None:
+            half of `connections_max`, and any number from this host.
         outstanding_publishes_max: of one connection, without a persisted ack; then it is read no
             further. None: any number of numbered ones.
         tls: its TLS; None: it has none.
@@ -56,6 +59,8 @@ class ClientTransport:
         message_types: Iterable[str] = (),
         *,
         connections_max: int | None = None,
+        connections_per_user_max: int | None = None,
+        connections_per_address_max: int | None = None,
         outstanding_publishes_max: int | None = None,
         tls: RenewedContext | None = None,
         kind: str = "client",
@@ -68,6 +73,13 @@ class ClientTransport:
         self.message_types = frozenset(kind.encode() for kind in message_types)
         self.connections_max = connections_max
         self.outstanding_publishes_max = outstanding_publishes_max
+        self.shares = ConnectionShares(
+            f"transport {name}",
+            connections_max,
+            connections_per_user_max,
+            connections_per_address_max,
+        )
+        """What of its connections one user, and one address, may have."""
         self.gate: Gate | None = None
         """Who is let in; None: everybody."""
         self.address = ""
@@ -147,6 +159,8 @@ class ClientTransport:
             "enabled": self.is_enabled,
             "connections": len(self.connections),
             "connections_max": self.connections_max,
+            "connections_per_user_max": self.shares.per_user_max,
+            "connections_per_address_max": self.shares.per_address_max,
             "outstanding_publishes_max": self.outstanding_publishes_max,
             "tls": self.tls is not None,
             "tls_refused": self.refused,

@@ -17,8 +17,10 @@ from raylay.services.plugins.filters import (
 from raylay.services.protocol.commands import Logon
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.peers import PeerBook
+from raylay.services.security.connection_shares import ConnectionShares, Holder
 from raylay.services.security.permissions import Permissions
 from raylay.services.server.admission import Admission
+from raylay.services.server.client_transport import ClientTransport
 from raylay.services.server.commits import Commits
 from raylay.services.server.doorway import Doorway
 from raylay.services.server.querying import Asking, QueryPump
@@ -118,6 +120,13 @@ class Clients:
         self.delivered = 0
         """Messages to subscriptions without a bookmark, in this life."""
         self._by_name: dict[str, Client] = {}
+        self._shares = ConnectionShares(
+            here.config.name,
+            doorway.most,
+            advice="close one, or raise the instance's limit (`ulimit -n`), of which it is half",
+        )
+        self._holders: dict[int, tuple[Holder, tuple[ConnectionShares, ...]]] = {}
+        """Who each session is counted for, and where, by number of the connection."""
         self._replay_filters: ReplayFilters | None = None
         self._peer_book = peer_book
 
@@ -135,6 +144,41 @@ class Clients:
             older.end("name_in_use", f"{logon.client_name} logged on again from {client.peer}")
         return None
 
+    def share_refusal(
+        self, logon: Logon, client: Client, holder: Holder, transport: ClientTransport
+    ) -> tuple[str, str] | None:
+        """Why its user, or its address, may not have one more connection, if it may not.
+
+        Ask before `take_name`, which ends the older connection of the name: that one is not counted
+        here.
+        """
+        older = self._by_name.get(logon.client_name)
+        leaving: Holder | None = None
+        counted: tuple[ConnectionShares, ...] = ()
+        if older is not None:
+            leaving, counted = self._holders.get(older.number, (None, ()))
+        for shares in (self._shares, transport.shares):
+            refused = shares.refusal(holder, leaving if shares in counted else None)
+            if refused is not None:
+                self.here.report(
+                    "client_over_share",
+                    client=logon.client_name[:200],
+                    user=holder.user[:200],
+                    peer=client.peer,
+                    transport=transport.name,
+                    limit=refused.limit,
+                    text=refused.text,
+                )
+                return "too_many", refused.text
+        return None
+
+    def count_in(self, client: Client, holder: Holder, transport: ClientTransport) -> None:
+        """Counts a connection for its user and its address until it is gone."""
+        counted = self._shares, transport.shares
+        for shares in counted:
+            shares.admitted(holder)
+        self._holders[client.number] = holder, counted
+
     def admitted(self, client: Client) -> None:
         """A client logged on."""
         self.sessions[client.number] = client
@@ -146,6 +190,10 @@ class Clients:
         self.connected.discard(client)
         self.queries.gone(client)
         self.queued.gone(client)
+        holder, counted = self._holders.pop(client.number, (None, ()))
+        if holder is not None:
+            for shares in counted:
+                shares.left(holder)
         for subscription in client.subscriptions.values():
             self.unsubscribe(subscription)
         client.subscriptions.clear()

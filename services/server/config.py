@@ -532,7 +532,7 @@ _NEW_WHERE_GIVEN = (
 _PLAIN = asdict(ClientTransportConfig(FIRST_TRANSPORT))
 _NEW_OF_TRANSPORT = (
     *("connections_max", "is_enabled", "authentication", "entitlement", "tls", "capacity"),
-    "outstanding_publishes_max",
+    *("outstanding_publishes_max", "connections_per_user_max", "connections_per_address_max"),
 )
 """What the release before does not know of a transport."""
 _NESTED: dict[str, type] = {

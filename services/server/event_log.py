@@ -31,6 +31,7 @@ _WARNINGS = frozenset(
         "upstream_refused",
         "link_refused",
         "client_disconnected",
+        "client_over_share",
     )
 )
 

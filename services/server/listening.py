@@ -97,6 +97,8 @@ class Listening:
                     each.name,
                     each.message_types,
                     connections_max=each.connections_max,
+                    connections_per_user_max=each.connections_per_user_max,
+                    connections_per_address_max=each.connections_per_address_max,
                     outstanding_publishes_max=each.outstanding_publishes_max,
                     tls=self._tls(each.name, each.tls),
                     kind=kind,

@@ -23,6 +23,8 @@ class ClientTransportConfig:
         message_types: that it is for; none: any.
         advertised: `host:port` that clients reach it by; None: host and port.
         connections_max: at once; None: as many as the instance.
+        connections_per_user_max, connections_per_address_max: of one user and of one address that
+            have logged on; None: half of `connections_max`, and any number from this host.
         outstanding_publishes_max: of one connection, without a persisted ack, then it is read no
             further; None: any number of numbered ones.
         is_enabled: whether it listens when the instance starts.
@@ -44,6 +46,8 @@ class ClientTransportConfig:
     tls: TlsConfig | None = None
     capacity: CapacityConfig | None = None
     outstanding_publishes_max: int | None = None
+    connections_per_user_max: int | None = None
+    connections_per_address_max: int | None = None
 
     def check(self, where: str) -> None:
         """Raises ConfigurationError where a value is none that it can have."""
@@ -52,6 +56,16 @@ class ClientTransportConfig:
                 f"{where}: transport {self.name!r} admits {self.connections_max} connections: give "
                 "at least 1, or disable it"
             )
+        for option, of in (
+            ("connections_per_user_max", "user"),
+            ("connections_per_address_max", "address"),
+        ):
+            most = getattr(self, option)
+            if most is not None and most < 1:
+                raise ConfigurationError(
+                    f"{where}: transport {self.name!r} admits {most} connections of one {of} "
+                    f"(`{option}`): give at least 1, or leave it out"
+                )
         if self.outstanding_publishes_max is not None and self.outstanding_publishes_max < 1:
             raise ConfigurationError(
                 f"{where}: transport {self.name!r} takes {self.outstanding_publishes_max} "

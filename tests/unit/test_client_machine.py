@@ -542,7 +542,7 @@ def test_silence_while_connecting_is_given_up() -> None:
     assert bench.step(TimePassed()) == [Tell(refused), Disconnect(1), Connect(2, "B:1")]
 
 
-@pytest.mark.parametrize("reason", ["not_ready", "shutting_down"])
+@pytest.mark.parametrize("reason", ["not_ready", "shutting_down", "too_many"])
 def test_a_refusal_that_may_pass_goes_elsewhere(reason: str) -> None:
     bench = Bench("A", "B")
     effects = bench.log_on("A", status="failure", reason=reason)

@@ -87,7 +87,8 @@ instances:
     replication_transports:
       - {name: more, port: 9005, host: 127.0.0.5, enabled: false, entitlement: none}
     client_transport:
-      {name: main, connections_max: 100, outstanding_publishes_max: 9, enabled: false}
+      {name: main, connections_max: 100, connections_per_user_max: 30,
+       connections_per_address_max: 40, outstanding_publishes_max: 9, enabled: false}
     authentication: {module: passwords, options: {File: who}}
     entitlement: amps-default-entitlement-module
     replication_authentication: certificates
@@ -166,6 +167,7 @@ def test_every_key_of_a_file_comes_through() -> None:
     assert first.name == "main"
     assert first.terms() == {
         "connections_max": 100, "outstanding_publishes_max": 9, "is_enabled": False,
+        "connections_per_user_max": 30, "connections_per_address_max": 40,
     }  # fmt: skip
     (typed,) = settings.instance("C").transports
     assert (typed.port, typed.message_types) == (9004, ("fix",))

@@ -101,6 +101,7 @@ def test_one_that_is_shut_at_the_start_can_be_opened(tmp_path: Path) -> None:
             "name": "shut", "kind": "client", "address": "127.0.0.1:0", "enabled": False,
             "connections": 0, "connections_max": None, "message_types": [], "tls": False,
             "tls_refused": 0, "outstanding_publishes_max": 7, "problem": "",
+            "connections_per_user_max": None, "connections_per_address_max": None,
         }  # fmt: skip
         await server.switch_transport("shut", on=True)
         async with Client("c", servers=[transports(server)["shut"]["address"]]) as client:
@@ -248,6 +249,18 @@ def test_one_too_many_is_turned_away() -> None:
                 "i", "g", client_terms=ClientTransportConfig("a", outstanding_publishes_max=0)
             ),
             "'a' takes 0 publishes",
+        ),
+        (
+            InstanceConfig(
+                "i", "g", client_terms=ClientTransportConfig("a", connections_per_user_max=0)
+            ),
+            "'a' admits 0 connections of one user",
+        ),
+        (
+            InstanceConfig(
+                "i", "g", client_terms=ClientTransportConfig("a", connections_per_address_max=0)
+            ),
+            "'a' admits 0 connections of one address",
         ),
     ],
 )  # fmt: skip

@@ -240,6 +240,92 @@ def test_a_flood_of_wrong_logons_of_one_address_keeps_nobody_else_out(
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
+async def answer_to(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """The header of the first frame that comes."""
+    frames = FrameReader()
+    while not (found := frames.feed(await reader.read(65_536))):
+        assert not reader.at_eof()
+    return dict(found[0].header)
+
+
+def test_one_user_takes_no_more_than_its_share(tmp_path: Path) -> None:
+    """20 logons of one user filled `connections_max`, and nobody else came in."""
+    config = replace(
+        guarded(tmp_path), client_terms=ClientTransportConfig("client", connections_max=20)
+    )
+
+    async def visit(server: InstanceServer) -> None:
+        writers: list[asyncio.StreamWriter] = []
+
+        async def log_on(user: str, name: str = "") -> dict[str, Any]:
+            reader, writer = await asyncio.open_connection(
+                *split_address(server.here.client_address)
+            )
+            writers.append(writer)
+            name = name or f"c{len(writers)}"
+            logon = {"c": "logon", "v": 1, "client_name": name, "cid": "1"}
+            writer.write(encode_frame(logon | {"user_id": user, "pw": user * 2}))
+            return await answer_to(reader)
+
+        assert transports(server)["client"]["connections_per_user_max"] == 10
+        for _ in range(10):
+            assert (await log_on("amy"))["status"] == "success"
+        for _ in range(5):
+            refused = await log_on("amy")
+            assert refused["reason"] == "too_many" and "this user has 10" in refused["text"]
+        (told, *_) = events(server, "client_over_share")
+        assert (told["user"], told["transport"], told["limit"]) == ("amy", "client", "user")
+        for _ in range(5):
+            assert (await log_on("bob"))["status"] == "success", "amy keeps him out"
+        # The newer connection of a name takes the place of the older one.
+        assert (await log_on("amy", "c1"))["status"] == "success"
+        # What has gone counts no more.
+        writers[1].close()
+        while sum(each.user_id == "amy" for each in server.clients.sessions.values()) > 9:
+            await asyncio.sleep(0)
+        assert (await log_on("amy"))["status"] == "success"
+        for writer in writers:
+            writer.close()
+
+    in_instance(tmp_path / "data", visit, config)
+
+
+def test_one_address_takes_no_more_than_its_share(tmp_path: Path) -> None:
+    """Where nothing says who somebody is, that is all that is known. This host is limited only
+    where the configuration says so."""
+    few = ClientTransportConfig("few", connections_per_address_max=2)
+    own = ClientTransportConfig("client", connections_max=8)
+    config = replace(CONFIG, client_terms=own, client_transports=(few,))
+
+    async def visit(server: InstanceServer) -> None:
+        writers: list[asyncio.StreamWriter] = []
+
+        async def log_on(transport: str, host: str) -> str:
+            reader, writer = await asyncio.open_connection(
+                *split_address(transports(server)[transport]["address"]), local_addr=(host, 0)
+            )
+            writers.append(writer)
+            name = f"c{len(writers)}"
+            writer.write(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "1"}))
+            answer = await answer_to(reader)
+            return str(answer.get("reason") or answer["status"])
+
+        found = [await log_on("few", "127.0.0.2") for _ in range(3)]
+        assert found == ["success", "success", "too_many"]
+        assert await log_on("few", "127.0.0.3") == "success"
+        assert {await log_on("client", "127.0.0.2") for _ in range(7)} == {"success"}
+        writers[0].close()
+        while len(server.clients.sessions) > 9:
+            await asyncio.sleep(0)
+        assert await log_on("few", "127.0.0.2") == "success"
+        (told,) = events(server, "client_over_share")
+        assert told["limit"] == "address" and "connections_per_address_max" in told["text"]
+        for writer in writers:
+            writer.close()
+
+    in_instance(tmp_path / "data", visit, config)
+
+
 def test_a_transport_may_have_modules_of_its_own(tmp_path: Path) -> None:
     config = replace(
         guarded(tmp_path),
