@@ -153,7 +153,9 @@ class LogonTurns:
         else:
             self._remove(logon)
         key = logon.address, logon.user
-        if fits is None:
+        if fits is None or not logon.address:
+            # Calls that control the instance come from no address: failures there would keep out
+            # everybody who has the name.
             return
         if fits:
             self._failed_addresses.pop(logon.address, None)

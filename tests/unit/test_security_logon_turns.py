@@ -132,6 +132,13 @@ def test_a_user_is_not_kept_out_at_another_address_nor_another_user_here() -> No
     assert not logons.looks(A, "amy", True) and not logons.looks(HERE, "bob", True)
 
 
+def test_without_an_address_failures_do_not_count() -> None:
+    """Whoever says a name there would lock out all others who have it."""
+    logons = Logons()
+    logons.fails("", "amy", 10 * USER_FAILURES_FREE)
+    assert logons.looks("", "amy", True) == "" and not logons.turns.remembered
+
+
 def test_a_right_password_clears_the_failures() -> None:
     logons = Logons()
     for _ in range(3):
