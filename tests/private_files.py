@@ -19,9 +19,16 @@ def no_umask() -> Iterator[None]:
 
 
 def open_to_others(directory: Path) -> list[str]:
-    """The directory and each entry below it on which the group or others have a right."""
-    return [
-        f"{stat.filemode(mode)} {path}"
-        for path in (directory, *directory.rglob("*"))
-        if not stat.S_ISLNK(mode := path.lstat().st_mode) and mode & 0o077
-    ]
+    """The directory and each entry below it on which the group or others have a right. Entries may
+    come and go meanwhile."""
+    found = []
+    for around, folders, files in os.walk(directory):
+        for name in (".", *folders, *files):
+            path = Path(around, name)
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:
+                continue
+            if mode & 0o077 and not stat.S_ISLNK(mode):
+                found.append(f"{stat.filemode(mode)} {path}")
+    return found
