@@ -3,7 +3,7 @@
 A hash of a password takes a processor and memory on purpose. Addresses take turns, and the users of
 an address among themselves, so a flood from one address delays that address and hardly another.
 Failures slow down who makes them: a user name at an address, and an address. Nothing here locks a
-user out at another address.
+user out at another address, and this host, where a proxy may run, is not slowed.
 """
 
 from __future__ import annotations
@@ -153,9 +153,9 @@ class LogonTurns:
         else:
             self._remove(logon)
         key = logon.address, logon.user
-        if fits is None or not logon.address:
-            # Calls that control the instance come from no address: failures there would keep out
-            # everybody who has the name.
+        if fits is None or is_local(logon.address):
+            # Everybody behind a proxy comes from this host, and calls that control the instance
+            # from no address: failures there would keep out whoever has the name.
             return
         if fits:
             self._failed_addresses.pop(logon.address, None)
@@ -163,9 +163,8 @@ class LogonTurns:
             self._remember(self._let_in, key, None)
             return
         self._remember(self._failed_users, key, _one_more(self._failed_users.get(key), now_s))
-        if not is_local(logon.address):
-            before = self._failed_addresses.get(logon.address)
-            self._remember(self._failed_addresses, logon.address, _one_more(before, now_s))
+        before = self._failed_addresses.get(logon.address)
+        self._remember(self._failed_addresses, logon.address, _one_more(before, now_s))
 
     def _displaced_by(self, logon: _Logon) -> _Logon:
         """Among equals it is the one that came now: nobody is pushed out by somebody who has as
