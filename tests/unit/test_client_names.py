@@ -66,6 +66,7 @@ def test_another_process_has_it_until_it_is_killed(command: str) -> None:
 def test_where_too_many_run_the_process_id_is_part_of_it(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_names, "AT_ONCE_MAX", 1)
-    with client_name(command), client_name(command) as more:
+    monkeypatch.setattr(client_names, "AT_ONCE_MAX", 2)
+    with client_name(command), client_name(command) as last, client_name(command) as more:
+        assert last.endswith("-2")
         assert more.endswith(f"-pid-{os.getpid()}")

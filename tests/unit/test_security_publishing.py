@@ -55,6 +55,13 @@ def test_a_filter_parts_a_run() -> None:
     assert refused.text == "bob may not publish such a message to 'orders'"
 
 
+def test_long_stretches_stay_whole() -> None:
+    bodies = [b'{"px": 1}'] * 4 + [b'{"px": 0}'] * 5
+    runs, (refused,), _ = judge({"topic": "orders", "write": "/px > 0"})(run(*bodies))
+    (left,) = runs
+    assert left.ranges() == [(1, 4)] and refused.ranges == [(5, 9)]
+
+
 def test_a_filter_that_all_pass_parts_nothing() -> None:
     sent = run(b'{"px": 1}', b'{"px": 2}')
     runs, refused, _ = judge({"topic": "orders", "write": "/px > 0"})(sent)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from unit.test_server_querying import House, ask, bodies_of, frames_until, in_house
 from unit.test_work import forget
 
-from raylay.services.expressions.work import NEWS, WORK_MAX
+from raylay.services.expressions.work import NEWS, WORK_MAX, Effort, give_up
 from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.server.costly_filters import TELL_S, CostlyFilters
 from raylay.services.subscriptions.costly import FILTER_TOO_COSTLY
 
 GROWING = "/id"
@@ -76,6 +78,26 @@ def test_a_subscription_whose_filter_works_too_much_ends_and_others_go_on(tmp_pa
         assert house.server.status()["filters_given_up"] >= 1
 
     in_house(tmp_path, visit)
+
+
+def test_what_was_given_up_is_told_now_and_then() -> None:
+    said: list[dict[str, Any]] = []
+    loop = SimpleNamespace(time=lambda: now_s)
+    here: Any = SimpleNamespace(
+        report=lambda event, **told: said.append({"event": event, **told}),
+        loop=loop,
+        steady_us=lambda: int(now_s * 1e6),
+    )
+    filters = CostlyFilters(here, SimpleNamespace(sessions={}))  # type: ignore[arg-type]
+    effort, now_s = Effort("/a LIKE 'b'"), 100.0
+    for passed_s, given_up, told in ((0, 1, 1), (TELL_S - 1, 2, 0), (1, 3, 5), (TELL_S, 0, 0)):
+        now_s += passed_s
+        for _ in range(given_up):
+            give_up(effort)
+        said.clear()
+        filters.check()
+        expected = {"event": "filter_given_up", "filter": effort.text, "messages": told}
+        assert said == [expected] * bool(told)
 
 
 def is_of(name: str) -> Callable[[Header], bool]:

@@ -88,6 +88,14 @@ def test_a_long_run_is_told_apart_in_parts() -> None:
     assert [each.count for each in parts] == [1] * SINGLES_MAX + [10] and refused == []
 
 
+def test_several_suspects_share_the_bound_of_a_run() -> None:
+    count = SINGLES_MAX + 10
+    left = [Suspect(P, 1, SINGLES_MAX - 5, 1), Suspect(P, SINGLES_MAX - 3, count, 1)]
+    parts, refused = Suspects(left=left).isolated(run(*range(1, count + 1)), [])
+    assert sum(each.count == 1 for each in parts) <= SINGLES_MAX + 1 and refused == []
+    assert sum(each.count for each in parts) == count
+
+
 def test_many_that_ended_with_a_process_together_are_never_refused_together() -> None:
     note = Note()
     suspects = Suspects(note, [Suspect(P, 1, 9, 1)])
