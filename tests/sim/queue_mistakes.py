@@ -8,11 +8,11 @@ from typing import Any
 
 from raylay.services.core.queues import Queues, QueueState
 from raylay.services.messages.ranges import Range
-from raylay.services.messages.records import Run, iterate_records
+from raylay.services.messages.records import Command, Run, iterate_records
 from raylay.services.messages.stateful import Prepared, WritePermission, left_of
 from raylay.services.messages.topic_book import QueueTopics
 from raylay.services.queues.asking import Asking
-from raylay.services.queues.decisions import Deliver, Key, Leased, Send, Wanted
+from raylay.services.queues.decisions import Deliver, Draft, Key, Leased, Send, Wanted
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import Asked, Beginning, Decided, QueueDoor
 from raylay.services.queues.machine import QueueMachine
@@ -328,6 +328,28 @@ class WritesLettersLast(Queues):
         self._late.clear()
 
 
+class LettersFailApart(Queues):
+    """Where an append fails, a removal is drafted again without the letters before it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._removals: dict[tuple[str, int], tuple[QueueDoor, Draft, int]] = {}
+
+    def draft(self, door: QueueDoor, draft: Draft, now_us: int) -> None:
+        super().draft(door, draft, now_us)
+        if draft.command == Command.QUEUE_REMOVAL:
+            self._removals[door.definition.stored_as, draft.tag] = door, draft, now_us
+
+    def failed(self, committed_txid: int) -> dict[str, list[int]]:
+        found = super().failed(committed_txid)
+        for name, tags in found.items():
+            again = [self._removals[name, tag] for tag in tags if (name, tag) in self._removals]
+            for door, draft, now_us in again:
+                tags.remove(draft.tag)
+                super().draft(door, draft, now_us)
+        return found
+
+
 def _with_door(kind: type[QueueDoor]) -> type[Queues]:
     class WithDoor(Queues):
         """With other doors."""
@@ -541,6 +563,10 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
     "queue: asks neighbours": (
         QueueMachines(keeper=AsksNeighbours),
         frozenset(("queue consumed",)),
+    ),
+    "queue: letters fail apart": (
+        QueueMachines(queues=LettersFailApart),
+        frozenset(("queue dead letters",)),
     ),
     "queue: writes letters last": (
         QueueMachines(queues=WritesLettersLast),
