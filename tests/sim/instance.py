@@ -170,6 +170,8 @@ class Disk:
         self.reunited = False
         self.incarnation = 0
         self.lives = 0
+        self.clock_ahead_us = 0
+        """What the wall clock of its host is ahead of the world's."""
         self.was_ready = True
         self.copies_from = ""
         """Where it is filled from before its instance starts; empty: nowhere."""
@@ -498,6 +500,9 @@ class Instance:
         self._comparing = {}
         self.world = world
         self.disk = disk.configured()
+        self._ahead_us = disk.clock_ahead_us
+        if disk.lives and self._ahead_us:
+            world.probes["steady clock began anew"] += 1
         self.name = disk.label
         self.host = disk.host
         self.alive = True
@@ -544,7 +549,7 @@ class Instance:
             disk.journal,
             self.lookup,
             disk.hints,
-            world.now_us,
+            self.now_us,
             kinds=world.machines.kinds(),
             headers_max=HEADERS,
         )
@@ -704,6 +709,18 @@ class Instance:
                 self._read_for(number, arrivals, fetch, ProbedLookup(self.lookup, self.world))
 
     # -- life --------------------------------------------------------------------------------
+    @property
+    def now_us(self) -> int:
+        """The steady clock: it begins anew with each life, with the clock on the wall of its host,
+        and no setting of that moves it (services/server/surroundings.py)."""
+        return self.world.now_us + self._ahead_us
+
+    def set_clock(self, ahead_us: int) -> None:
+        """Sets the wall clock of its host so far ahead of the world's."""
+        self.disk.clock_ahead_us = ahead_us
+        self.machine.wall_offset_us = ahead_us - self._ahead_us
+        self.queues.clock_is(self.machine.wall_offset_us)
+
     def crash(self, lose_disk: bool) -> None:
         """Dies at once."""
         world = self.world
@@ -837,9 +854,9 @@ class Instance:
         if self.alive:
             world = self.world
             self._take_committed()
-            if self.looking.is_due(world.now_us):
-                self.perform(self.machine.tick(world.now_us))
-            self.sow.tick(world.now_us)
+            if self.looking.is_due(self.now_us):
+                self.perform(self.machine.tick(self.now_us))
+            self.sow.tick(self.now_us)
             for link in self.links.values():
                 link.borrowing.tick()
             self._look()
@@ -971,7 +988,7 @@ class Instance:
     def downgrade(self, destination: str) -> None:
         """By hand, without force."""
         try:
-            self.perform(self.machine.downgrade(destination, self.world.now_us))
+            self.perform(self.machine.downgrade(destination, self.now_us))
         except DowngradeRefused:
             self.world.fault(f"{self.name} keeps {destination}: too few would be left")
 
@@ -984,7 +1001,7 @@ class Instance:
 
     def upgrade(self, destination: str) -> None:
         """By hand."""
-        self.perform(self.machine.upgrade(destination, self.world.now_us))
+        self.perform(self.machine.upgrade(destination, self.now_us))
 
     # -- the journal -------------------------------------------------------------------------
     def _stage(self, run: Run) -> None:
@@ -1019,7 +1036,7 @@ class Instance:
     def prepare(self, last_txid: int) -> None:
         """While the disk writes, the machine takes it. What is said of it is said behind that."""
         self.world.probes["taken while the disk wrote"] += 1
-        self._ahead = self.machine.committed(last_txid, self.world.now_us)
+        self._ahead = self.machine.committed(last_txid, self.now_us)
 
     def durable(self) -> None:
         """Others are told in `_take_committed`."""
@@ -1120,7 +1137,7 @@ class Instance:
             self._steps.catch_up()
             self.check()
         elif last_txid:
-            self.perform(self.machine.committed(last_txid, self.world.now_us))
+            self.perform(self.machine.committed(last_txid, self.now_us))
 
     def _catch_up(self) -> None:
         """Before anything that a link says is taken: it may be for a commit not taken yet."""
@@ -1134,7 +1151,7 @@ class Instance:
             # Runs staged since the failure were refused by the journal: gone with the others.
             self.staging.clear()
             self.news.failed()
-            now_us = self.world.now_us
+            now_us = self.now_us
             self.perform(self.machine.append_failed(first_txid, "storage_error", text, now_us))
             self.folds.failed(self.machine.committed_txid)
 
@@ -1236,7 +1253,7 @@ class Instance:
 
     def _hand_over(self) -> None:
         if self.alive:
-            self.perform(self.machine.authored(self.author.runs(), self.world.now_us))
+            self.perform(self.machine.authored(self.author.runs(), self.now_us))
 
     def undo(self, committed_txid: int) -> None:
         """What could not be journaled, its author writes again, by what is true now."""
@@ -1485,7 +1502,7 @@ class Instance:
             if any((session.publisher, sequence) in index for sequence in sequences):
                 world.probes["resend of what is held"] += 1
             effects, transient = machine.client_published(
-                session.number, runs, world.now_us, answers, header.get("r")
+                session.number, runs, self.now_us, answers, header.get("r")
             )
             if transient:
                 world.probes["transient publish"] += 1
@@ -1493,7 +1510,7 @@ class Instance:
             self.perform(effects)
         elif command == "logoff":
             first, last = header["unused"]
-            self.machine.client_logged_off(session.number, (first, last), world.now_us)
+            self.machine.client_logged_off(session.number, (first, last), self.now_us)
         elif command == "publish":
             self._publish_unnumbered(session, header["cid"], header["t"], body)
         elif command == "subscribe":
@@ -1519,7 +1536,7 @@ class Instance:
             self._answer_command(session, command_id)
             return
         effects, refused = machine.client_published_unnumbered(
-            session.number, run, command_id, world.now_us
+            session.number, run, command_id, self.now_us
         )
         if refused is not None:
             world.probes["unnumbered publish refused by a state"] += 1
@@ -1608,7 +1625,7 @@ class Instance:
             "durable": [list(pair) for pair in durable],
             "highest": found.highest,
             "peers": peers,
-            "now": self.world.now_us + self.machine.wall_offset_us,
+            "now": self.now_us + self.machine.wall_offset_us,
         }
         if found.unused is not None:
             answer["unused"] = list(found.unused)
@@ -1797,7 +1814,7 @@ class Instance:
             batch.marked,
             batch.awaited,
             batch.caught_up,
-            world.now_us,
+            self.now_us,
             answers,
         )
         if machine.counters.duplicates > before:
@@ -1910,7 +1927,7 @@ class Instance:
             name,
             welcome.incarnation,
             plan,
-            self.world.now_us,
+            self.now_us,
             welcome.name,
             generation=welcome.generation,
         )
@@ -1955,7 +1972,7 @@ class Instance:
                     effect.resending,
                     effect.caught_up,
                     effect.skipped,
-                    self.world.now_us,
+                    self.now_us,
                 )
             )
 

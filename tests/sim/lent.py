@@ -73,7 +73,7 @@ class Borrowing:
         elif link.alive and self.lending.asks(
             caught_up=machine.destinations[link.destination.name].caught_up,
             committed_txid=machine.committed_txid,
-            now_us=self.world.now_us,
+            now_us=self.instance.now_us,
         ):
             link.inbox.send(link.asked_to_lend, machine.committed_txid)
 
@@ -83,7 +83,7 @@ class Borrowing:
             self.lending.committed(runs)
             return False
         if self._is_open:
-            self._perform(self.lent.committed(runs, self.world.now_us))
+            self._perform(self.lent.committed(runs, self.instance.now_us))
         else:
             self.world.probes["committed while a lent connection opens"] += 1
             self._behind += runs
@@ -96,7 +96,7 @@ class Borrowing:
             return False
         if self._is_open:
             self.world.probes["notice over a lent connection"] += 1
-            now_us = self.world.now_us
+            now_us = self.instance.now_us
             self._perform(self.lent.notice(effect.awaited, effect.last_txid, now_us))
         else:
             self.abort("it was to be asked before it was open")
@@ -114,7 +114,7 @@ class Borrowing:
     def kept(self, for_good: bool) -> None:
         """The link does not lend its connection."""
         self.world.probes["connection not lent"] += 1
-        self.lending.kept(self.world.now_us, for_good=for_good)
+        self.lending.kept(self.instance.now_us, for_good=for_good)
 
     def given(self, connection: Connection, frame: bytes) -> None:
         """The link lends it."""
@@ -125,7 +125,7 @@ class Borrowing:
         found = first_frame(frame, control.CONTROL_FRAME_BYTES_MAX)
         assert found is not None
         state = control.read_lend(*found[0])
-        behind = self.lending.taken(state.cursor, world.now_us)
+        behind = self.lending.taken(state.cursor, self.instance.now_us)
         if behind is None:
             world.probes["lent connection not gone on with"] += 1
             link.inbox.send(link.returned, "the instance cannot go on with it")
@@ -148,7 +148,7 @@ class Borrowing:
         self.world.probes["connection lent"] += 1
         self._is_open = True
         behind, self._behind = self._behind, []
-        self._perform(lent.committed(behind, self.world.now_us))
+        self._perform(lent.committed(behind, self.instance.now_us))
         if lent is not self.lent:
             return
         connection.receive[0] = self._frame
@@ -171,7 +171,7 @@ class Borrowing:
             found = first_frame(frame, REPLICATION_FRAME_BYTES_MAX)
             assert found is not None
             ack = read_ack(*found[0])
-            effects = self.lent.acked(*ack, self.world.now_us)
+            effects = self.lent.acked(*ack, self.instance.now_us)
         except RemoteProtocolError as error:
             self.abort(f"{error.reason}: {error}")
             return
@@ -196,11 +196,11 @@ class Borrowing:
             self.abort(lent.trouble)
         elif lent.due_us is not None and lent.due_us != self._due_us:
             self._due_us = lent.due_us
-            self.world.at(max(lent.due_us, self.world.now_us), self._look_again, lent)
+            self.world.after(max(lent.due_us - self.instance.now_us, 0), self._look_again, lent)
 
     def _look_again(self, lent: LentLink) -> None:
         if lent is self.lent and self._is_open and self.instance.alive:
-            self._perform(lent.look_again(self.world.now_us))
+            self._perform(lent.look_again(self.instance.now_us))
 
     def abort(self, why: str) -> None:
         """Ends the connection; the link dials again."""
@@ -209,6 +209,8 @@ class Borrowing:
             self.lending.said()
             return
         self._telling.flush()
+        if self.lent is None:
+            return  # What was told has ended it.
         if link.alive and self.lent.machine.beside:
             for stretch, ranges in self.lent.machine.beside.taken().items():
                 link.inbox.send(link.machine.beside.update, stretch, ranges)
@@ -224,4 +226,4 @@ class Borrowing:
         if self.lent is not None:
             self.world.probes["link lost while its connection is lent"] += 1
             self.abort(why)
-        self.lending.ended(self.world.now_us)
+        self.lending.ended(self.instance.now_us)

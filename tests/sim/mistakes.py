@@ -1577,7 +1577,7 @@ STRICT = frozenset(
 )
 """Mistakes that show only where a queue's leasing is strict."""
 
-CLOCKS = frozenset(("queue: ages by the wall clock",))
+CLOCKS = frozenset(("queue: ages by the wall clock", "queue: clock begins anew"))
 """Mistakes that show only where a clock is set, and of them those of a queue that expires."""
 
 LENT = frozenset(("lent without what came", "lent and deaf"))
@@ -1602,11 +1602,13 @@ RARE: dict[str, int] = {
     "queue: begins without early": 100_332,
     "queue: numbers go on": 3_300,
     "queue: letters fail apart": 3_198,
+    "queue: clock begins anew": 2_150,
 }
 """Mistakes that show rarely, and where to begin: for that of topics it takes a restart between two
 parts of a stream that come by different paths; for that of notes one behind a removal, right after
 a note; for the front's two with few commits in between; for that of a list an ack before its link
 has gone on to the next server and back; for that of a SOW topic a delta right behind a commit that
-failed. Of queues it takes a commit that failed with a draft in it, or with a letter; an owner that crashed before
+failed. Of queues it takes a commit that failed with a draft in it, or with a letter; a
+restart soon after a clock was set, in front of a message that expires; an owner that crashed before
 what came early was said again behind its message; and an old copy, put in place, that drafts before
 a peer has found it out."""

@@ -187,21 +187,20 @@ FAR_US = 60_000_000
 
 
 def _set_clock(world: World, name: str, ahead_ms: int) -> None:
-    """Sets the wall clock of an instance, not the steady one. Until its next start: a process takes
-    the clock as it is then."""
+    """Sets the wall clock of an instance's host, which its steady clock follows from the next start
+    on and not before."""
     instance = world.instances[name]
     if not instance.alive:
         return
     # A world begins in 1970, and no clock is set to before that.
-    offset_us = max(ahead_ms * 1000, -world.now_us)
-    step_us = offset_us - instance.machine.wall_offset_us
+    ahead_us = max(ahead_ms * 1000, -world.now_us)
+    step_us = ahead_us - instance.disk.clock_ahead_us
     # What is less is drift, which queues let pass (ClockSteps).
     if abs(step_us) >= STEP_US:
         world.fault(f"the clock of {name} is set {ahead_ms} ms ahead")
         if abs(step_us) >= FAR_US:
             world.probes["clock set forward" if step_us > 0 else "clock set back"] += 1
-        instance.machine.wall_offset_us = offset_us
-        instance.queues.clock_is(offset_us)
+        instance.set_clock(ahead_us)
 
 
 _ACTIONS: dict[str, Callable[..., None]] = {

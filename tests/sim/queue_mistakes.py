@@ -385,6 +385,14 @@ class NamesIncarnations(Keeper):
         return f"{name}@{incarnation}"
 
 
+class ClockBeginsAnew(Keeper):
+    """The steady clock of a queue begins with the clock on the wall at each start."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.behind_us = 0
+
+
 class NumbersGoOn(Keeper):
     """What an instance writes is numbered under its incarnation, behind what its journal has
     (rule 11)."""
@@ -555,6 +563,10 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
     "queue: names incarnations": (
         QueueMachines(keeper=NamesIncarnations),
         frozenset(("queue consumed",)),
+    ),
+    "queue: clock begins anew": (
+        QueueMachines(keeper=ClockBeginsAnew),
+        frozenset(("queue expiry",)),
     ),
     "queue: numbers go on": (
         QueueMachines(keeper=NumbersGoOn),

@@ -206,7 +206,7 @@ class Watch:
                     self._judge(client_name, read_acknowledgment(record.body).keys)
 
     def _judge(self, client_name: str, keys: Keys) -> None:
-        now_us, world = self._world.now_us, self._world
+        now_us, world = self._keeper.now_us, self._world
         assert world.queues is not None
         for key in _each(keys):
             held = self._held.get(key)

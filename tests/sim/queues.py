@@ -221,7 +221,7 @@ class Owner:
     @property
     def now_us(self) -> int:
         """By the steady clock of its instance."""
-        return self.world.now_us
+        return self.keeper.now_us
 
     def soon(self) -> None:
         """A turn of its loop is to come."""
@@ -323,6 +323,7 @@ class Keeper:
         self.floors: dict[str, int] = {}
         self.names: dict[int, str] = {}
         self.clock_steps = ClockSteps(disk.clock_steps)
+        self.behind_us = self.clock_steps.behind_us
         self.watch = Watch(self)
         self._is_authoring = False
 
@@ -358,9 +359,15 @@ class Keeper:
         if self.queues.herald(self.world.now_us):
             self._author_soon()
 
+    @property
+    def now_us(self) -> int:
+        """The steady clock of the queues, which goes on over a restart."""
+        return self.instance.now_us - self.behind_us
+
     def clock_is(self, offset_us: int) -> None:
-        """The wall clock of the instance is so far ahead from now on."""
+        """The wall clock is so far ahead of the steady one of the instance from now on."""
         after_txid = self.instance.machine.next_txid - 1
+        offset_us += self.behind_us
         if self.definitions and self.clock_steps.note(after_txid, offset_us):
             self.instance.disk.clock_steps = self.clock_steps.all()
             self.tell("clock_set", after_txid, offset_us)
@@ -375,7 +382,7 @@ class Keeper:
         if not self._hears(owner):
             return
         machine = self.instance.machine
-        begin = self.door(owner).owner_came(machine.next_txid - 1, self.world.now_us)
+        begin = self.door(owner).owner_came(machine.next_txid - 1, self.now_us)
         start = Start(Snapshot(), begin.fence_txid, 0, begin.leases, is_serving=self.is_serving)
         if begin.leases:
             self.world.probes["queue owner told of live leases"] += 1
@@ -436,11 +443,14 @@ class Keeper:
     def _deliver(self, owner: Owner, decision: Deliver | Send) -> None:
         instance, world, consumer = self.instance, self.world, decision.consumer
         self.catch_up()
-        decided = self.door(owner).decide(decision, world.now_us)
+        decided = self.door(owner).decide(decision, self.now_us)
         if decided.send:
             session = instance.sessions[consumer[0]]
             keys = tuple(each.key for each in decided.send)
             until_us = decided.send[0].until_us
+            if until_us:
+                # The history has one clock for all.
+                until_us += world.now_us - self.now_us
             is_sent = isinstance(decision, Send)
             of = instance.name, owner.definition.name, session.client, session.number
             world.log(QueueDelivered(world.now_us, *of, keys, until_us, is_sent))
@@ -468,7 +478,7 @@ class Keeper:
         self._is_authoring = False
         if self.instance.alive:
             runs = self.queues.runs()
-            self.instance.perform(self.instance.machine.authored(runs, self.world.now_us))
+            self.instance.perform(self.instance.machine.authored(runs, self.instance.now_us))
 
     def floor(self, owner: Owner, floor_txid: int) -> None:
         """What is below an owner does not need."""

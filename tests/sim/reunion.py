@@ -42,6 +42,11 @@ class ReunitingDisk:
             for name, destination in self.machine.destinations.items()
         }
 
+    @property
+    def now_us(self) -> int:
+        """The steady clock of the command."""
+        return self.world.now_us
+
     def removed(self) -> PublisherRanges:
         """What it had and has no more is nobody's loss here."""
         return PublisherRanges()

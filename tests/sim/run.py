@@ -32,6 +32,7 @@ PROBED_SEEDS_MIN = 1000
 PROBES = (
     "clock set back",
     "clock set forward",
+    "steady clock began anew",
     *(f"slow clients: {what}" for what in sorted(slow.MET)),
     "draft of a queue failed",
     "queue acknowledgment before its message",
