@@ -295,8 +295,11 @@ class QueueState:
                 )
                 judged.refuse(record, "bad_message", text)
                 continue
-            judged.judge(record, said, self._door.judged(said, run.publisher, steady_us))
+            judged.judge(record, said, self._judged(said, run.publisher, steady_us))
         return judged.prepared(run)
+
+    def _judged(self, said: Acknowledgment, by: int, steady_us: int) -> Acknowledgment:
+        return self._door.judged(said, by, steady_us - self._door.behind_us)
 
     def staged(self, run: Run) -> None:
         """It takes effect when it is committed; who is done with them has room before."""

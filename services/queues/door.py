@@ -148,6 +148,8 @@ class QueueDoor:
         self.early_size = 0
         """Ranges of acknowledgments whose messages have not come, as the owner says."""
         self.has_owner = False
+        self.behind_us = 0
+        """What the steady clock of the queues, by which leases end, is behind the instance's."""
         self._to_read: deque[tuple[int, int]] = deque()
         """Transaction ids of acknowledgments that the owner has not read, and ranges of each that
         are not leased here."""

@@ -378,6 +378,7 @@ class QueueKeeper:
         self.clock_is(0)
         incarnation = here.identity.incarnation.to_bytes(8, "big")
         for name, door in queues.doors.items():
+            door.behind_us = self.behind_us
             self.controls[name] = QueueControl(self, door)
             if here.state.get(PROXIED_KEY + name) is not None and door.definition.is_distributed:
                 self._proxied[name] = None

@@ -351,6 +351,7 @@ class Keeper:
         self.clock_is(0)
         disk.numbered[self.queues._author.publisher] = self.instance.name
         for name, door in self.queues.doors.items():
+            door.behind_us = self.behind_us
             door.is_heralded = door.is_heralded or disk.incarnation in disk.heralded
             self.floors[name] = 0
             door.acknowledging = lambda keys: self.tell("done", keys)

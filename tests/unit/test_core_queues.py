@@ -207,6 +207,19 @@ def test_where_leasing_is_strict_what_counts_as_a_whole_goes_as_it_came() -> Non
     assert state(strict()).prepare(run, 0, 0) == Prepared((run,))
 
 
+def test_a_lease_counts_until_its_end_by_the_clock_of_the_queues() -> None:
+    """The instance's begins anew with the clock on the wall: leases would be over at once where
+    that was set forward before a restart, and no acknowledgment would be taken."""
+    here = queues(QueueDefinition("work", "json", strict=True))
+    (door,) = here.doors.values()
+    door.behind_us = 3_600_000_000
+    door.subscribed(Subscribed((1, "s"), "ann", "", 5))
+    door.decide(Deliver((1, "s"), [Leased(2, (1, 2), 2, 1_000)], 0), 0)
+    run = published(ack((1, 2)))
+    assert state(here).prepare(run, 0, door.behind_us + 999) == Prepared((run,))
+    assert not state(here).prepare(run, 0, door.behind_us + 1_000).runs
+
+
 def test_what_counts_in_part_is_refused_and_the_instance_says_what_counts_of_it() -> None:
     """Cut, it would say one thing here and another thing where its client sends it again."""
     run = published(ack((1, 2)), ack((1, 1), (1, 3), (1, 4)), ack((1, 3)))
