@@ -501,8 +501,7 @@ class Instance:
         self.world = world
         self.disk = disk.configured()
         self._ahead_us = disk.clock_ahead_us
-        if disk.lives and self._ahead_us:
-            world.probes["steady clock began anew"] += 1
+        world.probes["steady clock began anew"] += bool(disk.lives and self._ahead_us)
         self.name = disk.label
         self.host = disk.host
         self.alive = True
@@ -586,8 +585,11 @@ class Instance:
         world.after(world.drawn((1, world.timing.tick_us)), self._tick)
         world.after(world.drawn((1, world.timing.hint_us)), self._write_hint)
         self.check()
-        if disk.generation and world.machines.spreads:
-            self._untold = [name for name in world.disks if name != self.name]
+        self._begin_announcing()
+
+    def _begin_announcing(self) -> None:
+        if self.disk.generation and self.world.machines.spreads:
+            self._untold = [name for name in self.world.disks if name != self.name]
             self._announce()
 
     def _open_features(self) -> None:
