@@ -910,7 +910,7 @@ def test_of_acknowledgments_what_a_client_holds() -> None:
         (chunk,) = scan(payload, commands=frozenset(Command))
         return run_of(chunk, payload)
 
-    (held,) = bench.clients.held_only(run("work")).runs
+    (held,) = bench.clients.held_only(run("work")).authored
     (record,) = iterate_records(held.payload)
     assert records.read_acknowledgment(record.body).keys == {7: [(2, 2)]}
     # Of no queue nothing is held, and it is refused by who takes it.
