@@ -187,7 +187,7 @@ def test_the_smallest_record() -> None:
 
 
 def test_publisher_id() -> None:
-    assert publisher_id("flights-EWR") == 16222502098681648237
+    assert publisher_id("flights-EWR") == 3786888591017877387
 
 
 def test_run() -> None:
