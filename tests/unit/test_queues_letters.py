@@ -23,6 +23,7 @@ from raylay.services.core.batch import Batch
 from raylay.services.errors import ConfigurationError, LocalProtocolError
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
+    TOPIC_BYTES_MAX,
     Command,
     Record,
     RecordBuilder,
@@ -35,7 +36,11 @@ from raylay.services.protocol.frames import FrameReader
 from raylay.services.queues.decisions import Draft, Expired
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import DRAFT_MESSAGES_MAX, LETTERS_MAX
-from raylay.services.queues.letters import CORRELATION_BYTES_MAX, correlation_of
+from raylay.services.queues.letters import (
+    CORRELATION_BYTES_MAX,
+    LETTER_BYTES_MAX,
+    correlation_of,
+)
 from raylay.services.queues.records import (
     Acknowledgment,
     Move,
@@ -348,3 +353,24 @@ def test_letters_go_before_their_removal_and_few_are_under_way(
     del machine.out[1]
     letters.send()
     assert instance.said == [*first, ("letters", 1_000), ("draft", 3), ("draft", 4)]
+
+
+@pytest.mark.parametrize("letter", ["t", "é", "\x01"])
+def test_the_largest_message_has_a_letter_whatever_its_names(letter: str) -> None:
+    """Of names as long as may be, in letters that JSON writes at length."""
+    longest = letter * (TOPIC_BYTES_MAX // len(letter.encode()))
+    topic = longest if letter.isprintable() else "t" * TOPIC_BYTES_MAX
+    correlation = (letter * CORRELATION_BYTES_MAX).encode()[:CORRELATION_BYTES_MAX]
+    empty = record(1, b"", correlation, topic)
+    largest = record(1, b"x" * (RECORD_BYTES_MAX - len(empty)), correlation, topic)
+    assert len(largest) == RECORD_BYTES_MAX
+    message = read(largest)
+    built = RecordBuilder(8, topic, "json").build(
+        1,
+        message.body,
+        0,
+        correlation=correlation_of(message, longest, "max_deliveries"),
+        bytes_max=LETTER_BYTES_MAX,
+    )
+    told = json.loads(read(built).correlation)
+    assert told["topic"] == topic and told["correlation_id"] == correlation.decode()
