@@ -194,7 +194,18 @@ def publisher_id(client_name: str) -> int:
 
 def unnumbered_publisher_id(client_name: str, incarnation: int, life: int) -> int:
     """The publisher id under which a life of an instance numbers what a client does not number."""
-    return publisher_id(f"{client_name}|{incarnation}|{life}")
+    return _own_publisher_id("client", client_name, incarnation, life)
+
+
+def author_publisher_id(author: str, incarnation: int, life: int) -> int:
+    """The publisher id under which a part of an instance, in one life, writes records itself."""
+    return _own_publisher_id("author", author, incarnation, life)
+
+
+def _own_publisher_id(numbers: str, name: str, incarnation: int, life: int) -> int:
+    # Half a surrogate pair is no UTF-8, so no frame brings it (frames.py) and no client has such a
+    # name. Else one that calls itself like this would be taken for the client `name`.
+    return publisher_id(f"\udfff{numbers}|{name}|{incarnation}|{life}")
 
 
 class RecordBuilder:

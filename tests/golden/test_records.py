@@ -30,6 +30,7 @@ from raylay.services.messages.records import (
     Kind,
     RecordBuilder,
     Run,
+    author_publisher_id,
     commands_flag,
     decode_record,
     decode_run,
@@ -39,6 +40,7 @@ from raylay.services.messages.records import (
     publisher_id,
     run_of,
     scan,
+    unnumbered_publisher_id,
 )
 from raylay.services.protocol.compression import COMPRESSION_TYPES, Decompressor, compressor
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_front
@@ -188,6 +190,8 @@ def test_the_smallest_record() -> None:
 
 def test_publisher_id() -> None:
     assert publisher_id("flights-EWR") == 3786888591017877387
+    assert unnumbered_publisher_id("flights-EWR", 0xA1, 7) == 4009312393719005869
+    assert author_publisher_id("flights-EWR", 0xA1, 7) == 2847533993444108876
 
 
 def test_run() -> None:

@@ -335,6 +335,14 @@ def test_what_an_instance_numbers_for_a_client_is_that_clients() -> None:
     assert not here.judged(said, unnumbered_publisher_id("bob", 0xA, 0), 0).keys
 
 
+def test_no_client_is_taken_for_another_one_by_the_id_that_an_instance_gives_that_one() -> None:
+    """Its incarnation and its life are told to who logs on, and a client may have any name."""
+    here = door(strict=True)
+    here.decide(Deliver(ANN, leased((P, 2)), 10), 0)
+    for client in ("ann|10|0", "client|ann|10|0", "\ufffdclient|ann|10|0"):
+        assert judged(here, client, [(P, 2)]) == []
+
+
 def test_at_most_once_nothing_is_leased_and_nothing_judged() -> None:
     here = door(strict=True, at_most_once=True)
     here.decide(Send(ANN, leased((P, 2)), 10), 0)

@@ -24,6 +24,7 @@ from raylay.services.messages.records import (
     publisher_id,
     run_of,
     scan,
+    unnumbered_publisher_id,
 )
 from raylay.services.messages.stateful import Prepared, Refused, Stateful, WritePermission, left_of
 from raylay.services.messages.topic_book import TopicBook
@@ -885,7 +886,7 @@ def test_a_link_that_is_lost_or_made_anew_takes_the_floor_for_removal_back_at_on
 def test_publishers_that_the_server_numbers_are_of_its_incarnation() -> None:
     bench = Bench()
     publisher, sequence = bench.machine.number_for("p")
-    assert sequence == 1 and publisher == publisher_id(f"p|{OWN}|0") != P
+    assert sequence == 1 and publisher == unnumbered_publisher_id("p", OWN, 0)
 
 
 def test_an_address_of_two_servers_is_found_out_and_told_once() -> None:

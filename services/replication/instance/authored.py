@@ -23,7 +23,7 @@ from raylay.services.messages.records import (
     Kind,
     RecordBuilder,
     Run,
-    publisher_id,
+    author_publisher_id,
     run_of,
     scan,
 )
@@ -67,8 +67,7 @@ class Author:
     __slots__ = ("_builders", "_drafts", "_last", "_under_way", "publisher")
 
     def __init__(self, name: str, identity: Identity) -> None:
-        # No text that a client gives for its name has half a surrogate pair.
-        self.publisher = publisher_id(f"\udfff{name}|{identity.incarnation}|{identity.life}")
+        self.publisher = author_publisher_id(name, identity.incarnation, identity.life)
         self._last = 0
         self._builders: dict[tuple[str, str], RecordBuilder] = {}
         self._drafts: list[Draft] = []

@@ -483,7 +483,7 @@ class Publishers:
         back knows neither that it is one nor which numbers its lost tail had, which peers hold.
 
         Raises:
-            RemoteProtocolError: there is no next one: a client of that very name took the last.
+            RemoteProtocolError: there is no next one.
         """
         of = self._identity.incarnation, self._identity.life
         publisher = unnumbered_publisher_id(client, *of)
