@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     # Most instances have no filters, and need not load their language.
     from raylay.services.sow.topic import SowChange
     from raylay.services.subscriptions.changes import FollowingSubscriptions
+    from raylay.services.subscriptions.costly import Efforts
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
 AHEAD_SUBSCRIPTIONS_MAX = 8
@@ -111,6 +112,14 @@ class LiveSubscriptions:
             self._table.remove(subscription)
         if not len(self):
             self._enlist(self, False)
+
+    def with_efforts(self, efforts: Efforts) -> set[Subscription]:
+        """Those whose filter worked with one of these (services/expressions/work.py)."""
+        found: set[Subscription] = set()
+        for each in (self._filtered, self._following):
+            if each is not None:
+                found |= each.with_efforts(efforts)
+        return found
 
     def fold(self, batch: Batch) -> None:
         """Delivers what was committed."""

@@ -362,9 +362,8 @@ class _Members:
                 return True
             return self._has_numbers and values.parsed(value) in self._written
         if value.__class__ in values.COMPLEX:
-            found = values.plains(value)
-            values.charge_plains(meter, found)
-            return any(map(self.has, found))
+            values.charge_all(meter, value)
+            return any(map(self.has, values.plains(value)))
         return value in self._numbers
 
 

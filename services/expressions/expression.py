@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from raylay.services.errors import ExpressionError, RemoteProtocolError
@@ -62,6 +63,16 @@ class Expression:
     tree: tree.Node
     matches: Predicate
     effort: Effort = field(default_factory=Effort, compare=False)
+
+    def own(self, *, is_limited: bool = False) -> Expression:
+        """The same with an effort of its own: what is compiled is kept for all who write the same.
+
+        Args:
+            is_limited: whether it has a limit for long, too (`Effort`).
+        """
+        effort = Effort(self.effort.text, is_limited)
+        known = {**self.matches.__globals__, "EFFORT": effort}
+        return replace(self, matches=FunctionType(self.matches.__code__, known), effort=effort)
 
     @property
     def asks_around(self) -> bool:
@@ -138,7 +149,7 @@ def check_functions(node: tree.Node, use: Use) -> None:
 def _compiled(text: str, use: Use, functions: Functions) -> Expression:
     found = parse(text, functions)
     check_functions(found, use)
-    effort = Effort(text, is_limited=use is SUBSCRIPTION)
+    effort = Effort(text)
     return Expression(text, found, compiled_filter(found, effort), effort)
 
 
@@ -164,7 +175,7 @@ def _of_client(found: Expression, client: Surroundings) -> Expression:
     if not told:
         return found
     # Who else writes the same asks for something else.
-    effort = Effort(found.text, found.effort.is_limited)
+    effort = Effort(found.text)
     return Expression(f"{found.text} {told}", made, compiled_filter(made, effort), effort)
 
 

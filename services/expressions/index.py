@@ -15,6 +15,7 @@ from raylay.services.expressions import tree, values
 from raylay.services.expressions.expression import Expression
 from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.expressions.values import Steps, Value
+from raylay.services.expressions.work import Effort
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -63,8 +64,8 @@ class _Filter(Generic[Key]):
 
     __slots__ = ("expression", "keys", "named", "whole")
 
-    def __init__(self, expression: Expression) -> None:
-        self.expression = expression
+    def __init__(self, expression: Expression, is_limited: bool) -> None:
+        self.expression = expression.own(is_limited=True) if is_limited else expression
         self.keys: dict[Key, None] = {}
         self.named = named(expression.tree)
         self.whole = self.named is not None and self.named.whole
@@ -127,11 +128,15 @@ class FilterIndex(Generic[Key]):
     """Filters by the keys of who has them.
 
     Owner: whoever asks. Lifecycle: as long as that; keys come and go.
+
+    Args:
+        is_limited: whether each of them has a limit for long (services/expressions/work.py).
     """
 
-    __slots__ = ("_by_key", "_by_text", "_fields", "_others")
+    __slots__ = ("_by_key", "_by_text", "_fields", "_is_limited", "_others")
 
-    def __init__(self) -> None:
+    def __init__(self, is_limited: bool = False) -> None:
+        self._is_limited = is_limited
         self._by_key: dict[Key, _Filter[Key]] = {}
         self._by_text: dict[str, _Filter[Key]] = {}
         self._fields: dict[Steps, _Field[Key]] = {}
@@ -146,7 +151,7 @@ class FilterIndex(Generic[Key]):
         text = expression.text
         found = self._by_text.get(text)
         if found is None:
-            found = self._by_text[text] = _Filter(expression)
+            found = self._by_text[text] = _Filter(expression, self._is_limited)
             self._enter(found)
         found.keys[key] = None
         self._by_key[key] = found
@@ -160,6 +165,11 @@ class FilterIndex(Generic[Key]):
         if not found.keys:
             del self._by_text[found.expression.text]
             self._leave(found)
+
+    def with_efforts(self, efforts: set[Effort]) -> list[Key]:
+        """Who has a filter that worked with one of these."""
+        found = (each for each in self._by_text.values() if each.expression.effort in efforts)
+        return [key for each in found for key in each.keys]
 
     def _enter(self, found: _Filter[Key]) -> None:
         asked = found.named

@@ -22,6 +22,10 @@ _OPTIONS.max_mem = MEMORY_BYTES_MAX
 _OPTIONS.log_errors = False
 MATCH_STEPS = 2_000
 """What it takes to replace a match, in steps (work.py)."""
+REFERENCE_STEPS = 600
+"""What it takes for each reference of the replacement."""
+GROUPS_TIMES = 12
+"""To find what groups match takes so many times as long as whether there is a match."""
 _REFERENCE = re.compile(rb"\\(\d)|\\(.)", re.DOTALL)
 
 
@@ -89,8 +93,10 @@ class Pattern:
         return self
 
     def _charge(self, meter: Meter | None, text: str) -> None:
-        if len(text) > self.uncounted:
-            charge(meter, self._topic.weight * len(text))
+        # Where it is found has to be said, and what its groups found.
+        times = GROUPS_TIMES if self._compiled.groups else 2
+        if times * len(text) > self.uncounted:
+            charge(meter, times * self._topic.weight * len(text))
 
     def first(self, text: str, meter: Meter | None = None) -> str | None:
         """What it matches first, None where it matches nothing."""
@@ -108,12 +114,14 @@ class Pattern:
         """
         self._charge(meter, text)
         data, added = _bytes(replacement), 0
+        steps = MATCH_STEPS + len(data) + REFERENCE_STEPS * data.count(b"\\")
 
         def by(found: Any) -> bytes:
             nonlocal added
+            charge(meter, steps)
             new = _REFERENCE.sub(lambda each: _meant(each, found), data) if b"\\" in data else data
             added += len(new)
-            charge(meter, MATCH_STEPS + len(new))
+            charge(meter, len(new))
             if added > bytes_max:
                 raise _TooLongError
             return new

@@ -58,6 +58,8 @@ _MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 ELEMENT_STEPS = 200
 """What it takes to look at an element of an array (work.py); to convert one takes more."""
+BYTE_STEPS = 4
+"""What it takes to read a byte as a string."""
 
 
 def follow(value: Value, steps: Steps, meter: Meter | None = None) -> Value:
@@ -75,7 +77,7 @@ def follow(value: Value, steps: Steps, meter: Meter | None = None) -> Value:
             value = value.get(step)
         elif value.__class__ is list:
             if len(value) < LONG_ARRAY:
-                charge(meter, ELEMENT_STEPS * len(value))
+                charge_all(meter, value)
                 value = _of_each(value, step)
             else:
                 value = _made_once(meter, value, step, partial(_of_each, name=step))
@@ -95,7 +97,7 @@ def _made_once(
         meter[2] = {}
     found = meter[2].get((id(array), what))
     if found is None:
-        charge(meter, ELEMENT_STEPS * len(array))
+        charge_all(meter, array)
         # The array is kept with it: nobody else is to have its identity meanwhile.
         found = meter[2][id(array), what] = array, _lately.made(array, what, make)
     return found[1]
@@ -174,15 +176,36 @@ def _first(array: list[Value]) -> Value:
 
 def charge_scalar(meter: Meter | None, value: Value) -> None:
     """Counts what `scalar` takes: of arrays in an array it may have to look through many."""
-    if value.__class__ is list and value and value[0].__class__ is list:
-        charge(meter, ELEMENT_STEPS // 2 * len(value))
-    elif value.__class__ is bytes and len(value) > SHORT_STEPS:
-        charge(meter, len(value))
+    if value.__class__ is not list or (value and value[0].__class__ is list):
+        charge_all(meter, value)
+    elif value and value[0].__class__ in COMPLEX:
+        charge_all(meter, value[0])
 
 
-def charge_plains(meter: Meter | None, found: list[Value]) -> None:
-    """Counts what it takes to look at these."""
-    charge(meter, ELEMENT_STEPS * len(found))
+def charge_all(meter: Meter | None, value: Value, times: int = 1) -> None:
+    """Counts what it takes to look at all that a value has, NULL too, so many times."""
+    if meter is not None and value.__class__ in COMPLEX:
+        charge(meter, times * _weight(value))
+
+
+def _weight(value: Value) -> int:
+    """In steps, without a look at what is plain."""
+    if value.__class__ is dict:
+        value = value.get(TEXT_KEY)
+    if value.__class__ is bytes:
+        return BYTE_STEPS * len(value)
+    if value.__class__ is not list:
+        return ELEMENT_STEPS
+    found, waiting = 0, [value]
+    while waiting:
+        array = waiting.pop()
+        found += ELEMENT_STEPS * (1 + len(array))
+        kinds = set(map(type, array))
+        if list in kinds:
+            waiting += [each for each in array if each.__class__ is list]
+        if bytes in kinds or dict in kinds:
+            found += sum([_weight(each) for each in array if each.__class__ in (bytes, dict)])
+    return found
 
 
 def parsed(text: str) -> int | float:
@@ -216,10 +239,10 @@ def truth(value: Value, meter: Meter | None = None) -> bool | None:
     is no number is false."""
     if value.__class__ is bool:
         return value
+    charge_all(meter, value)
     found = plains(value)
     if not found:
         return None
-    charge_plains(meter, found)
     for each in found:
         if each.__class__ is str:
             each = parsed(each)
@@ -371,9 +394,7 @@ def _side(value: Value, meter: Meter | None) -> _Side:
     if value.__class__ is list and len(value) >= LONG_ARRAY:
         side: _Side = _made_once(meter, value, None, _Side)
         return side
-    charge(meter, ELEMENT_STEPS * len(value) if value.__class__ is list else ELEMENT_STEPS)
-    if value.__class__ is bytes and len(value) > SHORT_STEPS:
-        charge(meter, len(value))
+    charge_all(meter, value)
     return _Side(value)
 
 
@@ -430,11 +451,10 @@ COMPARISONS = {
 def between(value: Value, low: Value, high: Value, meter: Meter | None = None) -> bool:
     """Whether any element lies between the two, both included."""
     if value.__class__ is list:
-        found = plains(value)
-        charge_plains(meter, found)
-        charge_plains(meter, found)
+        charge_all(meter, value, 3)
         return any(
-            greater_equal(each, low, meter) and less_equal(each, high, meter) for each in found
+            greater_equal(each, low, meter) and less_equal(each, high, meter)
+            for each in plains(value)
         )
     return greater_equal(value, low, meter) and less_equal(value, high, meter)
 
@@ -458,8 +478,9 @@ def _any_affix(
     for each in options:
         charge_scalar(meter, each)
     wanted = tuple(filter(None, map(text, options)))
+    charge_all(meter, value)
     found = plains(value)
-    charge(meter, (ELEMENT_STEPS + 20 * len(wanted)) * len(found))
+    charge(meter, 20 * len(wanted) * len(found))
     if wanted and max(map(len, wanted)) > SHORT_STEPS:
         charge(meter, sum(map(len, wanted)) // 4 * len(found))
     return bool(wanted) and any(has(text(each) or "", wanted) for each in found)
@@ -467,8 +488,9 @@ def _any_affix(
 
 def like(value: Value, pattern: Pattern, meter: Meter | None = None) -> bool:
     """Whether the pattern matches in any element."""
+    charge_all(meter, value, 2)
     texts = [text(each) or "" for each in plains(value)]
-    charge(meter, 2 * ELEMENT_STEPS * len(texts) + pattern.weight * sum(map(len, texts)))
+    charge(meter, pattern.weight * sum(map(len, texts)))
     return any(map(pattern.matches, texts))
 
 

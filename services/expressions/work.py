@@ -41,7 +41,8 @@ class Effort:
     Args:
         text: of the expression, for what is told of it.
         is_limited: whether it may take `BURST_STEPS` at once and `STEPS_PER_S` for long, as the
-            filter of a client. That of an operator may take what it takes.
+            filter of a subscription. That of an operator may take what it takes, and who looks at
+            few messages in a turn need not be limited.
 
     Attributes:
         begun: steps that an evaluation begins with: as many as it may take where the expression
@@ -151,15 +152,15 @@ def charge(meter: Meter | None, steps: int) -> None:
     before = meter[0]
     meter[0] = before + steps
     if meter[0] > NOTED_STEPS:
-        if meter[0] > WORK_MAX:
-            # What it would take is not done.
-            raise TooMuchWork
         # What was little until now counts, too.
-        meter[1].worked(steps if before > NOTED_STEPS else meter[0])
+        noted = before if before > NOTED_STEPS else 0
+        if meter[0] > WORK_MAX:
+            # What it would take is not done: it counts as if all that it may was.
+            meter[1].worked(WORK_MAX - min(noted, WORK_MAX))
+            raise TooMuchWork
+        meter[1].worked(meter[0] - noted)
 
 
 def give_up(effort: Effort) -> None:
-    """Notes an evaluation that was given up. It counts as if it had taken all that it may."""
-    if not effort.is_exhausted:
-        effort.worked(WORK_MAX)
+    """Notes an evaluation that was given up."""
     NEWS.gave_up(effort)

@@ -12,9 +12,9 @@ from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.costly import (
     FILTER_TOO_COSTLY,
     SHOWN_CHARACTERS_MAX,
-    costly,
-    exhausted,
+    TOO_COSTLY,
     given_up,
+    newly_exhausted,
 )
 from raylay.services.subscriptions.matching import Subscription
 
@@ -32,9 +32,11 @@ class CostlyFilters:
 
     def check(self) -> None:
         """With each check of the instance."""
-        texts = exhausted(self._here.steady_us())
-        if texts:
-            self._end_subscriptions(texts)
+        efforts = newly_exhausted(self._here.steady_us())
+        if efforts:
+            # A replay ends by itself, before it passes over anything (replay.py).
+            for subscription in self._clients.live.with_efforts(efforts):
+                self._end(subscription)
         now_s = self._here.loop.time()
         if now_s >= self._tell_s:
             found = given_up()
@@ -45,22 +47,18 @@ class CostlyFilters:
             if found:
                 self._tell_s = now_s + TELL_S
 
-    def _end_subscriptions(self, texts: set[str]) -> None:
-        for client in list(self._clients.sessions.values()):
-            for subscription in list(client.subscriptions.values()):
-                # A replay ends by itself, before it passes over anything (replay.py).
-                if isinstance(subscription, Subscription) and subscription.content in texts:
-                    text = subscription.content
-                    self._here.report(
-                        FILTER_TOO_COSTLY,
-                        client=client.client_name,
-                        subscription=subscription.id,
-                        filter=text[:SHOWN_CHARACTERS_MAX],
-                    )
-                    del client.subscriptions[subscription.id]
-                    self._clients.unsubscribe(subscription)
-                    client.send(
-                        client.codec.acknowledgment(
-                            "processed", "", FILTER_TOO_COSTLY, costly(text), sub=subscription.id
-                        )
-                    )
+    def _end(self, subscription: Subscription) -> None:
+        client = self._clients.sessions[subscription.session]
+        self._here.report(
+            FILTER_TOO_COSTLY,
+            client=client.client_name,
+            subscription=subscription.id,
+            filter=subscription.content[:SHOWN_CHARACTERS_MAX],
+        )
+        del client.subscriptions[subscription.id]
+        self._clients.unsubscribe(subscription)
+        client.send(
+            client.codec.acknowledgment(
+                "processed", "", FILTER_TOO_COSTLY, TOO_COSTLY, sub=subscription.id
+            )
+        )

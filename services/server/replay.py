@@ -38,7 +38,7 @@ from raylay.services.subscriptions.combined import Deliveries, Terms, groups_of
 from raylay.services.subscriptions.costly import (
     FILTER_TOO_COSTLY,
     SHOWN_CHARACTERS_MAX,
-    costly,
+    TOO_COSTLY,
 )
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
@@ -580,7 +580,7 @@ class ReplayPump:
         ended = set()
         for member in list(replay.members.values()):
             content = member.subscription.content
-            if content is not None and content.is_exhausted:
+            if content is not None and content.has_given_up:
                 ended.add(member.subscription)
                 self._here.report(
                     FILTER_TOO_COSTLY,
@@ -588,7 +588,7 @@ class ReplayPump:
                     subscription=member.subscription.id,
                     filter=content.text[:SHOWN_CHARACTERS_MAX],
                 )
-                self._end(member, FILTER_TOO_COSTLY, costly(content.text))
+                self._end(member, FILTER_TOO_COSTLY, TOO_COSTLY)
         return [each for each in found if each[0] not in ended] if ended else found
 
     def _fail(self, replay: Replay, error: StorageError) -> None:

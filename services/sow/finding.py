@@ -52,6 +52,12 @@ def said_by(record: Record) -> dict[str, Any]:
     return said if sound else {}
 
 
+_TOO_COSTLY = (
+    "the filter works too much for one of the records: ask for shorter texts and arrays, use fewer "
+    "functions, or delete by keys"
+)
+
+
 class Finding:
     """See the file's docstring.
 
@@ -85,6 +91,7 @@ class Finding:
         "_source",
         "_topic",
         "_unwatch",
+        "_waiting",
         "given_up",
         "looked",
     )
@@ -100,7 +107,7 @@ class Finding:
     ) -> None:
         self._topic = topic
         self._logical = logical
-        self._filter = filter_
+        self._filter = filter_ = filter_.own()
         self._now_us = now_us
         self._closed = closed
         self._keys = keys
@@ -109,6 +116,8 @@ class Finding:
         self._found: set[bytes] = set()
         self._changed: set[bytes] = set()
         self._looks_left = 0
+        self._waiting: list[tuple[bytes, bytes]] = []
+        """Taken and not judged: to judge those before them took long."""
         self._unwatch: Callable[[], None] | None = None
         self._is_closed = False
         self.given_up = ""
@@ -130,7 +139,10 @@ class Finding:
         """Whether `keys` has little left to do."""
         if self._source is None:
             return False
-        return bool(self.given_up) or (self._source.done and len(self._changed) <= CHANGED_MAX)
+        if self.given_up:
+            return True
+        is_read = self._source.done and not self._waiting
+        return is_read and len(self._changed) <= CHANGED_MAX
 
     def take(self, most: int) -> None:
         """Looks at the next records, so many at most."""
@@ -138,20 +150,31 @@ class Finding:
             return
         if self._source is None:
             self._source = self._begin()
-        if not self._source.done:
-            entries = self._source.take(most)
-            self.looked += len(entries)
+        if self._waiting or not self._source.done:
+            entries, self._waiting = self._waiting or self._source.take(most), []
+            before, judged = self._filter.effort.steps, 0
             for entry, value in entries:
+                judged += 1
                 if self._matches(decoded(entry[1:], value)):
                     self._found.add(entry[1:])
+                if self._filter.effort.steps != before:
+                    # What takes long to judge is judged one by one.
+                    self._waiting = entries[judged:]
+                    break
+            self.looked += judged
         else:
             get = self._topic.state.get
-            again = min(most, len(self._changed))
-            for _ in range(again):
+            before, again = self._filter.effort.steps, 0
+            for _ in range(min(most, len(self._changed))):
                 self._judge(self._changed.pop(), get)
+                again += 1
+                if self._filter.effort.steps != before:
+                    break
             self.looked += again
             self._looks_left -= again
-        if len(self._found) > FOUND_MAX:
+        if self._filter.effort.given_up:
+            self.given_up = _TOO_COSTLY
+        elif len(self._found) > FOUND_MAX:
             self.given_up = (
                 f"more than {FOUND_MAX:,} records pass: delete in parts, as `raylay delete` and "
                 "Client.sow_delete_in_parts do, or by a narrower filter"
@@ -177,7 +200,7 @@ class Finding:
     def keys(
         self, value: Callable[[bytes], SowRecord | None], touched: Collection[bytes]
     ) -> list[bytes]:
-        """What is found, sorted. Behind `done`.
+        """What is found, sorted; nothing where it is `given_up`. Behind `done`.
 
         Args:
             value: the record of a key as it is staged.
@@ -187,6 +210,9 @@ class Finding:
             touched = [key for key in self._keys if key in touched]
         for key in self._changed.union(touched):
             self._judge(key, value)
+            if self._filter.effort.given_up:
+                self.given_up = _TOO_COSTLY
+                return []
         return sorted(self._found)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ one they are kept until all are in (ordering.py), so that what they take of memo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
@@ -178,6 +178,16 @@ def _filters(terms: Terms) -> list[Expression]:
     return [each for each in (terms.filter, before) if each is not None]
 
 
+def _with_own_filters(terms: Terms) -> Terms:
+    """What others have evaluated of the same filter is not taken for this query's."""
+    if terms.filter is not None:
+        terms = replace(terms, filter=terms.filter.own())
+    before = terms.replaced
+    if before is not None and before.filter is not None:
+        terms = replace(terms, replaced=replace(before, filter=before.filter.own()))
+    return terms
+
+
 class _Reader:
     """How the records of one topic are read, for one query."""
 
@@ -228,7 +238,7 @@ class Querying:
     """
 
     def __init__(self, parts: Sequence[Part], terms: Terms) -> None:
-        self._terms = terms
+        terms = self._terms = _with_own_filters(terms)
         self._parts = [(part, _Reader(part, terms)) for part in parts]
         self._at = 0
         self._place = placing(terms.order)
@@ -240,6 +250,7 @@ class Querying:
         self._waiting: Entries = []
         """Taken, and not looked at: to judge those before them took long."""
         self._efforts = [each.effort for each in _filters(terms)]
+        """Its own."""
         self._given_up = self._count_given_up()
         self._asks_around = any(each.asks_around for each in _filters(terms))
         self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}

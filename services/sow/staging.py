@@ -646,7 +646,10 @@ class SowStaging:
                 )
                 raise _RefusalError("too_many", f"topic {record.topic}: {why}")
             over = self._caught_up()
-            return finding.keys(over.get, self._touched)
+            keys = finding.keys(over.get, self._touched)
+            if finding.given_up:
+                raise _RefusalError("too_many", f"topic {record.topic}: {finding.given_up}")
+            return keys
         finally:
             finding.close()
 

@@ -47,8 +47,8 @@ class Content(Protocol):
         """As it was written."""
 
     @property
-    def is_exhausted(self) -> bool:
-        """Whether it has worked too much: what passes it nobody knows."""
+    def has_given_up(self) -> bool:
+        """Whether it has worked too much, so that of some message nobody knows if it passes."""
 
     def passing(self, run: Run) -> Iterable[tuple[int, int, int, int]]:
         """Of each record that passes, in order: how many of the run are before it, where it begins

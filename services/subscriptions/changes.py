@@ -36,6 +36,7 @@ from raylay.services.sow.planning import FOLLOWING, around_record
 from raylay.services.sow.selecting import Selection, check_select
 from raylay.services.sow.state import SowRecord
 from raylay.services.sow.topic import SowChange
+from raylay.services.subscriptions.costly import Efforts
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.filtered import around, surroundings_of
 from raylay.services.subscriptions.matching import Asker, Following, Subscription, nobody
@@ -53,7 +54,7 @@ class _Topic:
 
     def __init__(self) -> None:
         self.every: dict[Subscription, None] = {}
-        self.filters: FilterIndex[Subscription] = FilterIndex()
+        self.filters: FilterIndex[Subscription] = FilterIndex(is_limited=True)
         self.looks_back = 0
         """Those to whom it matters what was there before."""
 
@@ -347,6 +348,12 @@ class FollowingSubscriptions:
         for (topic, message_type), each in self._topics.items():
             if subscription.filter.matches(topic, message_type):
                 each.discard(subscription)
+
+    def with_efforts(self, efforts: Efforts) -> set[Subscription]:
+        """Those whose filter worked with one of these (services/expressions/work.py)."""
+        return {
+            each for topic in self._topics.values() for each in topic.filters.with_efforts(efforts)
+        }
 
     def deliveries(
         self, runs: Iterable[Run], changed: Sequence[SowChange] = (), *, journaled: bool = True

@@ -6,18 +6,18 @@ services/expressions/work.py.
 
 from __future__ import annotations
 
-from raylay.services.expressions.work import NEWS
+from raylay.services.expressions.work import NEWS, Effort
 
+Efforts = set[Effort]
 FILTER_TOO_COSTLY = "filter_too_costly"
 SHOWN_CHARACTERS_MAX = 200
 
 
-def costly(text: str) -> str:
-    """What to tell who has written a filter that is exhausted."""
-    return (
-        f"the filter {text[:SHOWN_CHARACTERS_MAX]!r} works too much for too many messages: look at "
-        "shorter texts and arrays, use fewer functions, or filter in the client"
-    )
+TOO_COSTLY = (
+    "its filter works too much: look at shorter texts and arrays, use fewer functions, or filter "
+    "in the client"
+)
+"""What its client is told. The filter may have a part that the client's permissions added."""
 
 
 def given_up_count() -> int:
@@ -30,15 +30,12 @@ def given_up() -> dict[str, int]:
     return NEWS.take()
 
 
-def exhausted(now_us: int) -> set[str]:
-    """The texts of the filters that became exhausted since somebody asked. Lets filters recover.
+def newly_exhausted(now_us: int) -> Efforts:
+    """Of the filters that became exhausted since somebody asked. Lets filters recover.
 
     Args:
         now_us: by a steady clock, in microseconds.
     """
-    if NEWS.worked:
-        NEWS.recover(now_us)
-    if not NEWS.exhausted:
-        return set()
     found, NEWS.exhausted = NEWS.exhausted, {}
-    return {each.text for each in found}
+    NEWS.recover(now_us)
+    return set(found)

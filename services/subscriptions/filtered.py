@@ -20,6 +20,7 @@ from raylay.services.expressions.index import FilterIndex
 from raylay.services.messages.records import Flag, Kind, Record, Run, iterate_records
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.base import Types
+from raylay.services.subscriptions.costly import Efforts
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import Asker, Subscription, nobody
 
@@ -92,6 +93,10 @@ class FilteredSubscriptions:
         for index in self._indexes.values():
             index.discard(subscription)
 
+    def with_efforts(self, efforts: Efforts) -> set[Subscription]:
+        """Those whose filter worked with one of these."""
+        return {each for index in self._indexes.values() for each in index.with_efforts(efforts)}
+
     def deliveries(
         self, runs: Iterable[Run], *, journaled: bool = True
     ) -> Iterator[tuple[Subscription, Delivery]]:
@@ -138,7 +143,7 @@ class FilteredSubscriptions:
         if index is None:
             if len(self._indexes) >= TOPIC_CACHE_MAX:
                 self._indexes.clear()
-            index = self._indexes[key] = FilterIndex()
+            index = self._indexes[key] = FilterIndex(is_limited=True)
             for subscription, found in self._kept.items():
                 if subscription.filter.matches(topic, message_type):
                     index.add(subscription, found)

@@ -58,7 +58,7 @@ class ReplayFilters:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
         """
         found = filter_of(text, SUBSCRIPTION, self._functions, surroundings_of(asker))
-        return ReplayFilter(text, found, self)
+        return ReplayFilter(text, found.own(is_limited=True), self)
 
     def messages(self, run: Run) -> list[_Message]:
         """What the records of a run say; those that cannot be read are left out."""
@@ -111,9 +111,9 @@ class ReplayFilter:
         self._filters = filters
 
     @property
-    def is_exhausted(self) -> bool:
+    def has_given_up(self) -> bool:
         """Whether it has worked too much (services/expressions/work.py)."""
-        return self._effort.is_exhausted
+        return self._effort.given_up > 0
 
     def passing(self, run: Run) -> list[Place]:
         """Where the records are that pass, in order."""

@@ -38,7 +38,7 @@ class DigitContent(DigitFilter):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
-        self.is_exhausted = False
+        self.has_given_up = False
 
     def passing(self, run: Run) -> list[tuple[int, int, int, int]]:
         """Where the records are that pass."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.work import BURST_STEPS
 from raylay.services.messages.records import Command, RecordBuilder, Run, publisher_id, run_of, scan
 from raylay.services.messages.stateful import Prepared
 from raylay.services.messages.types.registry import MessageTypes
@@ -127,3 +128,12 @@ def test_a_type_without_fields_passes_no_filter() -> None:
     (chunk,) = scan(payload)
     runs, (refused,), _ = judge({"topic": "orders", "write": "1 = 1"})(run_of(chunk, payload))
     assert not runs and refused.ranges == [(1, 1)]
+
+
+def test_a_filter_of_permissions_may_work_for_long() -> None:
+    """What somebody publishes is not to exhaust it: others of the same permission publish, too."""
+    asked = judge({"topic": "orders", "write": "/tags = 'fx'"})
+    large = run(b'{"tags": [%s]}' % b",".join([b'"x"'] * 65_000))
+    for _ in range(2 * BURST_STEPS // 13_000_000):
+        assert asked(large).refused
+    assert not asked(run(b'{"tags": ["fx", "eu"]}')).refused

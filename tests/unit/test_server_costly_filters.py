@@ -15,7 +15,7 @@ from unit.test_work import forget
 from raylay.services.expressions.work import NEWS, WORK_MAX, Effort, give_up
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.server.costly_filters import TELL_S, CostlyFilters
-from raylay.services.subscriptions.costly import FILTER_TOO_COSTLY
+from raylay.services.subscriptions.costly import FILTER_TOO_COSTLY, TOO_COSTLY
 
 GROWING = "/id"
 for _ in range(20):
@@ -61,7 +61,7 @@ def test_a_subscription_whose_filter_works_too_much_ends_and_others_go_on(tmp_pa
         count, before = 30, NEWS.steps
         await house.publish(door, "p", *({"id": 7, "n": n} for n in range(count)))
         found = await frames_until(costly, is_refusal("s"))
-        assert own("live")[:100] in found[-1][0]["text"]
+        assert found[-1][0]["text"] == TOO_COSTLY
         assert not [each for each in found if each[0]["c"] == "p" and each[0]["sub"] == "s"]
         assert len(house.server.clients.live) == 2
         # Once it is exhausted nothing more is tried: that is what keeps the turn short.
@@ -77,6 +77,58 @@ def test_a_subscription_whose_filter_works_too_much_ends_and_others_go_on(tmp_pa
         (given_up,) = events(house, "filter_given_up")
         assert given_up["messages"] >= 1 and given_up["filter"] == own("live")[:200]
         assert house.server.status()["filters_given_up"] >= 1
+
+    in_house(tmp_path, visit)
+
+
+def test_who_follows_records_ends_too_and_the_same_filter_of_another_topic_does_not(
+    tmp_path: Path,
+) -> None:
+    async def visit(house: House) -> None:
+        door, costly = await house.client("p"), await house.client("costly")
+        other = await house.client("other")
+        text = own("followed")
+        costly.send(ask("f", command="sow_and_subscribe", filter=text))
+        await costly.answer_to("f")
+        header = {"c": "subscribe", "sub": "s", "t": "plain", "cid": "s", "o": {"filter": text}}
+        other.send(encode_frame(header))
+        await other.answer_to("s")
+        before = NEWS.steps
+        await house.publish(door, "p", *({"id": 7, "n": n} for n in range(100)))
+        await frames_until(costly, is_refusal("f"))
+        assert NEWS.steps - before < 20 * WORK_MAX
+        await house.publish(door, "p", {"id": "followed"}, topic="plain")
+        found = await frames_until(other, is_of("s"))
+        assert not any(map(is_refusal("s"), (header for header, _ in found)))
+        assert len(events(house, FILTER_TOO_COSTLY)) == 1
+
+    in_house(tmp_path, visit)
+
+
+def test_a_replay_ends_at_the_first_message_that_its_filter_gives_up(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door = await house.client("p")
+        trees = ({"id": 7 if n == 3 else f"few {n}", "n": n} for n in range(5))
+        await house.publish(door, "p", *trees)
+        any_of = " OR ".join(f"/id = 'few {n}'" for n in range(5))
+        door.send(subscribe("r", f"{any_of} OR {GROWING}", "0"))
+        found = await frames_until(door, is_refusal("r"))
+        assert numbers(found, "r") in ([], [0, 1, 2]), "and none behind what nobody judged"
+
+    in_house(tmp_path, visit)
+
+
+def test_a_query_is_not_refused_for_what_another_one_was_given_up_for(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door = await house.client("p")
+        await house.publish(door, "p", {"id": 7})
+        await house.publish(door, "p", {"id": 6}, topic="trades")
+        for topic, reason in (("orders", FILTER_TOO_COSTLY), ("trades", None)) * 2:
+            door.send(ask("q", topic, filter=own("of two topics")))
+            found = await frames_until(
+                door, lambda each: each.get("a") == "completed" or "reason" in each
+            )
+            assert found[-1][0].get("reason") == reason, topic
 
     in_house(tmp_path, visit)
 

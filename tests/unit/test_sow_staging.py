@@ -16,6 +16,7 @@ from raylay.services.core.feature import Batch
 from raylay.services.core.sow import SowFeature
 from raylay.services.core.unfolded import Parts
 from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.work import NEWS, WORK_MAX
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
     Command,
@@ -764,3 +765,16 @@ def test_one_delete_names_no_more_keys_than_one_turn_folds() -> None:
     reason, text = refused(bench.delete(keys=[b"%d" % n for n in range(DELETED_MAX + 1)]))
     assert reason == "too_many" and "50,000 records at most, this one names 50,001" in text
     assert len(keys(bench.delete(keys=[b"%d" % n for n in range(DELETED_MAX)]))) == DELETED_MAX
+
+
+def test_a_delete_whose_filter_works_too_much_is_refused_and_holds_nobody_up() -> None:
+    growing = "/s"
+    for _ in range(20):
+        growing = f"REGEXP_REPLACE({growing}, '7', '77')"
+    bench = Bench()
+    bench.publish(*({"id": n, "s": 7} for n in range(100)))
+    bench.commit()
+    before = NEWS.steps
+    (refused,) = bench.delete(filter=f"{growing} = 'x' OR /id = 3").refused
+    assert refused.reason == "too_many" and "works too much" in refused.text
+    assert NEWS.steps - before <= 2 * WORK_MAX, "one record, and no more"

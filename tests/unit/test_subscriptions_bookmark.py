@@ -45,7 +45,7 @@ class Divisible:
     """A content filter: sequences that a number divides."""
 
     text = "/n % divisor = 0"
-    is_exhausted = False
+    has_given_up = False
 
     def __init__(self, divisor: int) -> None:
         self.divisor = divisor

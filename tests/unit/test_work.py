@@ -88,12 +88,40 @@ COSTLY: list[tuple[str, dict[str, Any]]] = [
         {"t": "x" * 8 * MIB, "u": "x" * 8 * MIB},
     ),
     (" OR ".join(f"/b = '{n}' OR /b < '{n}'" for n in range(200)), {"b": b"y" * MIB}),
+    (" OR ".join(f"/a = '{n}'" for n in range(30)), {"a": [b"\xff" * 15 * MIB]}),
+    (" OR ".join(f"/a = '{n}'" for n in range(30)), {"a": {"#text": b"\xff" * 15 * MIB}}),
+    *(
+        (" OR ".join(part.format(n=n) for n in range(count)), {"a": array})
+        for array in ([None] * 65_000, [[-1] * 65_000], [[[] for _ in range(65_000)]])
+        for part, count in (
+            ("/a LIKE 'x{n}'", 300),
+            ("/a IN ('{n}', 'b')", 300),
+            ("/a BEGINS WITH ('x{n}')", 300),
+            ("/a BETWEEN 'x{n}' AND 'y{n}'", 200),
+            ("/a/x{n} = 1", 300),
+            ("ARRAY_COUNT(/a) = -{n}", 300),
+        )
+    ),
+    (
+        " OR ".join(f"/a + 1 = {n} AND NOT /a IS NULL" for n in range(120)),
+        {"a": [[[] for _ in range(65_000)]]},
+    ),
+    (" OR ".join(f"/a/x{n} = 1" for n in range(300)), {"a": [[0] * 1_000] * 64}),
+    ("REGEXP_REPLACE(/t, 'x', /u) = 'y'", {"t": "x" * 1_000, "u": "\\1" * 10_000}),
+    ("REGEXP_REPLACE(/t, 'x', /u) = 'y'", {"t": "x", "u": "\\1" * 6_000_000}),
+    ("REGEXP_MATCH(/t, '((a)|(b))*c') = 'y'", {"t": "ab" * 2 * MIB}),
+    (
+        " OR ".join(f"STRPTIME(/t, '%Y-%m-%dT%H:%M:%S.%f {n}') = 1" for n in range(300)),
+        {"t": "2026-11-28T01:02:03.123456"},
+    ),
 ]
 
 
-@pytest.mark.parametrize("text, message", COSTLY, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(
+    "text, message", COSTLY, ids=[f"{n}: {each[0][:40]}" for n, each in enumerate(COSTLY)]
+)
 def test_what_takes_seconds_is_given_up_and_false(text: str, message: dict[str, Any]) -> None:
-    found = expression(text, SUBSCRIPTION, BUILT_IN)
+    found = expression(text, SUBSCRIPTION, BUILT_IN).own(is_limited=True)
     before = found.effort.given_up
     assert found.matches(message, NOWHERE) is False
     assert found.effort.given_up == before + 1
@@ -194,12 +222,24 @@ def test_an_operator_s_filter_may_work_for_long() -> None:
 
 
 def test_a_client_s_filter_that_stays_below_what_one_message_may_take_is_exhausted_too() -> None:
-    found = expression("ARRAY_SUM(/a) > 1 OR 'client' = 'x'", SUBSCRIPTION, BUILT_IN)
+    text = "ARRAY_SUM(/a) > 1 OR 'client' = 'x'"
+    found = expression(text, SUBSCRIPTION, BUILT_IN).own(is_limited=True)
     passed = 0
     while found.matches({"a": ARRAY}, NOWHERE):
         passed += 1
         assert passed < 100
     assert found.effort.is_exhausted and passed >= BURST_STEPS // WORK_MAX
+    # Whoever else wrote the same has an effort of his own.
+    other = expression(text, SUBSCRIPTION, BUILT_IN)
+    assert other.matches({"a": ARRAY}, NOWHERE) and other.own().matches({"a": ARRAY}, NOWHERE)
+
+
+def test_what_is_given_up_counts_once() -> None:
+    text = " OR ".join(f"ARRAY_SUM(/a) = -{n}" for n in range(9))
+    found = expression(text, SUBSCRIPTION, BUILT_IN).own(is_limited=True)
+    for number in range(1, 4):
+        assert not found.matches({"a": ARRAY}, NOWHERE)
+        assert found.effort.steps == number * WORK_MAX
 
 
 def test_only_so_many_filters_are_told_of() -> None:

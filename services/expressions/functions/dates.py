@@ -77,7 +77,7 @@ def _readable(found: re.Match[str]) -> str:
     return "%d" if found[2] == "e" else f"%{found[2]}"
 
 
-@DATES.add("STRPTIME", "text text")
+@DATES.add("STRPTIME", "text text", character_steps=3_000)
 def strptime(text: str, form: str) -> float | None:
     """The time that a text says; in UTC, unless the text says where (`%z`). It reads what STRFTIME
     writes; `%s`, seconds since 1970, stands alone."""

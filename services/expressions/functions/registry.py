@@ -18,8 +18,8 @@ from raylay.services.expressions.values import Value
 from raylay.services.expressions.work import SHORT_STEPS, Meter, TooMuchWork, charge
 
 ARGUMENTS_MAX = 255
-CONVERTED_STEPS = 600
-"""What it takes to convert an element of an array and to make use of it."""
+CONVERTED_TIMES = 3
+"""To convert an element of an array and to make use of it takes as long as so many looks at it."""
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -104,7 +104,8 @@ class Function:
     def bound(self, count: int) -> Callable[..., Value]:
         """The function of a meter, or None, and so many raw values, surroundings before them if it
         needs any. An argument that is a pattern is handed on as it is."""
-        converters = tuple(_CONVERTERS[self.kind_of(number)] for number in range(count))
+        kinds = [self.kind_of(number) for number in range(count)]
+        converters = tuple((_CONVERTERS[kind], kind == "array") for kind in kinds)
         call, takes_null, given = self.call, self.takes_null, bool(self.needs)
         character_steps, counts = self.character_steps, self.counts
 
@@ -112,9 +113,14 @@ class Function:
             taken: list[Any] = [meter] if counts else []
             if given:
                 taken.append(raw[0])
-            for convert, value in zip(converters, raw[1:] if given else raw, strict=True):
+            for (convert, is_array), value in zip(
+                converters, raw[1:] if given else raw, strict=True
+            ):
                 if value.__class__ in values.COMPLEX:
-                    values.charge_scalar(meter, value)
+                    if is_array:
+                        values.charge_all(meter, value, CONVERTED_TIMES)
+                    else:
+                        values.charge_scalar(meter, value)
                 value = convert(value)
                 if value is None and not takes_null:
                     return None
@@ -122,8 +128,6 @@ class Function:
                     steps = character_steps * len(value)
                     if steps > SHORT_STEPS:
                         charge(meter, steps if value.isascii() else 2 * steps)
-                elif value.__class__ is list:
-                    charge(meter, CONVERTED_STEPS * len(value))
                 taken.append(value)
             return guarded(call, *taken)
 
