@@ -165,6 +165,7 @@ class SowStaging:
         "_steady_us",
         "_topic",
         "_touched",
+        "_writes_topic",
     )
 
     def __init__(self, topic: SowTopic, functions: Functions) -> None:
@@ -182,7 +183,9 @@ class SowStaging:
         self._steady_us = 0
         """Of the run that is prepared: what is done at once has a bound by it."""
         self._permission: WritePermission | None = None
-        """Of the client whose run is prepared, where it may not write all of the topic."""
+        """Of the client whose run is prepared, where it may not write all that the topic has."""
+        self._writes_topic = False
+        """Whether it may write all of the run's own topic: a pattern's others are left to judge."""
         self._looks_from_us, self._looks_left = 0, LOOKED_MAX
         self._made_from_us, self._made_left = 0, BATCH_BYTES_MAX
         self._touched: dict[bytes, int] = {}
@@ -345,8 +348,10 @@ class SowStaging:
         staged = _Staged(run, making.keys)
         self._making = staged, making, now_us
         self._steady_us = steady_us
-        if permission is not None and not permission.writes_all(run.topic):
-            self._permission = permission
+        if permission is not None:
+            self._writes_topic = permission.writes_all(run.topic)
+            if not self._writes_topic or self._topic.logical(run.topic):
+                self._permission = permission
         try:
             for record in iterate_records(run.payload):
                 try:
@@ -361,6 +366,7 @@ class SowStaging:
                 making.keys.append(key)
         finally:
             self._making = self._permission = None
+            self._writes_topic = False
         if not making.changed and not making.refused:
             prepared = Prepared((run,))
         else:
@@ -440,7 +446,7 @@ class SowStaging:
     def _kept(self, record: Record, now_us: int) -> tuple[bytes, bytes]:
         """The same, of what is no delete."""
         topic, permission = self._topic, self._permission
-        if permission is not None and not self._parses:
+        if permission is not None and not (self._parses or self._writes_topic):
             # No filter can be asked of it.
             raise _RefusalError(*permission.refusal(record.topic.encode(), PUBLISH_SUCH))
         self._check_time(record, now_us)
@@ -451,6 +457,12 @@ class SowStaging:
         is_plain = not is_delta and topic.preprocess is None and topic.enrich is None
         if is_plain and permission is None:
             return topic.key_of(record, tree), record.body
+        if is_plain and self._writes_topic:
+            key = topic.key_of(record, tree)
+            previous = self.value(key, now_us)
+            if previous is not None:
+                self._check_topic(record, previous)
+            return key, record.body
         assert tree is not None
         return self._computed(record, tree, is_delta, now_us)
 
@@ -461,7 +473,7 @@ class SowStaging:
         client needs the permission for the record that there is before anything is made of it, and
         for what is journaled."""
         topic, kind, body = self._topic, self._topic.type, record.body
-        permission = self._permission
+        permission = None if self._writes_topic else self._permission
         if topic.around is not None:
             tell(topic.around, record, now_us)
         whole = tree
@@ -469,9 +481,10 @@ class SowStaging:
             whole = topic.preprocess(whole)
         key = topic.key_of(record, whole)
         previous = stored = before = None
-        if is_delta or topic.enrich is not None or permission is not None:
+        if is_delta or topic.enrich is not None or self._permission is not None:
             previous = self.value(key, now_us)
         if previous is not None:
+            self._check_topic(record, previous)
             stored = previous.body
             before = self._before(record, previous, permission)
         if topic.enrich is not None:
@@ -501,6 +514,15 @@ class SowStaging:
             if not permission.passes(name, journaled):
                 raise _RefusalError(*permission.refusal(name, PUBLISH_SUCH))
         return key, body
+
+    def _check_topic(self, record: Record, previous: SowRecord) -> None:
+        """A key generator may give one key to messages of two topics of a pattern: who may write
+        all of one needs the permission for what is there of the other."""
+        permission, name = self._permission, previous.topic
+        if permission is None or not self._writes_topic or name in (b"", record.topic.encode()):
+            return
+        if not permission.writes_all(name):
+            self._before(record, previous, permission)
 
     def _before(
         self, record: Record, previous: SowRecord, permission: WritePermission | None
@@ -556,7 +578,7 @@ class SowStaging:
         if "filter" in said:
             keys = self._found(record, said, now_us)
         elif "data" in said:
-            keys = [self._key_of_data(record, said["data"], now_us)]
+            keys = self._of_topic(record, [self._key_of_data(record, said["data"], now_us)])
         elif "keys" in said:
             keys = self._of_topic(record, self._given(record, said["keys"]))
         else:

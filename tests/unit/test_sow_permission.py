@@ -231,6 +231,69 @@ def test_who_may_write_everything_is_not_asked_of_records() -> None:
     assert not bench.publish(RATES).refused, "what is asked of one client is asked of no other"
 
 
+@pytest.mark.parametrize("command", [PUBLISH, DELTA])
+@pytest.mark.parametrize("enrich", [None, lambda whole, before: whole])
+@pytest.mark.parametrize("kept", [True, False], ids=["on the disk", "staged"])
+def test_a_record_of_another_topic_of_a_pattern_is_judged_by_its_own(
+    command: int, enrich: Any, kept: bool
+) -> None:
+    """Its key generator leaves the topic out of the key."""
+    bench = Shared(enrich=enrich)
+    bench.publish({"id": 1, "desk": "rates"}, topic="ticks/b")
+    bench.publish({"id": 2, "desk": "fx"}, topic="ticks/b")
+    if kept:
+        bench.commit()
+
+    def write(number: int, topic: str = "ticks/a") -> list[str]:
+        return reasons(bench.write((command, {"id": number, "n": 1}), topic=topic))
+
+    bench.may(("ticks/a", True))
+    (refused,) = bench.write((command, {"id": 1, "n": 1}), topic="ticks/a").refused
+    assert refused.reason == REFUSED
+    assert refused.text == "bob may not change the record of this key in 'ticks/b'"
+    assert write(3) == write(3) == [], "his own"
+    bench.may(("ticks/a", True), ("ticks/b", "/desk = 'fx'"))
+    assert (write(1), write(2)) == ([REFUSED], [])
+    bench.may(("ticks/a", True), ("ticks/b", True))
+    assert write(1) == []
+    bench.commit()
+    assert {each.key: each.topic for each in bench.topic.state.records()} == dict.fromkeys(
+        (b"K1", b"K2", b"K3"), b"ticks/a"
+    )
+
+
+def test_where_messages_have_no_fields_whole_topics_of_a_pattern_are_judged() -> None:
+    bench = Shared("binary", _generate=lambda record, tree: record.body[:2])
+    bench.publish(b"K1", topic="ticks/b", kind="binary")
+
+    def write(body: bytes) -> list[str]:
+        return reasons(bench.write((PUBLISH, body), topic="ticks/a", kind="binary"))
+
+    bench.may(("ticks/a", True), ("ticks/b", "/desk = 'fx'"))
+    assert (write(b"K1"), write(b"K2"), write(b"K2")) == ([REFUSED], [], [])
+    bench.may(("ticks/a", True), ("ticks/b", True))
+    assert write(b"K1") == []
+    bench.may(("ticks/a", "/desk = 'fx'"))
+    assert write(b"K3") == [REFUSED]
+
+
+class Shared(Desks):
+    """Topics of a pattern that are given keys without their names."""
+
+    def __init__(self, kind: str = "json", **fields: Any) -> None:
+        definition = SowTopicDefinition("ticks", "json", keys=("/id",), pattern="^ticks/")
+        made = {"_rule": None, "_generate": lambda record, tree: b"K%d" % tree["id"]}
+        if kind != "json":
+            made |= {"type": TYPES[kind], "type_name": kind.encode()}
+        super().__init__(definition, **(made | fields))
+
+    def may(self, *entries: tuple[str, Any]) -> None:
+        """What bob may write of topics."""
+        topics = [{"topic": name, "write": write} for name, write in entries]
+        given = read_permissions({"topic": topics}, "here")
+        self.given = PublishJudge(given, "bob", lambda: (TYPES, BUILT_IN))
+
+
 def test_nothing_of_a_permission_is_journaled() -> None:
     bench = Desks()
     came = run(0, record_bytes(1, json.dumps(FX).encode(), publisher=Q))

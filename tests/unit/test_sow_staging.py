@@ -347,7 +347,7 @@ def test_what_is_computed_does_not_change_the_key() -> None:
 # -- deletes -------------------------------------------------------------------------------------
 def test_a_delete_on_one_topic_of_a_pattern_takes_none_of_another() -> None:
     """Who may delete from one has no say in the others, whose keys he can compute."""
-    bench = Bench(SowTopicDefinition("ticks", "json", keys=("/id",), pattern="^ticks/"))
+    bench = Bench(TICKS)
     bench.publish({"id": 1}, topic="ticks/a")
     bench.publish({"id": 1}, topic="ticks/b")
     bench.commit()
@@ -360,6 +360,21 @@ def test_a_delete_on_one_topic_of_a_pattern_takes_none_of_another() -> None:
     assert keys(made) == sorted([a, ticks(bench, 2)[0]])
     bench.commit()
     assert sorted(bench.folded().values(), key=str) == [{"id": 1}, {"id": 2}]
+
+
+def test_a_delete_by_a_message_takes_none_of_another_topic_of_a_pattern() -> None:
+    """A key generator may leave the topic out of the key."""
+    bench = Bench(TICKS, _rule=None, _generate=lambda record, tree: b"K%d" % tree["id"])
+    bench.publish({"id": 1}, topic="ticks/b")
+    said = msgpack.packb({"data": b'{"id": 1}'})
+    for _ in ("staged", "on the disk"):
+        assert keys(bench.publish(said, command=DELETE, topic="ticks/a")) == []
+        bench.commit()
+    assert list(bench.folded().values()) == [{"id": 1}]
+    assert keys(bench.publish(said, command=DELETE, topic="ticks/b")) == [b"K1"]
+
+
+TICKS = SowTopicDefinition("ticks", "json", keys=("/id",), pattern="^ticks/")
 
 
 def ticks(bench: Bench, number: int) -> list[bytes]:
