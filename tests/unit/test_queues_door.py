@@ -547,3 +547,13 @@ def test_what_is_left_of_ranges_is_all_but_what_others_hold(
     found = [each for first, last in left for each in range(first, last + 1)]
     said = [each for first, last in ranges for each in range(first, last + 1)]
     assert found == [each for each in said if each not in others]
+
+
+def test_what_a_later_life_numbers_for_a_client_is_that_clients_too() -> None:
+    here = QueueDoor(QueueDefinition("work", "json", strict=True), "a", 0xA, 3)
+    here.owner_came(0, 0)
+    here.subscribed(Subscribed(ANN, "ann", "", 10))
+    here.decide(Deliver(ANN, leased((P, 2)), 10), 0)
+    said = Acknowledgment({P: [(2, 2)]})
+    assert here.judged(said, unnumbered_publisher_id("ann", 0xA, 3), 0) is said
+    assert not here.judged(said, unnumbered_publisher_id("ann", 0xA, 0), 0).keys

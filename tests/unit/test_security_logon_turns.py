@@ -246,3 +246,35 @@ def test_what_is_one_address(peer: str, network: str) -> None:
 def test_what_is_this_host() -> None:
     assert all(is_local(each) for each in ("", "127.0.0.1", "127.9.9.9", "::1"))
     assert not any(is_local(each) for each in ("10.0.0.1", "2001:db8::/64", "carried"))
+
+
+def test_who_failed_last_is_remembered_longest() -> None:
+    logons = Logons(remembered_max=2)
+    logons.fails(A, "amy", USER_FAILURES_FREE)
+    logons.fails(B, "amy", 1)
+    logons.fails(A, "amy", 1)
+    logons.fails("10.0.0.3:1", "amy", 1)
+    assert "user name failed" in logons.looks(A, "amy", True)
+
+
+def test_a_right_password_clears_the_failures_of_its_address() -> None:
+    logons = Logons()
+    for round_ in range(3):
+        for number in range(ADDRESS_FAILURES_FREE):
+            logons.fails(A, f"u{round_}-{number}", 1)
+        assert logons.looks(A, "amy", True) == ""
+
+
+def test_what_was_not_looked_at_is_no_failure() -> None:
+    logons = Logons()
+    for _ in range(2 * ADDRESS_FAILURES_FREE):
+        logons.came(A)
+    logons.all()
+    assert logons.looks(A, "amy", True) == ""
+
+
+def test_who_was_let_in_here_waits_for_the_failures_of_the_own_name() -> None:
+    logons = Logons()
+    assert logons.looks(A, "amy", True) == ""
+    logons.fails(A, "amy", USER_FAILURES_FREE + 1)
+    assert "user name failed" in logons.looks(A, "amy", True)

@@ -381,3 +381,15 @@ def test_a_commit_does_not_let_a_publisher_be_read_that_outruns_the_folds() -> N
     folds.unfolded.waiting_bytes = 0
     commits.folded()
     assert publisher.said == ["paused: staged", "read again: staged"]
+
+
+def test_a_failure_lets_everybody_be_read_and_ends_the_wait_for_the_disk() -> None:
+    written = Written()
+    commits, publisher, ends = written.commits, Publisher(), []
+    commits.watch = cast(Any, SimpleNamespace(ends=lambda **_: ends.append(1), waits_s=0.0))
+    commits.staged_bytes = (1 << 20) + 1
+    commits.check_staged(publisher)
+    assert publisher.said == ["paused: staged"]
+    commits._is_here = True
+    commits.failed(1, StorageFull("no room", "data"))
+    assert publisher.said == ["paused: staged", "read again: staged"] and ends == [1]

@@ -114,6 +114,9 @@ def test_a_replay_ends_at_the_first_message_that_its_filter_gives_up(tmp_path: P
         door.send(subscribe("r", f"{any_of} OR {GROWING}", "0"))
         found = await frames_until(door, is_refusal("r"))
         assert numbers(found, "r") in ([], [0, 1, 2]), "and none behind what nobody judged"
+        door.send(encode_frame({"c": "ping", "cid": "behind"}))
+        found = await frames_until(door, lambda each: each.get("cid") == "behind")
+        assert numbers(found, "r") == [], "nor behind the refusal"
 
     in_house(tmp_path, visit)
 

@@ -131,3 +131,17 @@ def test_what_is_too_much_for_one_record_is_given_up(monkeypatch: pytest.MonkeyP
     looking.take(9)
     assert looking.done and "delete in parts" in looking.given_up
     looking.close()
+
+
+def test_what_is_staged_and_works_too_much_is_given_up() -> None:
+    topic, _ = a_topic(1)
+    growing = "/s"
+    for _ in range(20):
+        growing = f"REGEXP_REPLACE({growing}, '7', '77')"
+    looking = Finding(topic, b"", expression(f"{growing} = 'x' OR /n = 1", DELETE), 0)
+    looking.take(10)
+    assert looking.done and not looking.given_up
+    ((key, there),) = ((each.key, each) for each in topic.state.records())
+    staged = there._replace(body=b'{"s": 7, "n": 1}')
+    assert looking.keys({key: staged}.get, [key]) == [] and "works too much" in looking.given_up
+    looking.close()

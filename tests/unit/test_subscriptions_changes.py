@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from unit.sow_given import P, Q, book, delete, put
+from unit.sow_given import record as a_record
 
 from raylay.services.core.feature import Batch
 from raylay.services.core.sow import SowFeature
@@ -22,7 +23,7 @@ from raylay.services.sow.keys import key_of
 from raylay.services.sow.planning import QUERY, around_record
 from raylay.services.sow.querying import Part, Querying, Terms
 from raylay.services.sow.state import SowRules
-from raylay.services.subscriptions.changes import FollowingSubscriptions
+from raylay.services.subscriptions.changes import ChangedRecords, FollowingSubscriptions
 from raylay.services.subscriptions.matching import Following, Subscription, topic_filter
 
 TYPES = MessageTypes()
@@ -365,3 +366,30 @@ def test_a_message_that_names_its_own_key_is_cut_as_every_other_one() -> None:
         "cut": b'{"p":2}',
         "whole": b'{"id": 1, "p": 2}',
     }
+
+
+def test_a_select_list_is_of_each_type_what_it_says_there() -> None:
+    made = ChangedRecords(TYPES)
+    for _ in range(2):
+        assert made.cut(b'{"1":1,"2":2}', "[-/,+/1]", JSON) == b'{"1":1}'
+        assert made.cut(b"1=x\x012=y\x01", "[-/,+/1]", TYPES["fix"]) == b"1=x\x01"
+
+
+def test_a_message_that_is_cut_keeps_all_but_its_fields() -> None:
+    trace = bytes(range(1, 26))
+    sent = a_record(
+        3, b'{"a":1,"b":2}', trace=trace, key=b"k", correlation=b"c", expiration_s=9, at_us=7
+    )
+    (got,) = iterate_records(ChangedRecords(TYPES).of_message(sent, "[-/,+/a]", JSON))
+    assert got.body == b'{"a":1}'
+    for name in ("publisher", "sequence", "topic", "key", "correlation", "expiration_s", "trace"):
+        assert getattr(got, name) == getattr(sent, name), name
+
+
+def test_a_delta_is_of_the_trace_of_its_message() -> None:
+    house = House()
+    house.follow("delta", delta=True)
+    house.commit(put(1, b'{"id":1,"p":5}', at_us=S))
+    trace = bytes(range(1, 26))
+    ((_, _, told),) = house.commit(put(2, b'{"id":1,"p":6}', at_us=S, trace=trace))
+    assert told.command == 6 and told.trace == trace
