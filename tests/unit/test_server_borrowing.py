@@ -20,7 +20,7 @@ from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.protocol.replication import ack_frames, refusal
 from raylay.services.replication.acknowledgment import UNAWAITED
 from raylay.services.replication.effects import AckUpstream, LinkAnswered
-from raylay.services.replication.lending import PAUSE_US_MIN
+from raylay.services.replication.lending import PAUSE_US_MAX, PAUSE_US_MIN
 from raylay.services.replication.values import LentState
 from raylay.services.server.config import DestinationConfig
 from raylay.services.server.lent_socket import Borrowing, Descriptors
@@ -321,5 +321,29 @@ def test_when_it_is_over_the_link_hears_it_once_and_what_it_counted_stays(
         counts = bench.borrowing.counts({"sent_records": 5})
         assert counts["sent_records"] == 6 and "cursor_txid" not in counts
         assert not bench.commit(2), "the link sends it"
+
+    on_loop(tmp_path, work)
+
+
+def test_what_went_over_several_lent_connections_is_counted_together(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        for txid in (1, 2):
+            for _ in range(3):
+                bench.borrowing.tick(caught_up=True)
+                bench.now_us += PAUSE_US_MAX
+            bench.give(cursor=txid - 1, number=txid)
+            assert bench.borrowing.is_lent
+            await bench.opened()
+            bench.commit(txid)
+            bench.here.outbox.flush()
+            await bench.batches(1)
+            bench.borrowing.return_it("it is needed elsewhere")
+            async with asyncio.timeout(DEADLINE_S):
+                while bench.borrowing.is_lent:
+                    await asyncio.sleep(0.001)
+            assert bench.borrowing.counts({"sent_records": 10})["sent_records"] == 10 + txid
+            bench.borrowing.ended("the link dials again")
+            assert bench.theirs is not None
+            bench.theirs.close()
 
     on_loop(tmp_path, work)
