@@ -21,7 +21,7 @@ class Step(NamedTuple):
     group: int
 
 
-class Exposed(NamedTuple):
+class ExposedPath(NamedTuple):
     """One file or directory that is open to others."""
 
     path: str
@@ -37,7 +37,7 @@ class Exposed(NamedTuple):
         return f"{self.who} may {self.right} {self.path}"
 
 
-def exposed(path: Path) -> list[Exposed]:
+def exposed(path: Path) -> list[ExposedPath]:
     """Judges an existing file or directory by the modes of all directories above it; empty also
     where there is none, or this user may not look."""
     try:
@@ -61,7 +61,7 @@ def steps_to(path: Path) -> list[Step]:
     ]
 
 
-def judge(steps: Sequence[Step], own_group: int) -> list[Exposed]:
+def judge(steps: Sequence[Step], own_group: int) -> list[ExposedPath]:
     """The judgement of `exposed`.
 
     A directory that others cannot pass closes what is below it. In one that they may write to,
@@ -78,7 +78,7 @@ def judge(steps: Sequence[Step], own_group: int) -> list[Exposed]:
             )
             if by_all or by_group:
                 command = f"chmod go-w {shlex.quote(step.path)}"
-                found.append(Exposed(step.path, "change", _who(by_all), command))
+                found.append(ExposedPath(step.path, "change", _who(by_all), command))
         all_pass = all_pass and bool(step.mode & 0o001)
         group_passes = group_passes and bool(step.mode & 0o011)
     own = steps[-1]
@@ -90,7 +90,7 @@ def judge(steps: Sequence[Step], own_group: int) -> list[Exposed]:
         writes = 0o003 if is_directory else 0o002
         changes = (of_all & writes == writes) or (of_group & writes == writes)
         command = f"chmod {700 if is_directory else 600} {shlex.quote(own.path)}"
-        found.append(Exposed(own.path, "change" if changes else "read", _who(of_all), command))
+        found.append(ExposedPath(own.path, "change" if changes else "read", _who(of_all), command))
     return found
 
 

@@ -195,7 +195,7 @@ class Outbox:
         """When the server was last heard, by a clock that never goes back. The shell sets it: a
         step a read would cost more."""
         self.clock_ahead_us = 0
-        """What the wall clock was ahead of the instance's at the logon."""
+        """Lead of the wall clock over the instance's at the logon."""
         self._instance_base_us: int | None = None
         """What the instance's wall clock is ahead of the clock of `heard_s`; None: it did not
         say."""

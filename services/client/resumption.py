@@ -118,7 +118,7 @@ class Resumption:
         """Whether the server of this connection has accepted it."""
         self.completed = False
         self.missing: object = None
-        """What the last instance said that retention removed; the application was told."""
+        """Messages that retention removed, as the last instance said; the application was told."""
         self.suppressed = 0
         """Messages that came a second time and were left out."""
         self.received: PublisherRanges | None = None

@@ -55,7 +55,7 @@ class Resumptions:
         self.connected = False
         """Whether a server takes commands."""
         self.instance = ""
-        """Whose answers come, for what the application is told."""
+        """Subscription of which an answer came, for what the application is told."""
         self._commands: dict[str, str] = {}
         self._command_number = 0
         # Pauses and resumes on their way: command id to the number of the question.

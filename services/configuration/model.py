@@ -190,7 +190,7 @@ class JournalSettings(Section):
     flush_interval_ms: Milliseconds = Field(default=10, alias="flush_interval")
     front_log: bool = True
     disk_timeout_ms: Milliseconds = Field(default=10_000, alias="disk_timeout")
-    """For which a commit may wait for the disk before clients are sent to other instances; 0: for
+    """Time that a commit may wait for the disk before clients are sent to other instances; 0: for
     ever."""
     """Whether small commits become durable in the front log (docs/journal.md)."""
     archive_directory: str | None = None
@@ -277,7 +277,7 @@ class DestinationSettings(Section):
     authenticator: Module | None = None
     """What its link says of itself. None: as the instance does."""
     authenticators: tuple[Module | None, ...] = ()
-    """What its link says to each server of `to`, where they differ. Empty: `authenticator`."""
+    """Authenticators for each server of `to`, where they differ. Empty: `authenticator`."""
 
 
 class LogSettings(Section):
@@ -301,7 +301,7 @@ class BootstrapSettings(Section):
     authenticator: Module | None = None
     """What it says of itself. None: as the instance does."""
     authenticators: tuple[Module | None, ...] = ()
-    """What it says to each of the sources, where they differ. Empty: `authenticator`."""
+    """Authenticators for each of the sources, where they differ. Empty: `authenticator`."""
 
 
 class InstanceChoices(Section):

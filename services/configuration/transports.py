@@ -95,10 +95,10 @@ class ClientTerms(Section):
     connections_max: Annotated[int, Field(ge=1)] | None = None
     """At once. None: as many as the instance."""
     connections_per_user_max: Annotated[int, Field(ge=1)] | None = None
-    """Of one user that has logged on. None: half of `connections_max`."""
+    """Connections of one user that has logged on. None: half of `connections_max`."""
     connections_per_address_max: Annotated[int, Field(ge=1)] | None = None
-    """Of one address that have logged on. None: half of `connections_max`, and any number from this
-    host."""
+    """Connections of one address that have logged on. None: half of `connections_max`, and any
+    number from this host."""
     outstanding_publishes_max: Annotated[int, Field(ge=1)] | None = None
     """Of one connection: published and without a persisted ack, then it is read no further. None:
     any number of those that clients number."""

@@ -114,7 +114,7 @@ class LiveSubscriptions:
             self._enlist(self, False)
 
     def with_efforts(self, efforts: Efforts) -> set[Subscription]:
-        """Those whose filter worked with one of these (services/expressions/work.py)."""
+        """Subscriptions whose filter worked with one of these (services/expressions/work.py)."""
         found: set[Subscription] = set()
         for each in (self._filtered, self._following):
             if each is not None:

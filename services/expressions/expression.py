@@ -65,7 +65,7 @@ class Expression:
     effort: Effort = field(default_factory=Effort, compare=False)
 
     def own(self, *, is_limited: bool = False) -> Expression:
-        """The same with an effort of its own: what is compiled is kept for all who write the same.
+        """Copy with an effort of its own: what is compiled is kept for all who write the same.
 
         Args:
             is_limited: whether it has a limit for long, too (`Effort`).

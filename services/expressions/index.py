@@ -167,7 +167,7 @@ class FilterIndex(Generic[Key]):
             self._leave(found)
 
     def with_efforts(self, efforts: set[Effort]) -> list[Key]:
-        """Who has a filter that worked with one of these."""
+        """Keys whose filter worked with one of these."""
         found = (each for each in self._by_text.values() if each.expression.effort in efforts)
         return [key for each in found for key in each.keys]
 

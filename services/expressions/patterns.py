@@ -65,7 +65,7 @@ class Pattern:
 
     @property
     def weight(self) -> int:
-        """What a character of a text takes, in steps (work.py)."""
+        """Steps that a character of a text takes (work.py)."""
         return self._topic.weight
 
     def matches(self, text: str, meter: Meter | None = None) -> bool:

@@ -89,7 +89,7 @@ def follow(value: Value, steps: Steps, meter: Meter | None = None) -> Value:
 def _made_once(
     meter: Meter | None, array: list[Value], what: str | int | None, make: Callable[[Any], Any]
 ) -> Any:
-    """What is made of a long array. An evaluation makes and counts it once, whether or not it was
+    """Summary of a long array. An evaluation makes and counts it once, whether or not it was
     kept from another one: the same message is to take the same number of steps everywhere."""
     if meter is None:
         return _lately.made(array, what, make)

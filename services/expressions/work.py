@@ -36,7 +36,7 @@ class TooMuchWork(Exception):
 
 
 class Effort:
-    """What the evaluations of one expression take that are no short ones.
+    """Account of the long evaluations of one expression.
 
     Args:
         text: of the expression, for what is told of it.
@@ -87,7 +87,7 @@ class Effort:
 
 
 class News:
-    """What filters did that somebody is to hear of.
+    """Account of what filters did that somebody is to hear of.
 
     Owner: the process. An instance asks with its checks, tells of it, and lets filters recover.
 
@@ -117,7 +117,7 @@ class News:
             found[effort.text] = found.get(effort.text, 0) + 1
 
     def take(self) -> dict[str, int]:
-        """How often evaluations of each expression were given up since somebody asked."""
+        """Counts of evaluations that were given up since somebody asked, by expression."""
         found, self._given_up = self._given_up, {}
         return found
 

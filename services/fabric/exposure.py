@@ -20,7 +20,7 @@ from raylay.services.fabric.stopped import DATA_DIRECTORY
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
 from raylay.services.tls.config import TlsConfig
-from raylay.storage.exposure import Exposed, exposed
+from raylay.storage.exposure import ExposedPath, exposed
 
 SECRET_OPTIONS = frozenset({"File", "PasswordFileName", "SecretFile"})
 """Options that name a file of passwords or of a secret; `File` of permissions has none."""
@@ -29,7 +29,7 @@ TRUSTED_OPTIONS = frozenset({"PublicKeyFile"})
 PERMISSIONS = "permissions"
 
 
-def of_host(directory: Path) -> list[Exposed]:
+def of_host(directory: Path) -> list[ExposedPath]:
     """Looks at the data directories in a directory, of fabrics and of instances, at the files that
     their instances use, and at what this user's Rays have."""
     found = _changes(exposed(directory))
@@ -38,7 +38,7 @@ def of_host(directory: Path) -> list[Exposed]:
     return _each_once([*found, *_of_user()])
 
 
-def of_fabric(settings: FabricSettings) -> list[Exposed]:
+def of_fabric(settings: FabricSettings) -> list[ExposedPath]:
     """Looks at the data of a fabric that runs, or ran, where `raylay up` keeps it, and at the files
     that its settings name, as far as they are on this host."""
     entry = registry.find(settings.name)
@@ -68,7 +68,7 @@ def _data_directories(directory: Path) -> Iterator[Path]:
             return
 
 
-def _of_data(directory: Path) -> list[Exposed]:
+def _of_data(directory: Path) -> list[ExposedPath]:
     found = exposed(directory)
     homes = [record.parent for record in sorted(directory.glob(f"*/{INSTANCE_FILE}"))]
     if not _is_open(found, directory):
@@ -89,13 +89,13 @@ def _of_data(directory: Path) -> list[Exposed]:
     return found
 
 
-def _is_open(found: Iterable[Exposed], directory: Path) -> bool:
+def _is_open(found: Iterable[ExposedPath], directory: Path) -> bool:
     return any(each.path == str(directory.resolve()) for each in found)
 
 
-def _of_user() -> list[Exposed]:
+def _of_user() -> list[ExposedPath]:
     """The runtime directory says what a command connects to; Ray's token lets in who has it."""
-    found: list[Exposed] = []
+    found: list[ExposedPath] = []
     try:
         found += exposed(ray_files.token_file())
     except RuntimeError:
@@ -103,16 +103,16 @@ def _of_user() -> list[Exposed]:
     return [*found, *_changes(exposed(registry.runtime_path()))]
 
 
-def _of_file(path: Path, is_secret: bool) -> list[Exposed]:
+def _of_file(path: Path, is_secret: bool) -> list[ExposedPath]:
     found = exposed(path)
     return found if is_secret else _changes(found)
 
 
-def _changes(found: Iterable[Exposed]) -> list[Exposed]:
+def _changes(found: Iterable[ExposedPath]) -> list[ExposedPath]:
     return [each for each in found if each.right == "change"]
 
 
-def _each_once(found: Iterable[Exposed]) -> list[Exposed]:
+def _each_once(found: Iterable[ExposedPath]) -> list[ExposedPath]:
     return list(dict.fromkeys(found))
 
 

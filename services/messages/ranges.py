@@ -116,7 +116,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
 
     @property
     def count(self) -> int:
-        """How many messages, of all publishers."""
+        """Number of messages, of all publishers."""
         return sum(each.count for each in self.sets.values())
 
     def __eq__(self, other: object) -> bool:

@@ -61,9 +61,9 @@ class Prepared(NamedTuple):
 
 
 class WritePermission(Protocol):
-    """What a client may write of topics: of some perhaps only the records that pass a filter. The
-    session has it, at the instance where the client is: it is asked there and nowhere else, so it
-    is in no run, journal or frame."""
+    """Permission of a client to write topics: of some perhaps only the records that pass a filter.
+    The session has it, at the instance where the client is: it is asked there and nowhere else, so
+    it is in no run, journal or frame."""
 
     def writes_all(self, topic: bytes) -> bool:
         """Whether it may write every record of a topic."""

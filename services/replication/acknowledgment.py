@@ -84,7 +84,7 @@ class RootedRanges:
 
     @property
     def count(self) -> int:
-        """How many sequences, each as often as roots have it."""
+        """Number of sequences, each as often as roots have it."""
         return sum(each.count for each in self.roots.values())
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from raylay.services.security.logon_turns import is_local
 
 
 class Holder(NamedTuple):
-    """Who a connection is counted for.
+    """User and network that a connection is counted for.
 
     Attributes:
         user: by whom a module knows it; empty: nobody in particular, who is not limited as a user.
@@ -36,7 +36,7 @@ class ShareRefusal(NamedTuple):
 
 
 def share_of(connections_max: int) -> int:
-    """What one user or one address may have where nothing is configured: half, at least 1."""
+    """Share of one user or one address where nothing is configured: half, at least 1."""
     return (connections_max + 1) // 2
 
 

@@ -51,7 +51,7 @@ class _Failures(NamedTuple):
     last_s: float
 
     def free_at_s(self, free: int, most_s: float) -> float:
-        """When the next logon is looked at."""
+        """Time when the next logon is looked at."""
         over = self.times - free
         if over <= 0:
             return self.last_s
@@ -88,7 +88,7 @@ class LogonTurns:
         self._counts: dict[str, int] = {}
         """Logons that wait, by address."""
         self._known: dict[int, _Logon] = {}
-        """All that wait or are looked at, by number."""
+        """Logons that wait or are looked at, by number."""
         self._looked_at: set[int] = set()
         self._failed_addresses: OrderedDict[str, _Failures] = OrderedDict()
         self._failed_users: OrderedDict[tuple[str, str], _Failures] = OrderedDict()

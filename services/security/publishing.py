@@ -61,7 +61,7 @@ class PublishJudge:
         self._compiled: dict[str, Expression] = {}
 
     def __call__(self, run: Run, *, by_record: bool = False) -> Prepared:
-        """What of a run it may publish, and what not.
+        """Parts of a run that it may publish, and those that it may not.
 
         Args:
             by_record: the filter is not asked of the messages here: their topic's state asks it of

@@ -274,7 +274,7 @@ class Commits:
 
     @property
     def disk_waits_ms(self) -> int:
-        """For how long the disk has not answered by now."""
+        """Time for which the disk has not answered by now."""
         return 0 if self.watch is None else int(1000 * self.watch.waits_s)
 
     # -- what the journal says ---------------------------------------------------------------

@@ -31,7 +31,7 @@ class CostlyFilters:
         self._tell_s = 0.0
 
     def check(self) -> None:
-        """With each check of the instance."""
+        """Tells and ends what is due; called with each check of the instance."""
         efforts = newly_exhausted(self._here.steady_us())
         if efforts:
             # A replay ends by itself, before it passes over anything (replay.py).

@@ -49,7 +49,7 @@ class DiskWatch:
         self._since_s = 0.0
         """Since when the disk writes a commit, by the monotonic clock; 0: it writes none."""
         self._told_s = 0.0
-        """Of the wait that was told: since when it is."""
+        """Beginning of the wait that was told."""
         self._is_away = False
         """Whether clients were sent elsewhere in this wait."""
         self._over = threading.Event()
@@ -66,7 +66,7 @@ class DiskWatch:
 
     @property
     def waits_s(self) -> float:
-        """For how long the disk has not answered by now."""
+        """Time for which the disk has not answered by now."""
         since_s = self._since_s
         return time.monotonic() - since_s if since_s else 0.0
 

@@ -573,8 +573,8 @@ class ReplayPump:
             )
 
     def _judged(self, replay: Replay, found: Deliveries) -> Deliveries:
-        """What is given of what was judged: nothing to those whose filter has worked too much. It
-        may have let pass what it would not have; they end here, before anything behind that."""
+        """Deliveries that are given of what was judged: none to subscriptions whose filter has
+        given up on a message. They end here, before anything behind that message."""
         if not replay.plan.judges:
             return found
         ended = set()

@@ -179,7 +179,7 @@ def _filters(terms: Terms) -> list[Expression]:
 
 
 def _with_own_filters(terms: Terms) -> Terms:
-    """What others have evaluated of the same filter is not taken for this query's."""
+    """Copies the terms: work that others did for the same filter is not taken for this query's."""
     if terms.filter is not None:
         terms = replace(terms, filter=terms.filter.own())
     before = terms.replaced
@@ -340,7 +340,7 @@ class Querying:
     def _judge_each(
         self, part: Part, reader: _Reader, entries: Entries, frames: list[list[Row]]
     ) -> int:
-        """How many were judged: all, unless it takes long."""
+        """Judges entries; returns the number of those judged: all, unless it takes long."""
         before = self._worked()
         for number, (key, value) in enumerate(entries, 1):
             self._judge(part, reader, key[1:], value, frames)

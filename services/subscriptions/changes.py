@@ -350,7 +350,7 @@ class FollowingSubscriptions:
                 each.discard(subscription)
 
     def with_efforts(self, efforts: Efforts) -> set[Subscription]:
-        """Those whose filter worked with one of these (services/expressions/work.py)."""
+        """Subscriptions whose filter worked with one of these (services/expressions/work.py)."""
         return {
             each for topic in self._topics.values() for each in topic.filters.with_efforts(efforts)
         }

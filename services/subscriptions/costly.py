@@ -26,12 +26,12 @@ def given_up_count() -> int:
 
 
 def given_up() -> dict[str, int]:
-    """How often evaluations of each filter were given up since somebody asked; by its text."""
+    """Counts of evaluations that were given up since somebody asked, by the filter's text."""
     return NEWS.take()
 
 
 def newly_exhausted(now_us: int) -> Efforts:
-    """Of the filters that became exhausted since somebody asked. Lets filters recover.
+    """Efforts of filters that became exhausted since somebody asked. Lets filters recover.
 
     Args:
         now_us: by a steady clock, in microseconds.

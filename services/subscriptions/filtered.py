@@ -94,7 +94,7 @@ class FilteredSubscriptions:
             index.discard(subscription)
 
     def with_efforts(self, efforts: Efforts) -> set[Subscription]:
-        """Those whose filter worked with one of these."""
+        """Subscriptions whose filter worked with one of these."""
         return {each for index in self._indexes.values() for each in index.with_efforts(efforts)}
 
     def deliveries(

@@ -131,7 +131,7 @@ def transport_modules(transport: IncomingTransport, config: AmpsConfig) -> dict[
 def authenticators(
     transports: Iterable[OutgoingTransport], config: AmpsConfig
 ) -> tuple[dict[str, Any] | None, ...]:
-    """What is said at each address of a Destination or Bootstrap, in the order of the addresses:
+    """Authenticator of each address of a Destination or Bootstrap, in the order of the addresses:
     what the address's own Transport names, and nothing where that names no Authenticator.
 
     Returns:
@@ -148,6 +148,6 @@ def authenticators(
 def waiting_authenticator(
     transports: Iterable[OutgoingTransport], config: AmpsConfig
 ) -> dict[str, Any] | None:
-    """What a server that connects by itself is told: the Transport without an address says it."""
+    """Authenticator for a server that connects by itself, of the Transport without an address."""
     waiting = (each.authenticator for each in transports if not each.inet_addresses)
     return module_settings("Authenticator", next(waiting, None), config)

@@ -229,7 +229,7 @@ def of_python(name: str, call: Callable[..., Value], takes: str, deterministic: 
 
 
 def _of_the_language(found: Any) -> Value:
-    """What an installed function gave, as a value of exactly one of the language's types."""
+    """Result of an installed function, as a value of exactly one of the language's types."""
     match found:
         case bool() | None:
             return found

@@ -48,10 +48,10 @@ know to which. None: it sends them for the first time."""
 
 
 class Judge(WritePermission, Protocol):
-    """What a client may publish."""
+    """Judge of what a client may publish."""
 
     def __call__(self, run: Run, *, by_record: bool = False) -> Prepared:
-        """What of a run it may publish, and what not.
+        """Parts of a run that it may publish, and those that it may not.
 
         Args:
             by_record: what the messages say is judged by their topic's state, which knows the

@@ -26,7 +26,7 @@ class Answering:
         self._heard_s = self._looked_s = 0.0
         self._is_asked = False
         self.silent_s = 0.0
-        """For how long nothing has come, as far as that counts."""
+        """Time for which nothing has come, as far as that counts."""
 
     def look(self, now_s: float, heard_s: float) -> Literal["", "ask", "hung"]:
         """What is to be done now.
