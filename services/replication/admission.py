@@ -8,8 +8,8 @@ the other side, or itself. So it is asked twice:
     decide → its epoch is on disk: in, refused, or gone meanwhile
 
 In a fabric that has a key, epochs, incarnations and names count from those who prove that they have
-it: what another one says is kept apart, and none of it is ever theirs, whoever is connected at the
-moment. `decide` is told whether it would be.
+it: what another one says is kept apart, in memory and up to a limit, and none of it is ever theirs,
+whoever is connected at the moment. `decide` is told whether it would be.
 
 One whose connection is gone must not be taken in: nobody would ever say that it has left, and what
 waits for all upstreams to catch up would wait for it.
@@ -22,11 +22,14 @@ from typing import Protocol
 
 from raylay.services.replication.effects import Effect
 from raylay.services.replication.instance import InstanceMachine
-from raylay.services.replication.values import Identity, UpstreamAnswer
+from raylay.services.replication.values import UpstreamAnswer
 
 EPOCH_STEP_MAX = 1 << 40
 """The most by which an epoch may be above the one before. An instance counts one up for each
 attempt of its links: a higher one is made up, and a few of these would use all epochs up."""
+UNPROVEN_MAX = 1_024
+"""The links, and the incarnations, that are remembered of those that prove nothing: each may be
+invented for one connection."""
 
 
 class LinkWords(Protocol):
@@ -89,10 +92,43 @@ class Admitted:
     effects: list[Effect]
 
 
-def epoch_key(identity: Identity, logon: LinkWords) -> str:
-    """The key of the highest epoch of a link. A link that proves nothing has one of its own."""
-    kind = "epoch" if logon.proven or not identity.in_fabric else "unproven"
-    return f"{kind}/{logon.incarnation:016x}/{logon.destination}"
+class UnprovenLinks:
+    """What links said of themselves that do not prove to be of the fabric, where it has a key.
+
+    None of it is on disk. An epoch keeps one connection apart from an older one of the same link,
+    and no connection outlives the instance's process.
+
+    Invariant: at most `UNPROVEN_MAX` epochs and as many incarnations are remembered.
+    Owner: the instance; `epochs` the thread of its state. Lifecycle: one life of the instance.
+    """
+
+    __slots__ = ("_epochs", "_named")
+
+    def __init__(self) -> None:
+        self._epochs: dict[tuple[int, str], int] = {}
+        """By incarnation and destination; what was used last stands last."""
+        self._named: set[int] = set()
+
+    def take_epoch(self, logon: LinkWords) -> int:
+        """The highest epoch of a link that was seen before; remembers this one where it is higher.
+        The link that was not heard of for longest is forgotten for a new one."""
+        key = logon.incarnation, logon.destination
+        seen = self._epochs.pop(key, 0)
+        self._epochs[key] = logon.epoch if counts(logon.epoch, seen) else seen
+        if len(self._epochs) > UNPROVEN_MAX:
+            del self._epochs[next(iter(self._epochs))]
+        return seen
+
+    def may_name(self, incarnation: int) -> bool:
+        """Whether queues are told of the name of this incarnation: they keep it for good."""
+        if len(self._named) < UNPROVEN_MAX:
+            self._named.add(incarnation)
+        return incarnation in self._named
+
+
+def epoch_key(logon: LinkWords) -> str:
+    """The key of the highest epoch of a link that is on disk."""
+    return f"epoch/{logon.incarnation:016x}/{logon.destination}"
 
 
 def proven_keys(logon: LinkWords) -> tuple[str, str]:

@@ -39,6 +39,7 @@ from raylay.services.protocol.replication import (
 from raylay.services.replication.admission import (
     Admitted,
     Refused,
+    UnprovenLinks,
     counts,
     decide,
     epoch_key,
@@ -132,6 +133,7 @@ class Upstreams:
         """Told who bears which incarnation, before the first record of theirs."""
         self.connected: dict[int, UpstreamConnection] = {}
         """By number of the connection, from its first moment on."""
+        self.unproven = UnprovenLinks()
         self._links = links
 
     def gone(self, upstream: UpstreamConnection, why: str) -> None:
@@ -281,8 +283,7 @@ class UpstreamConnection(Carrier, PacedReading):
         """Passes a request for messages on. A link that may not bring the queue's records gets
         none. In a fabric with a key nor does one that does not prove to be of it. Refusal is
         silence."""
-        logon = self.logon
-        if self._here.identity.in_fabric and not (logon is not None and logon.proven):
+        if not self._is_believed:
             return
         if self.permissions is None or self.permissions.replicates(request.queue.encode()):
             self._upstreams.requested(request)
@@ -444,7 +445,8 @@ class UpstreamConnection(Carrier, PacedReading):
         self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
         self._behind_answer = []
-        self._upstreams.met({logon.incarnation: logon.name})
+        if self._is_believed or self._upstreams.unproven.may_name(logon.incarnation):
+            self._upstreams.met({logon.incarnation: logon.name})
         here.perform(decided.effects)
         answer = decided.answer
         same = await self._upstreams.digest.of(answer.held) == logon.digest
@@ -524,17 +526,20 @@ class UpstreamConnection(Carrier, PacedReading):
     def _take_epoch(self, logon: UpstreamLogon) -> tuple[int, bool]:
         """Runs on the state's thread: returns the highest epoch seen before, and writes this one
         where it is higher. Of two connections with one epoch, one finds it taken. And whether it is
-        of another one, who has proved to be of the fabric: nothing is written then."""
-        state, identity = self._here.state, self._here.identity
-        key = epoch_key(identity, logon)
-        seen = state.get_number(key)
-        if identity.in_fabric:
+        of another one, who has proved to be of the fabric: nothing is written then, nor is anything
+        of one that does not prove that it is of it."""
+        state = self._here.state
+        if self._here.identity.in_fabric:
             proven = {each: state.get_number(each) for each in proven_keys(logon)}
-            if not logon.proven and any(proven.values()):
-                return seen, True
-            for each in proven if logon.proven else ():
-                if not proven[each]:
+            if not logon.proven:
+                if any(proven.values()):
+                    return 0, True
+                return self._upstreams.unproven.take_epoch(logon), False
+            for each, is_known in proven.items():
+                if not is_known:
                     state.put_number(each, 1)
+        key = epoch_key(logon)
+        seen = state.get_number(key)
         if counts(logon.epoch, seen):
             state.put_number(key, logon.epoch)
         return seen, False
@@ -595,10 +600,14 @@ class UpstreamConnection(Carrier, PacedReading):
         return None
 
     @property
-    def _awaited_bytes_max(self) -> int:
+    def _is_believed(self) -> bool:
+        """Whether its word counts for more than the messages that it brings."""
         logon = self.logon
-        is_doubted = self._here.identity.in_fabric and not (logon is not None and logon.proven)
-        return AWAITED_BYTES_MAX if is_doubted else REPLICATION_FRAME_BYTES_MAX
+        return not self._here.identity.in_fabric or (logon is not None and logon.proven)
+
+    @property
+    def _awaited_bytes_max(self) -> int:
+        return REPLICATION_FRAME_BYTES_MAX if self._is_believed else AWAITED_BYTES_MAX
 
     def acknowledge(self, ack: AckUpstream) -> None:
         """Sends an ack, or holds it back for as long as the link's Destination allows. What the

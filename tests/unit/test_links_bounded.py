@@ -143,3 +143,23 @@ def test_one_frame_of_a_link_that_names_all_there_could_be(tmp_path: Path) -> No
         assert not events(bench.server, "connection_fault") and bench.server.here.fault is None
     finally:
         bench.close()
+
+
+def test_names_and_incarnations_of_who_is_gone_are_remembered_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstreams, "ABSENT_MAX", 2)
+    monkeypatch.setattr(upstreams, "HEARING_MAX", 2)
+    made = machine()
+    for number in range(1, 6):
+        said = words(incarnation=number, name=f"n{number}", address=f"n{number}:1")
+        assert isinstance(decide(made, number, said, 4, is_open=True), Admitted)
+        # It asks for what is not here: from now on it hears what others bring.
+        made.upstream_batch(number, 1, [], True, {1: {P: [(1, 1)]}}, False, 0, Answers())
+        made.upstream_left(number)
+    assert made._upstreams.absent == {"n1", "n2", ""}
+    assert made._upstreams._hearing == {1, 2}
+    true = words(incarnation=9, name="n9", proven=True)
+    assert isinstance(decide(made, 9, true, 4, is_open=True), Admitted)
+    made.upstream_batch(9, 1, [], True, {1: {P: [(1, 1)]}}, False, 0, Answers())
+    assert made._upstreams._hearing == {1, 2, 9}

@@ -17,6 +17,7 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.protocol.queue_requests import QueueRequest
 from raylay.services.protocol.replication import lacks_frames, link_logon
+from raylay.services.replication import admission
 from raylay.services.replication.admission import (
     EPOCH_STEP_MAX,
     Admitted,
@@ -212,3 +213,45 @@ def test_without_a_key_who_may_bring_every_topic_says_what_is_lacking(
         peer.writer.close()
 
     place.run(visit)
+
+
+def test_nothing_on_disk_is_of_who_proves_nothing(place: Place, monkeypatch: Any) -> None:
+    """It could invent an incarnation, a name and a destination for each of its connections."""
+    monkeypatch.setattr(admission, "UNPROVEN_MAX", 2)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        named: dict[int, str] = {}
+        b.upstreams.met = named.update
+        before = dict(b.here.state.items(""))
+        for number in range(4):
+            peer = await Peer.at(b)
+            said = {"incarnation": 100 + number, "name": f"n{number}", "destination": f"d{number}"}
+            peer.writer.write(unproven(**said))
+            await peer.until("accepted")
+            peer.writer.close()
+        assert dict(b.here.state.items("")) == before
+        assert sorted(named) == [100, 101], "queues keep the names that they are told"
+        # An older connection of the same link is known by its epoch; who proves it is written down.
+        peer = await Peer.at(b)
+        peer.writer.write(unproven(incarnation=103, name="n3", destination="d3"))
+        assert (await peer.until("refused"))["reason"] == "stale_epoch"
+        true = await Peer.at(b)
+        true.writer.write(link_logon(logon("links", SECRET, placements={})))
+        await true.until("accepted")
+        true.writer.close()
+        assert {key for key, _ in b.here.state.items("epoch/")} == {f"epoch/{77:016x}/B"}
+        assert named[77] == "A"
+
+    place.run(visit)
+
+
+def test_epochs_of_who_proves_nothing_are_remembered_up_to_a_limit(monkeypatch: Any) -> None:
+    monkeypatch.setattr(admission, "UNPROVEN_MAX", 2)
+    links = admission.UnprovenLinks()
+    assert links.take_epoch(words(incarnation=1, epoch=5)) == 0
+    assert links.take_epoch(words(incarnation=2, epoch=5)) == 0
+    assert links.take_epoch(words(incarnation=1, epoch=4)) == 5, "a lower one is not remembered"
+    assert links.take_epoch(words(incarnation=3, epoch=5)) == 0
+    assert links.take_epoch(words(incarnation=1, epoch=6)) == 5
+    assert links.take_epoch(words(incarnation=2, epoch=6)) == 0, "not heard of for longest"

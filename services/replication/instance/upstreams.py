@@ -33,6 +33,11 @@ ROOTS_MAX = 1_024
 """The roots for which one connection may ask for answers, where its link does not prove to be of
 the fabric. Each may cost a note of all that it asks for. An instance is a root, each time that its
 disk is lost."""
+ABSENT_MAX = 10_000
+"""The names that are remembered of upstreams that are gone: one may have invented them."""
+HEARING_MAX = 10_000
+"""The incarnations that are remembered as hearing what others bring, where they do not prove to be
+of the fabric. Another one hears it in the connection in which it turned out, and no later one."""
 TOPICS_TOLD_MAX = 100
 """Of one connection: each is an event."""
 _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
@@ -142,7 +147,8 @@ class Upstreams:
         self._counters = counters
         self._connected: dict[int, Upstream] = {}
         self.absent: set[str] = set()
-        """Names of those that were connected and are not."""
+        """Names of those that were connected and are not; beyond `ABSENT_MAX` one empty name stands
+        for all others, and stays."""
         self._of: dict[int, Upstream] = {}
         """By incarnation."""
         self._hearing: set[int] = set()
@@ -219,7 +225,7 @@ class Upstreams:
         if found is not None and self._of.get(found.incarnation) is found:
             del self._of[found.incarnation]
             if not found.reunites:
-                self.absent.add(found.name)
+                self.absent.add(found.name if len(self.absent) < ABSENT_MAX else "")
         self._dirty.discard(connection)
 
     def close(self, connection: int, reason: str, text: str) -> None:
@@ -504,7 +510,8 @@ class Upstreams:
         """It sends what is here already, or asks for what is not: from now on it hears what others
         bring, in its later connections, too."""
         upstream.hears_what_comes = True
-        self._hearing.add(upstream.incarnation)
+        if len(self._hearing) < HEARING_MAX or self._believes(upstream):
+            self._hearing.add(upstream.incarnation)
 
     def came_elsewhere(self, sender: int, publisher: int, ranges: list[Range]) -> None:
         """A sender brought these: others that would send them need not, and who asked for them in
