@@ -95,9 +95,13 @@ class Loop:
 
     def call_later(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> Timer:
         """Behind what comes at the same moment."""
+        return self.call_at(self.now_s + delay_s, call, *arguments)
+
+    def call_at(self, when_s: float, call: Callable[..., None], *arguments: Any) -> Timer:
+        """Behind what comes at the same moment."""
         timer = Timer(lambda: call(*arguments))
         self._number += 1
-        heapq.heappush(self._due, (self.now_s + delay_s, self._number, timer))
+        heapq.heappush(self._due, (when_s, self._number, timer))
         return timer
 
     def call_soon(self, call: Callable[..., None], *arguments: Any) -> Timer:
@@ -330,7 +334,8 @@ class Pipe:
         loop, data = self._world.loop, b"".join(parts)
         assert len(data) == size_bytes
         self._last_s = max(self._last_s, loop.time() + self._world.late_s())
-        loop.call_later(self._last_s - loop.time(), self._arrive, data)
+        # Not after a delay: rounded, the sum may be a moment before the frame that it is behind.
+        loop.call_at(self._last_s, self._arrive, data)
 
     def _arrive(self, data: bytes) -> None:
         if self.is_open:

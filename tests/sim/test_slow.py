@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,11 +15,12 @@ import pytest
 from raylay.services.capacity.offline import OfflineFrames
 from raylay.services.capacity.pool import Disconnect, Pool
 from raylay.services.programs.slow_client_buffer.buffer_server import BufferServer
+from raylay.services.protocol import buffer_control
 from raylay.services.server.held_connection import HeldConnection
 from raylay.services.server.slow_clients import BufferControl, ClientPool
 from raylay.services.subscriptions.behind import BehindQuery
 from sim import run
-from sim.slow import MET, SlowWorld
+from sim.slow import MET, Loop, Pipe, SlowWorld
 
 SEEDS = 40
 SEEDS_OF_A_MISTAKE = 120
@@ -53,6 +57,26 @@ def test_a_seed_is_one_history() -> None:
         for w in worlds
     )
     assert first == second and worlds[0].met == worlds[1].met
+
+
+def test_frames_between_instance_and_buffer_arrive_in_order() -> None:
+    """Also where one waits for the other, and both arrive at the same moment."""
+    rng = random.Random(1)
+    for _ in range(200):
+        loop = Loop()
+        arrived: list[int] = []
+        world: Any = SimpleNamespace(loop=loop, late_s=partial(rng.uniform, 0, 0.3))
+        pipe = Pipe(world, lambda header, _, to=arrived: to.append(header["k"]))
+        for number in range(20):
+            loop.run(loop.now_s + rng.uniform(0, 0.02))
+            pipe.send(buffer_control.drop(number))
+        loop.run(loop.now_s + 1)
+        assert arrived == list(range(20))
+
+
+def test_a_client_that_is_dropped_behind_its_last_frame_leaves_nothing_on_disk() -> None:
+    """The drop of this seed waits for a frame of the same client, and arrives with it."""
+    assert not (found := SlowWorld(923773860).run()), found
 
 
 def test_general_seeds_have_slow_clients() -> None:
