@@ -20,6 +20,7 @@ from raylay.services.sow.comparison import Comparison, Difference, differ, held
 if TYPE_CHECKING:
     from raylay.services.client.failover import Server
     from raylay.services.configuration.model import FabricSettings
+    from raylay.services.fabric.plan import FabricRecord
 
 KEYS_ASKED_ONCE = 1_000
 SECOND_LOOK_S = 0.5
@@ -87,6 +88,19 @@ async def _look(
     found.end()
 
 
+def _options(settings: FabricSettings, record: FabricRecord, server: Server) -> dict[str, Any]:
+    """Arguments of a client of the fabric that asks this instance and no other."""
+    from raylay.services.fabric.plan import client_options
+
+    name = f"raylay-sow-diff-{os.getpid()}-{server.instance}"
+    return {
+        "name": name,
+        **client_options(settings, record, server.group, name),
+        "servers": [server],
+        "connect_wait_s": CONNECT_TIMEOUT_S,
+    }
+
+
 def diff_command(
     here: Annotated[str, typer.Argument(help="An instance.")],
     there: Annotated[str, typer.Argument(help="Another one.")],
@@ -114,7 +128,8 @@ def diff_command(
     settings = FabricSettings.from_json(record.settings)
     topics = _topics(settings, (here, there), topic)
     known = {server.instance: server for server in servers(settings, record, None)}
-    found = run_async(_compare((known[here], known[there]), topics, wait_s))
+    two = [_options(settings, record, known[name]) for name in (here, there)]
+    found = run_async(_compare(two, topics, wait_s))
     for each in found:
         if as_json:
             echo_json(as_object(each, here, there))
@@ -150,22 +165,16 @@ def _topics(
 
 
 async def _compare(
-    two: tuple[Server, Server], topics: list[tuple[Topic, str]], wait_s: float
+    two: list[dict[str, Any]], topics: list[tuple[Topic, str]], wait_s: float
 ) -> list[Compared]:
+    """Compares the topics, by clients of these options: of each instance one."""
     from raylay.services.client import Client
 
     async with AsyncExitStack() as stack:
         asks: list[Ask] = []
-        for server in two:
-            client = await stack.enter_async_context(
-                Client(
-                    f"raylay-sow-diff-{os.getpid()}-{server.instance}",
-                    servers=[server],
-                    group=server.group,
-                    connect_wait_s=CONNECT_TIMEOUT_S,
-                )
-            )
-            asks.append(_asking(client, server.instance))
+        for options in two:
+            client = await stack.enter_async_context(Client(**options))
+            asks.append(_asking(client, options["servers"][0].instance))
         found = []
         for topic, only in topics:
             if only:

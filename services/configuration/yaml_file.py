@@ -49,6 +49,8 @@ from raylay.services.errors import ConfigurationError
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 DEPTH_MAX = 32
+VALUES_MAX = 500_000
+"""Keys and values of a file, those behind an alias each time counted."""
 
 Path_ = tuple[int | str, ...]
 Lines = dict[Path_, int]
@@ -336,6 +338,12 @@ def _value(
 ) -> Any:
     line = node.start_mark.line + 1
     lines[path] = line
+    if len(lines) > VALUES_MAX:
+        # A few lines of aliases of aliases stand for more than any memory has.
+        raise ConfigurationError(
+            f"{name}:{line}: the file has more than {VALUES_MAX:,} keys and values, those behind "
+            "an alias (`*name`) each time counted"
+        )
     if len(path) > DEPTH_MAX or id(node) in open_nodes:
         raise ConfigurationError(f"{name}:{line}: nested too deeply (more than {DEPTH_MAX})")
     inside = open_nodes | {id(node)}

@@ -108,6 +108,11 @@ def test_rows_are_given_out_in_order(tmp_path: Path) -> None:
         store.take(pending(tmp_path, 9, [b"x"]))
     store.take(pending(tmp_path, 4, [b"d", b"e"]))
     assert (store.lowest, store.highest, store.messages) == (4, 3, 0)
+    # What is durable of the write before says nothing of this one.
+    store.put(4, record)
+    assert (store.lowest, store.highest, store.messages) == (4, 4, 1)
+    store.acknowledge(4)
+    assert (store.lowest, store.messages) == (5, 0)
 
 
 def test_what_servers_have_of_a_write(tmp_path: Path) -> None:

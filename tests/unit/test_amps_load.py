@@ -5,15 +5,22 @@ from __future__ import annotations
 import random
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from amps_examples import FIXTURES, completed, published
 
+from raylay.services.configuration.amps import tree
 from raylay.services.configuration.amps.load import Document, load_amps, places
 from raylay.services.configuration.amps.model import AmpsConfig
 from raylay.services.configuration.amps.show import shown
-from raylay.services.configuration.amps.tree import DEPTH_MAX, TOTAL_BYTES_MAX, parse_defines
+from raylay.services.configuration.amps.tree import (
+    DEPTH_MAX,
+    INCLUDE_DEPTH_MAX,
+    TOTAL_BYTES_MAX,
+    parse_defines,
+)
 from raylay.services.errors import ConfigurationError
 from raylay.services.replication.validation import CHECKS
 
@@ -364,6 +371,10 @@ def test_variables(tmp_path: Path) -> None:
     ].inet_address == ("9101")
     assert loaded.transaction_log is not None
     assert loaded.transaction_log.journal_directory == f"{path}.d"
+    of_elsewhere = {"PORT": "1", "AMPS_CONFIG_PATH": "/elsewhere"}
+    loaded = load_amps(path, environment=of_elsewhere).config
+    assert loaded.transaction_log is not None
+    assert loaded.transaction_log.journal_directory == f"{path}.d", "it is of this file"
 
 
 def test_a_variable_brings_no_elements() -> None:
@@ -450,6 +461,21 @@ def test_includes_that_are_wrong(tmp_path: Path, include: str, words: str) -> No
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("files", [INCLUDE_DEPTH_MAX, INCLUDE_DEPTH_MAX + 1])
+def test_files_are_nested_so_deeply_and_no_deeper(tmp_path: Path, files: int) -> None:
+    """The first one counts."""
+    names = [tmp_path / f"{number}.xml" for number in range(files)]
+    for path, inner in pairwise(names):
+        path.write_text(f"<Include>{inner.name}</Include>")
+    names[-1].write_text("<Group>deep</Group>")
+    names[0].write_text(FILE.replace("<Group>A</Group>", f"<Include>{names[1].name}</Include>"))
+    if files == INCLUDE_DEPTH_MAX:
+        assert load_amps(names[0], environment={}).config.group == "deep"
+    else:
+        with pytest.raises(ConfigurationError, match=f"deeper than {INCLUDE_DEPTH_MAX}"):
+            load_amps(names[0], environment={})
+
+
 def test_includes_that_double_are_bounded(tmp_path: Path) -> None:
     for number in range(12):
         include = f"<Include>{number + 1}.xml</Include>"
@@ -487,6 +513,20 @@ AMPSConfig:
     O_DIRECT: on
     Topic: {Name: orders, MessageType: json}
 """
+
+
+def test_a_bomb_of_aliases_is_stopped_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of which each names the one before ten times."""
+    monkeypatch.setattr(tree, "ELEMENTS_MAX", 1_000)
+    lists = ["  A0: &a0 [x, x]"]
+    lists += [f"  A{at}: &a{at} [{f'*a{at - 1}, ' * 10}]" for at in range(1, 5)]
+    path = tmp_path / "f.yaml"
+    path.write_text("\n".join(["AMPSConfig:", *lists]))
+    with pytest.raises(ConfigurationError, match=r"more than 1,000 elements") as caught:
+        load_amps(path, environment={})
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_yaml_of_an_ampsconfig() -> None:

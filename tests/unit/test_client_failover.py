@@ -77,6 +77,8 @@ def test_a_word_is_complete_and_whom_it_does_not_name_is_unsafe_by_it() -> None:
     made.use("A:1", "A")
     made.heard("A", peers(B=True, C=True, D=False))
     assert made.candidates() == ["B:1", "C:1", "A:1"]
+    assert made.heard("A", peers(B=True, C=True)) == ([], []), "D was unsafe by it before"
+    assert made.heard("A", peers(B=True, C=True, D=False)) == (["D"], []), "now it says so"
 
 
 def test_one_that_two_destinations_name_is_safe_where_one_of_them_says_so() -> None:

@@ -56,7 +56,8 @@ def compared(here: Instance, there: Instance, wait_s: float = 0.01) -> Compared:
 
 def test_equal_topics_are_looked_at_once() -> None:
     here, there = Instance({b"a": 1, b"b": 2}), Instance({b"b": 2, b"a": 1})
-    found = compared(here, there)
+    # Nothing is waited for where nothing differs.
+    found = asyncio.run(asyncio.wait_for(compare_topic(here.ask, there.ask, TOPIC, 3600.0), 60))
     assert (found.counts, found.differences, found.is_equal) == ((2, 2), (), True)
     assert here.asked == there.asked == [None]
 
@@ -144,7 +145,7 @@ def test_the_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def compare(two: Any, topics: Any, wait_s: float) -> list[Compared]:
-        assert tuple(server.instance for server in two) == names
+        assert tuple(options["servers"][0].instance for options in two) == names
         difference = Difference(b"a", None, held("orders", 1, 1, b""))
         return [
             Compared(topic, (1, 1), (difference,) if different else (), only)
@@ -162,3 +163,38 @@ def test_the_exit_code(
     told = capsys.readouterr().out.splitlines()
     topics = [json.loads(line)["topic"] if as_json else line.split()[0] for line in told]
     assert topics[0] == "orders" and (names[1] != "B" or topics[1:] == ["ticks"])
+
+
+def test_its_clients_say_who_they_are_and_speak_the_fabrics_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = parse(f"{FILE}client: {{tls: {{ca_file: ca.pem}}}}\n")
+    record_of(settings, tmp_path).save()
+    entry = SimpleNamespace(directory=tmp_path, name="f")
+    monkeypatch.setattr(sow_diff, "running", lambda name: entry)
+    monkeypatch.setenv("RAYLAY_USER", "amy")
+    monkeypatch.setenv("RAYLAY_PASSWORD", "correct")
+    made: list[dict[str, Any]] = []
+
+    class Stub:
+        def __init__(self, **options: Any) -> None:
+            made.append(options)
+
+        async def __aenter__(self) -> Stub:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def sow(self, topic: str, **_: Any) -> AsyncIterator[Any]:
+            for row in ():
+                yield row
+
+    monkeypatch.setattr("raylay.services.client.Client", Stub)
+    diff_command("A-1", "A-2", topic="orders", wait_s=0, show=20, fabric="", as_json=False)
+    for options, instance in zip(made, ("A-1", "A-2"), strict=True):
+        assert [server.instance for server in options["servers"]] == [instance]
+        assert (options["user_id"], options["password"]) == ("amy", "correct")
+        assert options["tls"].ca_file == str(tmp_path / "ca.pem")
+        assert options["group"] == options["servers"][0].group
+    assert made[0]["name"] != made[1]["name"]

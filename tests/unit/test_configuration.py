@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from raylay.services.configuration import yaml_file
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.units import (
@@ -409,3 +410,12 @@ def test_topics_that_are_declared_as_not_journaled() -> None:
     twice = FabricBuilder("f", topics=[{"name": ".*"}, {"name": ".*", "journaled": False}])
     with pytest.raises(ConfigurationError, match="narrow that expression"):
         twice.instance("A").settings()
+
+
+def test_a_bomb_of_aliases_is_stopped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of which each names the one before ten times."""
+    monkeypatch.setattr(yaml_file, "VALUES_MAX", 1_000)
+    lists = ["a0: &a0 [x, x]", *(f"a{at}: &a{at} [{f'*a{at - 1}, ' * 10}]" for at in range(1, 5))]
+    text = "\n".join(["fabric: f", *lists])
+    with pytest.raises(ConfigurationError, match=r"f\.yaml:2: .*more than 1,000 keys and values"):
+        parse(text, "f.yaml")

@@ -68,7 +68,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "permissions.json"
     path.write_text("{}", encoding="utf-8")
 
-    async def ask() -> tuple[Permissions, Permissions]:
+    async def ask() -> tuple[Permissions, Permissions, Permissions]:
         made = entitlement(ModuleConfig("permissions", {"File": str(path)}), "here")
         before = await made.permissions("bob", "", "")
         path.write_text(json.dumps({"bob": READS}), encoding="utf-8")
@@ -76,10 +76,12 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
         path.write_text("{bob: {topics: []}}", encoding="utf-8")
         with pytest.raises(ConfigurationError, match="bob: permissions have no 'topics'"):
             await made.permissions("bob", "", "")
-        return before, after
+        path.write_text(json.dumps({"eve": READS, "amy": READS}), encoding="utf-8")
+        return before, after, await made.permissions("bob", "", "")
 
-    before, after = asyncio.run(ask())
+    before, after, gone = asyncio.run(ask())
     assert before is NOTHING and after.logon
+    assert gone is NOTHING, "the file does not name him any more"
 
 
 def test_a_file_is_not_read_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def test_it_is_read_when_it_has_changed(path: Path) -> None:
         assert not module.look()
     path.write_text("another")
     assert not module.look() and module.given == ["one", "another"]
+
+
+def test_another_file_in_its_place_is_read_whatever_its_date_and_size(path: Path) -> None:
+    module = Module(path)
+    assert not module.look()
+    before = path.stat()
+    other = path.with_name("other")
+    other.write_text("two")
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(path)
+    assert not module.look() and module.given == ["one", "two"]
 
 
 def test_a_mistake_is_told_each_time_and_read_once(path: Path) -> None:

@@ -45,6 +45,13 @@ def test_the_steps_are_bounded_and_another_process_takes_them_over() -> None:
     assert other.all() == steps.all()
     last = STEPS_MAX + 9
     assert other.steady_us(last + 1, last * HOUR_US + 7, NOW_US) == 7
+    # They agree about what is older than the steps that are left, too.
+    for txid in (1, 5, 10, 11, 12, last):
+        latest = [ClockSteps(steps.all()), ClockSteps()]
+        for at in range(1, STEPS_MAX + 10):
+            latest[1].note(at, at * HOUR_US)
+        received_us = last * HOUR_US
+        assert len({each.steady_us(txid, received_us, NOW_US) for each in latest}) == 1, txid
 
 
 def test_transaction_ids_that_are_given_again_have_the_latest_offset() -> None:

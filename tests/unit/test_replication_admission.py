@@ -11,7 +11,14 @@ from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
 )
-from raylay.services.replication.admission import Admitted, Refused, decide, refused_before
+from raylay.services.replication.admission import (
+    EPOCH_STEP_MAX,
+    Admitted,
+    Refused,
+    decide,
+    epoch_key,
+    refused_before,
+)
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.journal_answers import Answers
 
@@ -71,6 +78,28 @@ def test_an_epoch_that_was_seen_is_refused() -> None:
     stale = decide(made, 9, logon(), 5, is_open=True)
     assert isinstance(stale, Refused) and stale.reason == "stale_epoch"
     assert not is_in(made)
+
+
+def test_an_epoch_is_at_most_one_step_above_the_one_before() -> None:
+    for epoch, is_in_bounds in ((6, True), (5 + EPOCH_STEP_MAX, True), (6 + EPOCH_STEP_MAX, False)):
+        found = decide(machine(), 9, logon(epoch=epoch), 5, is_open=True)
+        assert isinstance(found, Admitted) is is_in_bounds, epoch
+        assert isinstance(found, Admitted) or (found is not None and found.reason == "bad_epoch")
+
+
+def test_each_link_of_an_instance_has_epochs_of_its_own() -> None:
+    """A link that a configuration renames begins with low ones. One that proves nothing has others
+    than one that does."""
+    closed, open_ = (Identity("own", "g", 0xA, in_fabric=each) for each in (True, False))
+    proven = logon(proven=True)
+    others = [
+        logon(proven=True, destination="other"),
+        logon(proven=True, incarnation=0xC),
+        logon(),
+    ]
+    assert len({epoch_key(closed, each) for each in (proven, *others)}) == 4
+    assert epoch_key(closed, logon(proven=True, epoch=9, name="x")) == epoch_key(closed, proven)
+    assert epoch_key(open_, logon()) == epoch_key(closed, proven)
 
 
 def test_what_no_epoch_changes_is_refused_before_anything_is_written() -> None:

@@ -34,6 +34,16 @@ def test_of_a_moved_one_generations_tell() -> None:
     assert "of this one" in met.clash(8, "own", 4, 2, "")
 
 
+def test_who_proves_nothing_bears_neither_the_name_nor_the_incarnation_of_who_does() -> None:
+    meetings = Meetings("own", 1, 0, in_fabric=True)
+    meetings.met(7, "up", 0xB, 0, "up:1", proven=True)
+    meetings.met(8, "said", 0xD, 0, "said:1")
+    for name, incarnation in (("up", 0xC), ("other", 0xB), ("up", 0xB)):
+        assert "does not prove it" in meetings.impostor(name, incarnation)
+    for name, incarnation in (("other", 0xC), ("said", 0xD)):
+        assert meetings.impostor(name, incarnation) == ""
+
+
 def test_in_a_fabric_with_a_key_only_who_says_so_gives_way_to_who_proves_it() -> None:
     """One that was dialled at its configured address has been found there."""
     meetings = Meetings("own", 1, 0, in_fabric=True)

@@ -356,6 +356,15 @@ def test_what_came_from_there_and_is_not_there_is_shown_and_not_sent() -> None:
             if isinstance(effect, SendBatch):
                 shown += effect.yours.get(P, [])
     assert len(shown) == YOURS_SHOWN_MAX - 2
+    # In the next connection it may be another server, or have another old copy.
+    made.disconnected()
+    start = LinkStart(
+        sync=True, own_root=OWN, notice=RootedRanges(), mark=RootedRanges(), last_txid=60
+    )
+    made.connected(THERE, held((1, 3)), start, 1)
+    assert made.skip_headers(runs)
+    (again,) = [e for e in made.take([]) if isinstance(e, SendBatch)]
+    assert again.yours == {P: [(4, 10), (11, 20)]}
 
 
 def test_what_came_round_since_the_connect_is_shown_and_what_came_from_there_is_not() -> None:

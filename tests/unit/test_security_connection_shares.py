@@ -66,6 +66,19 @@ def test_a_connection_that_gives_way_is_not_counted() -> None:
     assert shares.refusal(AMY, leaving=AMY._replace(user="eve")) is not None
 
 
+def test_who_gives_way_makes_room_for_its_user_and_for_its_address_each_by_itself() -> None:
+    shares = ConnectionShares("transport t", None, None, 1)
+    shares.admitted(AMY)
+    shares.admitted(BOB)
+    assert shares.refusal(AMY._replace(user="eve"), leaving=AMY) is None
+    elsewhere = shares.refusal(AMY._replace(network=BOB.network), leaving=AMY)
+    assert elsewhere is not None and elsewhere.limit == "address"
+
+
+def test_a_user_has_no_more_than_its_share_from_this_host_either() -> None:
+    assert fill(ConnectionShares("transport t", 20, 2), Holder("amy", "127.0.0.1")) == 2
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_nothing_is_remembered_of_who_has_gone(seed: int) -> None:
     random, shares = Random(seed), ConnectionShares("transport t", 20)

@@ -117,6 +117,30 @@ def test_one_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+@pytest.mark.parametrize(
+    ("steady_s", "pauses"), [(1e9, [0.001, 0.002, 0.002]), (-1.0, [0.001, 0.001, 0.001])]
+)
+def test_the_pause_grows_until_one_has_lived_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_s: float, pauses: list[float]
+) -> None:
+    monkeypatch.setattr(supervisor, "STEADY_S", steady_s)
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(pause_s: float) -> None:
+        slept.append(pause_s)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+
+    async def work(children: Children) -> None:
+        children.refuses = True
+        await children.until(lambda: len(children.started) > 3)
+
+    run(tmp_path, work)
+    assert slept[:3] == pauses
+
+
 def test_one_that_cannot_be_killed_is_told_of_and_forgotten(tmp_path: Path) -> None:
     async def work(children: Children) -> None:
         children.cannot_be_killed = True

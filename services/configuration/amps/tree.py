@@ -27,6 +27,9 @@ INCLUDES_MAX = 1_000
 """Files that one configuration includes, each time counted."""
 DOLLAR_VARIABLE = "RAYLAY_DOLLAR"
 """Stands for a dollar sign, so that `${` can stand in a value: variables are replaced once."""
+ELEMENTS_MAX = 500_000
+"""Of a configuration in YAML, those behind an alias each time counted: a few lines of aliases of
+aliases stand for more than any memory has."""
 ROOT = "AMPSConfig"
 VERSION = "5.3.4"
 """The version of AMPSConfig that is followed: `${AMPS_VERSION}`."""
@@ -137,7 +140,7 @@ class TreeReader:
         self.errors: list[str] = []
         self._variables = variables
         self._open: list[Path] = []
-        self._bytes = self._includes = 0
+        self._bytes = self._includes = self._elements = 0
 
     def read(self, path: Path, text: str | None = None) -> Element | None:
         """The root element of a file; None where there is none.
@@ -241,6 +244,9 @@ class TreeReader:
                 return None
             key, value = node.value[0]
             return self._yaml_elements(path, key, value, key.start_mark.line, frozenset())[0]
+        except _TooMuchError as error:
+            self.errors.append(str(error))
+            return None
         except (yaml.YAMLError, IndexError) as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark is not None else 1
@@ -260,6 +266,12 @@ class TreeReader:
         if len(open_nodes) > DEPTH_MAX or id(value) in open_nodes:
             self.errors.append(f"{origin}: nested too deeply (more than {DEPTH_MAX})")
             return []
+        self._elements += 1
+        if self._elements > ELEMENTS_MAX:
+            raise _TooMuchError(
+                f"{origin}: more than {ELEMENTS_MAX:,} elements, those behind an alias (`*name`) "
+                "each time counted"
+            )
         inside = open_nodes | {id(value)}
         if isinstance(value, yaml.SequenceNode):
             return [
