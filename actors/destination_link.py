@@ -1,4 +1,4 @@
-"""The DestinationLink actor: an instance from before an upgrade starts it by this path, too."""
+"""The DestinationLink actor."""
 
 from __future__ import annotations
 

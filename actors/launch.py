@@ -12,17 +12,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylay.actors.errands import Errands
 from raylay.actors.instance import Instance
-from raylay.actors.launch_program import CONTROL_CALLS_AT_ONCE, start_link
+from raylay.actors.launch_program import CONTROL_CALLS_AT_ONCE
 
 RESTARTS_ENDLESS = -1
 __all__ = [
     "launch_instance",
     "launch_errands",
     "task",
-    "LinkActor",
 ]
-LinkActor = start_link
-"""By this name an instance that runs since before an upgrade looks for what starts a link."""
 
 
 def launch_instance(

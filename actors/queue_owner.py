@@ -1,4 +1,4 @@
-"""The QueueOwner actor: an instance from before an upgrade starts it by this path, too."""
+"""The QueueOwner actor."""
 
 from __future__ import annotations
 

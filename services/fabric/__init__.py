@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raylay.services import fabric_ray, fabric_registry
     from raylay.services.configuration.model import (
         DowngradeSettings,
         FabricSettings,
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from raylay.services.fabric.clients import lookup
     from raylay.services.fabric.fabric import Fabric, Topic
     from raylay.services.fabric.finding import fetch, find_running
-    from raylay.services.fabric.record_store import _record_text, _save_config, namespace_of
+    from raylay.services.fabric.record_store import namespace_of
 
 __all__ = [
     "Fabric",
@@ -31,15 +30,9 @@ __all__ = [
     "namespace_of",
     "fetch",
     "find_running",
-    # Known to every release by these names (travelling.py).
-    "_record_text",
-    "_save_config",
-    "fabric_ray",
-    "fabric_registry",
 ]
 
 _MODEL = "raylay.services.configuration.model"
-_STORE = "raylay.services.fabric.record_store"
 _MODULES = {
     "Fabric": "raylay.services.fabric.fabric",
     "Topic": "raylay.services.fabric.fabric",
@@ -47,18 +40,13 @@ _MODULES = {
     "JournalSettings": _MODEL,
     "DowngradeSettings": _MODEL,
     "lookup": "raylay.services.fabric.clients",
-    "namespace_of": _STORE,
+    "namespace_of": "raylay.services.fabric.record_store",
     "fetch": "raylay.services.fabric.finding",
     "find_running": "raylay.services.fabric.finding",
-    "_record_text": _STORE,
-    "_save_config": _STORE,
 }
-_FORMER = ("fabric_ray", "fabric_registry")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FORMER:
-        return importlib.import_module(f"raylay.services.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(importlib.import_module(_MODULES[name]), name)

@@ -67,8 +67,7 @@ class Controlling(Held):
             if not self._asks_for(name):
                 continue
             said, handle = self._said_to(name), self._alive(name)
-            # One of an earlier release has no `admin` before it is started anew.
-            if handle is not None and hasattr(handle, "authorize"):
+            if handle is not None:
                 asked[name] = handle.authorize.remote(call, said, details)
         if asked:
             ray.wait([*asked.values()], num_returns=len(asked), timeout=JUDGED_TIMEOUT_S)
@@ -104,10 +103,7 @@ class Controlling(Held):
 
     def _call(self, handle: Any, name: str, verb: str, *arguments: Any) -> Any:
         """Calls a method of an instance that changes something; what Ray gives for its answer."""
-        said = self._said_to(name)
-        # One of an earlier release asks nobody, and would not know the word.
-        asks = said is not None and hasattr(handle, "authorize")
-        return getattr(handle, verb).remote(*arguments, **({"said": said} if asks else {}))
+        return getattr(handle, verb).remote(*arguments, said=self._said_to(name))
 
     def _stop(self, handle: Any, said: Said | None, call: str, **details: Any) -> Any:
         """Has an instance stop; what Ray gives for its answer.
@@ -116,9 +112,7 @@ class Controlling(Held):
             said: who asks for it.
             call: what it is stopped for.
         """
-        asks = said is not None and hasattr(handle, "authorize")
-        more = {"said": said, "call": call, "details": details} if asks else {}
-        return handle.stop.remote(**more)
+        return handle.stop.remote(said=said, call=call, details=details)
 
     def _stop_gracefully(self, handle: Any, said: Said | None, call: str, **details: Any) -> None:
         """As `_stop`, and waits for it for a while.

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-# What travels bears these names (travelling.py), which are found only where they are loaded.
-from raylay.services import fabric_ray, fabric_registry
 from raylay.services.configuration.model import (
     FabricSettings,
 )
@@ -70,7 +68,7 @@ from raylay.services.fabric.relocation import with_moves
 from raylay.services.fabric.whole_file import temporary_directory
 from raylay.services.security.control import Said
 
-__all__ = ["HEAD_DIRECTORY", "Fabric", "Topic", "fabric_ray", "fabric_registry"]
+__all__ = ["HEAD_DIRECTORY", "Fabric", "Topic"]
 
 HEAD_DIRECTORY = "head"
 LINKS_TIMEOUT_S = 30.0

@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 from raylay.services.errors import FabricError
 from raylay.services.fabric import ray_files
 from raylay.services.fabric.nodes import Node
-from raylay.services.fabric.travelling import known_as
 from raylay.services.server.open_transports import is_loopback
 from raylay.storage.files import make_directory
 
@@ -440,7 +439,6 @@ def task(function: Callable[..., Any], **options: Any) -> Any:
     return launch.task(function, **options)
 
 
-@known_as("raylay.services.fabric_ray")
 def kill_process(pid: int) -> None:
     """SIGKILL; one that is gone already is no error."""
     try:

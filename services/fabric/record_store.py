@@ -20,7 +20,6 @@ from raylay.services.fabric.ray_access import (
     ask_head,
     ray_module,
 )
-from raylay.services.fabric.travelling import known_as
 
 # -- the record in Ray's head, for drivers on other machines ---------------------------------
 _KV_NAMESPACE = b"raylay"
@@ -59,7 +58,6 @@ def entry_of(record: FabricRecord, holds_ray: bool) -> registry.Entry:
     )
 
 
-@known_as("raylay.services.fabric")
 def _save_config(text: str, directory: str, record: str, entry: registry.Entry) -> None:
     """On the node of an instance: there the fabric is known by name, head or no head."""
     from raylay.services.server.config import InstanceConfig
@@ -75,7 +73,6 @@ def _save_config(text: str, directory: str, record: str, entry: registry.Entry) 
         keep_copy(sent, entry)
 
 
-@known_as("raylay.services.fabric")
 def _record_text(name: str, directory: str) -> str:
     """On a node: the fabric's record in a directory; empty: none that can be read."""
     try:

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric.travelling import known_as
 from raylay.services.fabric.whole_file import write_whole
 from raylay.storage.files import make_directory, sync_directory
 
@@ -26,7 +25,6 @@ FABRIC_FILE = "fabric.json"
 """What is kept of a fabric, in its directory."""
 
 
-@known_as("raylay.services.fabric_registry")
 @dataclass(slots=True)
 class Entry:
     """One running fabric.

@@ -32,8 +32,8 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
 from raylay.services.protocol.link_credentials import said
 from raylay.services.protocol.replication import (
-    REPLICATION_VERSION_MIN,
-    agreed_version,
+    REPLICATION_VERSION,
+    check_version,
     name_of,
     parts,
     u64_of,
@@ -72,7 +72,7 @@ def request(
     """
     header: Header = {
         "c": REQUEST,
-        "v": REPLICATION_VERSION_MIN,
+        "v": REPLICATION_VERSION,
         "name": identity.name,
         "group": identity.group,
         "incarnation": identity.incarnation,
@@ -92,7 +92,7 @@ def read_request(header: Header, body: bytes) -> tuple[Identity, BootstrapChoice
     Raises:
         RemoteProtocolError: with reason `bad_version` or `bad_command`.
     """
-    agreed_version(header)
+    check_version(header)
     identity = _identity(header)
     try:
         wanted, journaled = msgpack.unpackb(body)

@@ -310,15 +310,10 @@ def queue(frame: bytes) -> bytes:
     return encode_frame({"c": "queue"}, frame)
 
 
-def lend(state: LentState, epoch: int, peer: str, version: int) -> bytes:
-    """A link lends its connection.
-
-    Args:
-        version: of replication, that is spoken over it.
-    """
+def lend(state: LentState, epoch: int, peer: str) -> bytes:
+    """A link lends its connection."""
     header: Header = {
         "c": "lend",
-        "v": version,
         "downstream": state.downstream,
         "tx": state.cursor,
         "number": state.number,

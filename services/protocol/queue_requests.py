@@ -1,5 +1,5 @@
 """How instances ask one another for messages of a distributed queue: one frame of a link's
-connection, from its instance to the one downstream (replication version 3).
+connection, from its instance to the one downstream.
 
     queue      from: incarnation, life: of its process, n: number of the request, name: of the
                instance that asks, q, mt, domain: of the queue, want: how many
@@ -23,8 +23,6 @@ from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.protocol.replication import NAME_BYTES_MAX, name_of, u64_of
 
 COMMAND = "queue"
-VERSION = 3
-"""Of replication, from which on it is understood."""
 WANTED_MAX = 256
 PLACES_MAX = 1_000_000
 QUEUE_NAME_BYTES_MAX = 1_024

@@ -1,15 +1,14 @@
 """What a link and the instance downstream say to each other: frames (frames.py), one connection.
 
     link to instance
-      logon      v: the lowest version that it speaks, to: the highest (absent: v), name, group,
-                 incarnation, expect (group), destination, epoch,
-                 digest (u64: of what the link's own instance holds), conflation (acks may be
-                 held back for so many ms; absent: none is), address (`host:port` under which others
-                 reach the replication transport of the link's own instance, or nothing; absent:
-                 the link carries no streams), generation (absent: 0), placements, reunites: true
-                 of one that brings what a retired data directory holds, announces: true of one that
-                 only tells its placements, proof: that it is of the same fabric (proof.py),
-                 user_id, pw: who it is (link_credentials.py)
+      logon      v: the version that it speaks, name, group, incarnation, expect (group),
+                 destination, epoch, digest (u64: of what the link's own instance holds),
+                 conflation (acks may be held back for so many ms; absent: none is), address
+                 (`host:port` under which others reach the replication transport of the link's own
+                 instance, or nothing; absent: the link carries no streams), generation (absent: 0),
+                 placements, reunites: true of one that brings what a retired data directory holds,
+                 announces: true of one that only tells its placements, proof: that it is of the
+                 same fabric (proof.py), user_id, pw: who it is (link_credentials.py)
                  body: what the instance tells of itself (description.py); empty: nothing
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
                  start, z: `zstd` or `zlib` when the rest of the body is compressed, y: publisher,
@@ -17,22 +16,21 @@
                  and that it did not say it holds
                  body: awaited (ranges root by root), then runs back to back
       carry, carry_end   as below
-      placed     placements: news of them (version 2)
-      queue      asks for messages of a queue: queue_requests.py (version 3)
+      placed     placements: news of them
+      queue      asks for messages of a queue: queue_requests.py
       beat
 
     instance to link
-      accepted   v: the version that is spoken from here on, the highest that both speak; name,
-                 group, incarnation, client (its address for clients), same: the digest was of what
-                 is held here, validated: what the instance tells of itself was checked, generation,
-                 placements as in the logon
+      accepted   v: the version that it speaks, name, group, incarnation, client (its address for
+                 clients), same: the digest was of what is held here, validated: what the instance
+                 tells of itself was checked, generation, placements as in the logon
       held, waited   more: true until the last of both; body: a part of the sets, msgpack map of
                  publisher to SequenceSet bytes. First all of held (unless same), then all of
                  waited, each part for the root named in its header
       ack        n: batches up to it are stored, at: nanoseconds since 1970; body: msgpack array of
                  held (ranges), persisted (ranges root by root), conflicts (ranges)
       refused    reason, text: the connection ends; placements, where it is of the reason `retired`
-      placed     as above (version 2); the answer to a logon that announces
+      placed     as above; the answer to a logon that announces
       carry_begin   n: of a stream: the link connects it to its own instance, to which it is a link
       carry         n; body: bytes of the stream as they were read, not looked at
       carry_end     n, why: the stream ends
@@ -42,12 +40,8 @@ A carried stream is the connection of a link in the other direction: the whole o
 from its logon on, between the instance and the link's own instance. One at a time; the next one has
 a higher number, and what still comes of an earlier one is passed over.
 
-Version 2 added what is said of placements (placement.py), an array for each instance that was
-moved or has another address than before: name, generation, address, address for clients, and of
-the latter since when. One of version 1 passes over those of a logon and of its answer, and is sent
-no `placed`; where it is retired it is refused all the same.
-
-Version 3 added `queue`, which one that speaks an earlier version is not sent.
+Placements (placement.py) are an array for each instance that was moved or has another address than
+before: name, generation, address, address for clients, and of the latter since when.
 
 `ranges` are a msgpack map of publisher to a flat array: first, last, first, last, …
 Numbers are per connection and start at 1. Range sets are cut into parts of about 32 KiB, where
@@ -79,9 +73,8 @@ from raylay.services.replication.placement import (
     to_wire,
 )
 
-REPLICATION_VERSION_MIN = 1
-REPLICATION_VERSION = 3
-"""The lowest and the highest that is spoken here."""
+REPLICATION_VERSION = 1
+"""The one version that is spoken here."""
 REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
 """A batch is about 1 MiB, or one run, which a client's frame bounds to 16 MiB; a set of one
 publisher is bounded by what it holds. A run of one record has `RUN_HEADER_BYTES` and the longest
@@ -186,8 +179,6 @@ class UpstreamLogon:
     description: bytes = b""
     address: str | None = None
     """Where others reach its instance; empty: not known; None: the link carries no streams."""
-    version: int = REPLICATION_VERSION
-    """Written: the highest that is spoken; read: the highest that both sides speak."""
     generation: int = 0
     placements: dict[str, Placement] = field(default_factory=dict)
     reunites: bool = False
@@ -200,35 +191,26 @@ class UpstreamLogon:
     """Read: the proof is right."""
 
 
-def agreed_version(header: Header) -> int:
-    """The highest version that the sender of a first frame and this side speak.
+def check_version(header: Header) -> None:
+    """Refuses a first frame of another version.
 
     Raises:
-        RemoteProtocolError: with reason `bad_version`: there is none.
+        RemoteProtocolError: with reason `bad_version`.
     """
-    lowest = header.get("v")
-    highest = header.get("to", lowest)
-    if (
-        type(lowest) is not int
-        or type(highest) is not int
-        or not lowest <= highest
-        or highest < REPLICATION_VERSION_MIN
-        or lowest > REPLICATION_VERSION
-    ):
+    version = header.get("v")
+    if version != REPLICATION_VERSION:
         raise RemoteProtocolError(
-            f"replication versions {str(lowest)[:20]} to {str(highest)[:20]} are not spoken here: "
-            f"use {REPLICATION_VERSION_MIN} to {REPLICATION_VERSION}, which means upgrading one "
-            "release after the other",
+            f"replication version {str(version)[:20]} is not spoken here, which is version "
+            f"{REPLICATION_VERSION}: run releases of one version on both sides",
             "bad_version",
         )
-    return min(highest, REPLICATION_VERSION)
 
 
 def link_logon(logon: UpstreamLogon) -> bytes:
     """The link's first frame."""
     header: Header = {
         "c": "logon",
-        "v": REPLICATION_VERSION_MIN,
+        "v": REPLICATION_VERSION,
         "name": logon.name,
         "group": logon.group,
         "incarnation": logon.incarnation,
@@ -241,8 +223,6 @@ def link_logon(logon: UpstreamLogon) -> bytes:
         header["conflation"] = logon.ack_conflation_ms
     if logon.address is not None:
         header["address"] = logon.address
-    if logon.version > REPLICATION_VERSION_MIN:
-        header["to"] = logon.version
     header |= _placed_values(logon.generation, logon.placements)
     for key, says in (("reunites", logon.reunites), ("announces", logon.announces)):
         if says:
@@ -263,7 +243,7 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
         raise RemoteProtocolError(
             f"{header['c'][:64]} came before the logon of a link", "not_logged_on"
         )
-    version = agreed_version(header)
+    check_version(header)
     name = name_of(header, "name", empty=False)
     group, expect, destination = (
         name_of(header, key) for key in ("group", "expect", "destination")
@@ -287,7 +267,6 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
         conflation_ms,
         body,
         address,
-        version,
         _generation(header),
         from_wire(header.get("placements")),
         header.get("reunites") is True,
@@ -353,7 +332,6 @@ class Accepted:
     client: str
     same: bool
     validated: bool = False
-    version: int = REPLICATION_VERSION_MIN
     generation: int = 0
     placements: dict[str, Placement] = field(default_factory=dict)
 
@@ -366,7 +344,7 @@ def exchange_frames(
     yield encode_frame(
         {
             "c": "accepted",
-            "v": accepted.version,
+            "v": REPLICATION_VERSION,
             "name": accepted.name,
             "group": accepted.group,
             "incarnation": accepted.incarnation,
@@ -405,14 +383,18 @@ def parts(sets: PublisherRanges) -> Iterator[bytes]:
 
 
 def read_accepted(header: Header) -> Accepted:
-    """The inverse of what `exchange_frames` begins with."""
+    """The inverse of what `exchange_frames` begins with.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_version` or `bad_command`.
+    """
+    check_version(header)
     name = name_of(header, "name", empty=False)
     group, client = (name_of(header, key) for key in ("group", "client"))
     incarnation = u64_of(header, "incarnation")
     if not is_address(client):
         raise _wrong(header, "client", "empty or of the form host:port")
     same, validated = bool(header.get("same")), bool(header.get("validated"))
-    version = agreed_version(header)
     placements = from_wire(header.get("placements"))
     return Accepted(
         name,
@@ -421,7 +403,6 @@ def read_accepted(header: Header) -> Accepted:
         client,
         same,
         validated,
-        version,
         _generation(header),
         placements,
     )

@@ -13,7 +13,6 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Run
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
-from raylay.services.protocol.queue_requests import VERSION as QUEUE_VERSION
 from raylay.services.protocol.replication import (
     BEAT,
     NAME_BYTES_MAX,
@@ -292,7 +291,6 @@ class LentSocket(FramedConnection):
             lambda *_: None,
             waited_for=destination.sync,
         )
-        self._version = int(header["v"])
         self._traces = LinkTraces(here.tracing, here.config.name, header["peer"], header["epoch"])
         self._sent_wire_bytes = 0
         self._due_timer: asyncio.TimerHandle | None = None
@@ -377,8 +375,8 @@ class LentSocket(FramedConnection):
             self.abort("it was to be asked before it was open")
 
     def queue_request(self, frame: bytes) -> None:
-        """Asks for messages of a queue, where that is understood and can be written at once."""
-        if self._version >= QUEUE_VERSION and self.is_open and not self.unsent_bytes:
+        """Asks for messages of a queue, where that can be written at once."""
+        if self.is_open and not self.unsent_bytes:
             self.send(frame)
 
     def _now_us(self) -> int:

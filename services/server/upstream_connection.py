@@ -24,7 +24,6 @@ from raylay.services.protocol.queue_requests import QueueRequest
 from raylay.services.protocol.replication import (
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
-    REPLICATION_VERSION_MIN,
     Accepted,
     UpstreamLogon,
     ack_frames,
@@ -340,9 +339,8 @@ class UpstreamConnection(Carrier, PacedReading):
             self.close(text)
 
     def placed(self, news: Mapping[str, Placement]) -> None:
-        """Tells the link of instances that were moved, where it understands that."""
-        logon = self.logon
-        if self.is_accepted and logon is not None and logon.version > REPLICATION_VERSION_MIN:
+        """Tells the link of instances that were moved."""
+        if self.is_accepted:
             self.send(placed(news))
 
     def _told(self, placements: Mapping[str, Placement]) -> None:
@@ -458,9 +456,8 @@ class UpstreamConnection(Carrier, PacedReading):
             here.client_address,
             same,
             bool(logon.description),
-            logon.version,
             identity.generation,
-            machine.placements.items() if logon.version > REPLICATION_VERSION_MIN else {},
+            machine.placements.items(),
         )
         if not logon.description and not logon.reunites:
             here.report(

@@ -232,7 +232,7 @@ SAMPLE: list[tuple[Header, bytes]] = [
     ({"c": "batch", "n": 1, "w": 9}, b"\xff"),
     ({"c": "lacks"}, msgpack.packb({-1: b""})),
     ({"c": "placed", "placements": [["B", 1, "nowhere", ""]]}, b""),
-    ({"c": "accepted", "v": 2, "name": "x"}, b""),
+    ({"c": "accepted", "v": 1, "name": "x"}, b""),
     ({"c": "carry_begin", "n": 1}, b""),
     ({"c": "unheard-of"}, b""),
 ]

@@ -22,8 +22,8 @@ from raylay.services.protocol.replication import (
     Accepted,
     UpstreamLogon,
     ack_frames,
-    agreed_version,
     batch_front,
+    check_version,
     exchange_frames,
     lacks_frames,
     link_logon,
@@ -43,7 +43,7 @@ from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.placement import Placement
 
-LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, 3, version=1)
+LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, 3)
 LOGON_BYTES = (
     b"\x53\x00\x00\x00"  # length: 83
     b"\x51\x00"  # header length: 81
@@ -86,25 +86,24 @@ def test_golden_logon_of_a_link_that_carries() -> None:
     assert read_link_logon(frame.header) == carrying
 
 
-SECOND_BYTES = (
-    b"\x85\x00\x00\x00"  # length: 133
-    b"\x83\x00"  # header length: 131
-    b"\x8d"  # map of 13
+MOVED_BYTES = (
+    b"\x81\x00\x00\x00"  # length: 129
+    b"\x7f\x00"  # header length: 127
+    b"\x8c"  # map of 12
     + LOGON_BYTES[7:]
-    + b"\xa2to\x02"
-    b"\xaageneration\x01"
+    + b"\xaageneration\x01"
     b"\xaaplacements\x91"  # array of one
     b"\x94\xa1B\x03\xa3b:1\xa3b:2"
     b"\xa8reunites\xc3"
 )
 
 
-def test_golden_logon_of_version_2() -> None:
+def test_golden_logon_of_a_moved_instance() -> None:
     """Of a moved instance, by a link that brings what a retired directory holds."""
     moved = {"B": Placement(3, "b:1", "b:2")}
-    second = replace(LOGON, version=2, generation=1, placements=moved, reunites=True)
-    assert link_logon(second) == SECOND_BYTES
-    (frame,) = FrameReader().feed(SECOND_BYTES)
+    second = replace(LOGON, generation=1, placements=moved, reunites=True)
+    assert link_logon(second) == MOVED_BYTES
+    (frame,) = FrameReader().feed(MOVED_BYTES)
     assert read_link_logon(frame.header) == second
 
 
@@ -122,36 +121,27 @@ def test_golden_placed_and_refused() -> None:
     assert read_placed({"c": "refused"}) == {}
 
 
-@pytest.mark.parametrize(
-    ("lowest", "highest", "agreed"), [(1, None, 1), (1, 1, 1), (1, 2, 2), (1, 9, 3), (2, 9, 3)]
-)
-def test_the_highest_version_that_both_speak(lowest: int, highest: Any, agreed: int) -> None:
-    spoken = {"v": lowest} if highest is None else {"v": lowest, "to": highest}
-    assert agreed_version(spoken) == agreed
-    header = read_logon_with("v", lowest) | spoken
-    assert read_link_logon(header).version == agreed
+@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+def test_another_version_is_refused(version: Any) -> None:
+    for read in (check_version, read_link_logon):
+        with pytest.raises(RemoteProtocolError) as found:
+            read(read_logon_with("v", version))
+        assert found.value.reason == "bad_version"
+        assert str(found.value) == (
+            f"replication version {version} is not spoken here, which is version 1: run releases "
+            "of one version on both sides"
+        )
 
 
-@pytest.mark.parametrize(
-    "spoken", [{}, {"v": 0}, {"v": 4}, {"v": 2, "to": 1}, {"v": "1"}, {"v": 1, "to": None}]
-)
-def test_no_version_in_common(spoken: dict[str, Any]) -> None:
-    with pytest.raises(RemoteProtocolError, match="are not spoken here: use 1 to 3") as found:
-        agreed_version(spoken)
-    assert found.value.reason == "bad_version"
-
-
-def test_the_answer_says_which_version_is_spoken() -> None:
-    """And where the one that answers lives, and whoever else was moved."""
+def test_the_answer_says_where_the_one_that_answers_lives_and_whoever_else_was_moved() -> None:
     moved = {"B": Placement(3, "b:1", "b:2")}
-    accepted = Accepted("B", "h", 9, "b:2", True, True, 2, 3, moved)
+    accepted = Accepted("B", "h", 9, "b:2", True, True, 3, moved)
     first, *_ = exchange_frames(accepted, None, RootedRanges())
     (frame,) = FrameReader().feed(first)
-    assert frame.header["v"] == 2
     assert read_accepted(frame.header) == accepted
     with pytest.raises(RemoteProtocolError, match="a generation is no number"):
         read_accepted(frame.header | {"generation": -1})
-    with pytest.raises(RemoteProtocolError, match="are not spoken here"):
+    with pytest.raises(RemoteProtocolError, match="replication version 4 is not spoken here"):
         read_accepted(frame.header | {"v": 4})
 
 
@@ -270,8 +260,6 @@ def test_golden_accepted() -> None:
     assert last == encode_frame({"c": "waited", "root": 0, "more": False})
     first, *_ = exchange_frames(Accepted("B", "h", 7, "", False), held, waited)
     (frame,) = FrameReader().feed(first)
-    assert not read_accepted(frame.header).validated
-    del frame.header["validated"]  # of an older version
     assert not read_accepted(frame.header).validated
 
 

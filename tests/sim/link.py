@@ -11,7 +11,6 @@ from raylay.services.protocol import control
 from raylay.services.protocol.frames import first_frame
 from raylay.services.protocol.replication import (
     REPLICATION_FRAME_BYTES_MAX,
-    REPLICATION_VERSION,
     read_ack,
 )
 from raylay.services.queues.door import Asked
@@ -534,7 +533,7 @@ class LinkProcess:
         self.unread = []
         connection.receive[0] = self.unread.append
         connection.closed[0] = lambda why: self.unread.append(Ended(why))
-        frame = control.lend(state, self._epoch, self.server, REPLICATION_VERSION)
+        frame = control.lend(state, self._epoch, self.server)
         # The instance has other things to do first: it commits, and asks.
         self.outbox.last_us = max(
             self.outbox.last_us, self.world.now_us + self.world.lend_rng.randint(*TAKEN_US)

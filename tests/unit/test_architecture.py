@@ -134,9 +134,6 @@ DOORS = {
     "cli.py": frozenset({"commands", "pipeline", "telemetry"}),
     # It imports cli.py when it runs.
     "entry.py": frozenset({"cli.py"}),
-    # Former names of what travels between nodes (fabric/travelling.py).
-    "fabric_ray.py": frozenset({"fabric"}),
-    "fabric_registry.py": frozenset({"fabric"}),
     "errors.py": frozenset(),
     # Installed as the package `raylay` itself (pyproject.toml): what a script needs.
     "door": frozenset({"client", "fabric"}),
@@ -309,12 +306,8 @@ def wrong_rooms(graph: dict[str, set[str]]) -> Iterator[str]:
         allowed = ROOMS[room] if room in ROOMS else DOORS[room]
         for other in sorted(others):
             there = room_of(other)
-            # Who may import actors is looked at above, file by file; a package of its own names
-            # what travels.
-            known = (room, "errors.py", "actors") + (
-                ("fabric_ray.py", "fabric_registry.py") if room == "fabric" else ()
-            )
-            if there not in allowed and there not in known:
+            # Who may import actors is looked at above, file by file.
+            if there not in (*allowed, room, "errors.py", "actors"):
                 yield f"{name} imports {other}: {room} may not know {there}"
             elif other not in ONLY.get((room, there), (other,)):
                 yield f"{name} imports {other}: of {there} {room} may know a few files only"

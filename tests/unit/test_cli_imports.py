@@ -38,7 +38,6 @@ OF_LOOKING = {
     "raylay.services.fabric.finding",
     "raylay.services.fabric.holding",
     "raylay.services.fabric.registry",
-    "raylay.services.fabric.travelling",
     "raylay.services.fabric.whole_file",
     "raylay.services.messages",
     "raylay.services.messages.plain_text",

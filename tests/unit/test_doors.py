@@ -338,12 +338,12 @@ SERVER_FRAMES: list[tuple[Header, bytes]] = [
 MOVED = to_wire({"elsewhere": Placement(1, "e:1", "e:2")})
 RANGES = {7: SequenceSet([(1, 9)]).to_bytes()}
 LINK_FRAMES: list[tuple[Header, bytes]] = [
-    ({"c": "logon", "v": 1, "to": 2, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
+    ({"c": "logon", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
       "destination": "solo", "epoch": 1, "digest": 5, "conflation": 1, "address": "bad:1",
       "generation": 1, "placements": MOVED, "proof": bytes(16)}, b""),
-    ({"c": "logon", "v": 1, "to": 2, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
+    ({"c": "logon", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
       "destination": "solo", "epoch": 1, "digest": 5, "announces": True, "placements": MOVED}, b""),
-    ({"c": "logon", "v": 1, "to": 2, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
+    ({"c": "logon", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
       "destination": "solo", "epoch": 1, "digest": 5, "reunites": True}, b""),
     ({"c": "bootstrap", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD},
      msgpack.packb([[["orders", "json"]], [["orders", "json"]]])),
@@ -358,7 +358,7 @@ LINK_FRAMES: list[tuple[Header, bytes]] = [
 ]  # fmt: skip
 """What a link says."""
 INSTANCE_FRAMES: list[tuple[Header, bytes]] = [
-    ({"c": "accepted", "v": 2, "name": "bad", "group": "g", "incarnation": 0xD, "client": "bad:2",
+    ({"c": "accepted", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "client": "bad:2",
       "same": False, "validated": True, "generation": 1, "placements": MOVED}, b""),
     ({"c": "held", "more": True}, msgpack.packb(RANGES)),
     ({"c": "waited", "root": 5, "more": False}, msgpack.packb(RANGES)),

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import pickletools
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ray import cloudpickle
 
-from raylay.services import fabric
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric import finding, registry
+from raylay.services.fabric import finding, record_store, registry
 from raylay.services.fabric.plan import (
     Changes,
     FabricRecord,
@@ -33,7 +28,6 @@ from raylay.services.fabric.plan import (
     replication_address,
     servers_of,
 )
-from raylay.services.fabric.ray_access import kill_process
 from raylay.services.fabric.registry import REGISTRY_VARIABLE, Entry
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.bootstrap_config import BootstrapConfig
@@ -184,10 +178,6 @@ def test_a_fabric_has_one_key_and_only_its_owner_reads_it(tmp_path: Path) -> Non
         assert path.stat().st_mode & 0o077 == 0, path
     again = FabricRecord.load(tmp_path / "f")
     assert again is not None and again.key == record.key
-    # One that an earlier release wrote gets one with the next change.
-    earlier = FabricRecord.from_json(record.to_json().replace(record.key, ""), "here")
-    bring_up_to_date(earlier, settings)
-    assert len(earlier.key) == 32 and earlier.key != record.key
 
 
 def test_another_fabrics_directory_is_refused(tmp_path: Path) -> None:
@@ -294,19 +284,19 @@ def test_a_node_keeps_the_newest_record_beside_its_data(
 
     def sent(number: int) -> int:
         told = replace(record, number=number).to_json()
-        fabric._save_config(text, str(tmp_path / "data" / "x"), told, entry)
+        record_store._save_config(text, str(tmp_path / "data" / "x"), told, entry)
         kept = FabricRecord.load(tmp_path / "data")
         assert kept is not None
         return kept.number
 
     assert [sent(5), sent(4), sent(6)] == [5, 5, 6]
     assert FabricRecord.from_json(
-        fabric._record_text(settings.name, str(tmp_path / "data")), "it"
+        record_store._record_text(settings.name, str(tmp_path / "data")), "it"
     ) == replace(record, number=6)
-    assert fabric._record_text("another", str(tmp_path / "data")) == ""
-    assert fabric._record_text(settings.name, str(tmp_path / "nowhere")) == ""
+    assert record_store._record_text("another", str(tmp_path / "data")) == ""
+    assert record_store._record_text(settings.name, str(tmp_path / "nowhere")) == ""
     (tmp_path / "data" / "fabric.json").write_text("{")
-    assert fabric._record_text(settings.name, str(tmp_path / "data")) == ""
+    assert record_store._record_text(settings.name, str(tmp_path / "data")) == ""
 
 
 def test_a_fabric_whose_head_is_gone_for_good_is_over() -> None:
@@ -318,25 +308,3 @@ def test_a_fabric_whose_head_is_gone_for_good_is_over() -> None:
         assert not finding.is_over(entry)
     assert finding.is_over(entry)
     assert not finding.is_over(replace(entry, host_pid=1)), "who began its Ray is alive"
-
-
-@pytest.mark.parametrize(
-    ("travelling", "module", "name"),
-    [
-        (fabric._save_config, "raylay.services.fabric", "_save_config"),
-        (fabric._record_text, "raylay.services.fabric", "_record_text"),
-        (kill_process, "raylay.services.fabric_ray", "kill_process"),
-        (Entry("flights", "here", "127.0.0.1:1"), "raylay.services.fabric_registry", "Entry"),
-    ],
-)
-def test_what_travels_to_nodes_of_an_earlier_release_is_known_to_them(
-    travelling: Any, module: str, name: str
-) -> None:
-    """A node finds by module and name what a driver sends it, in both directions of an upgrade."""
-    assert fabric.Fabric, "a driver has it"
-    sent = cloudpickle.dumps(travelling)
-    named = [text for op, text, _ in pickletools.genops(sent) if "UNICODE" in op.name]
-    assert named[:2] == [module, name]
-    kind = travelling if callable(travelling) else type(travelling)
-    assert getattr(importlib.import_module(module), name) is kind
-    assert type(cloudpickle.loads(sent)) is type(travelling)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,7 @@ from raylay.services.programs.link.pump import EARLY_ACKS_MAX, Pump
 from raylay.services.programs.link.surroundings import Surroundings
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader
-from raylay.services.protocol.replication import REPLICATION_VERSION, Accepted, ack_frames
+from raylay.services.protocol.replication import Accepted, ack_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream
 from raylay.services.replication.instance import LinkStart
@@ -141,7 +140,6 @@ def test_a_link_writes_nothing_to_a_connection_that_it_has_lent(
     link, downstream, _, later = asked_for_its_connection(monkeypatch)
     sent: list[bytes] = []
     downstream.send = sent.append
-    downstream.accepted = replace(downstream.accepted, version=REPLICATION_VERSION)
     link.instance_said({"c": "queue"}, b"asked")
     receive(link, downstream, AckUpstream(1, 1))
     for call in later:
@@ -202,16 +200,15 @@ def test_a_list_is_tried_from_its_first_server_with_pauses_that_grow_until_one_c
 
 
 @pytest.mark.parametrize(
-    ("version", "unsent_bytes", "is_open", "goes"),
-    [(3, 0, True, True), (2, 0, True, False), (3, 1, True, False), (3, 0, False, False)],
+    ("unsent_bytes", "is_open", "goes"), [(0, True, True), (1, True, False), (0, False, False)]
 )
-def test_a_request_of_a_queue_goes_to_who_understands_it_and_reads(
-    version: int, unsent_bytes: int, is_open: bool, goes: bool
+def test_a_request_of_a_queue_goes_to_who_reads(
+    unsent_bytes: int, is_open: bool, goes: bool
 ) -> None:
     link, downstream, _ = linked()
     sent: list[bytes] = []
     downstream.send, downstream.unsent_bytes = sent.append, unsent_bytes
-    downstream.accepted.version, downstream.is_open = version, is_open
+    downstream.is_open = is_open
     link.instance_said({"c": "queue"}, b"early")
     assert not sent, "before the instance said how to begin nothing goes"
     begin(link)

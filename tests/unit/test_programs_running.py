@@ -3,7 +3,6 @@ given and prepared by."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -41,23 +40,6 @@ def test_a_program_loads_nothing_that_it_never_runs(module: str) -> None:
     configs = ("buffer_config",) if "buffer" in module else CONFIGS
     assert of_server == {f"raylay.services.server.{name}" for name in (*configs, "process")}
     assert not [name for name in loaded if name.startswith(OF_OTHERS)]
-
-
-def test_an_instance_of_an_earlier_release_starts_the_program_by_its_former_name() -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", "raylay.services.server.run_link"],
-        input="[]",
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 1
-    assert "programs/link/run_link.py" in found.stderr
-
-
-@pytest.mark.parametrize("module", ["destination_link.DestinationLink", "launch.LinkActor"])
-def test_an_instance_of_an_earlier_release_starts_actors_by_their_former_names(module: str) -> None:
-    file, _, name = module.partition(".")
-    assert callable(getattr(importlib.import_module(f"raylay.actors.{file}"), name))
 
 
 RUNNING = """

@@ -84,10 +84,10 @@ def test_a_link_that_has_asked_for_something_that_is_not_there_keeps_its_connect
 
 def test_what_is_lent_comes_whole_to_the_instance() -> None:
     state = LentState(THERE, held((1, 3), (5, 9)), 12, 7, OWN, True, held((4, 4)), True)
-    found = first_frame(control.lend(state, 3, "B", 2), 1 << 20)
+    found = first_frame(control.lend(state, 3, "B"), 1 << 20)
     assert found is not None
     assert control.read_lend(*found[0]) == state
-    assert [found[0].header[name] for name in ("epoch", "peer", "v")] == [3, "B", 2]
+    assert [found[0].header[name] for name in ("epoch", "peer")] == [3, "B"]
 
 
 # -- the instance's side -------------------------------------------------------------------------

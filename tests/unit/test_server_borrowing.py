@@ -114,7 +114,7 @@ class Bench:
         state = LentState(
             THERE, PublisherRanges(), cursor, number, OWN, True, PublisherRanges(), False
         )
-        (frame,) = FrameReader().feed(control.lend(state, 1, "B", 3))
+        (frame,) = FrameReader().feed(control.lend(state, 1, "B"))
         self.borrowing.given(frame.header, frame.body, START)
 
     async def opened(self) -> None:

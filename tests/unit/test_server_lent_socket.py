@@ -85,7 +85,7 @@ def test_what_a_link_sent_that_is_gone_is_closed(way: tuple[Descriptors, str]) -
         assert not is_open(last)
 
 
-def borrowed(version: int = 3) -> tuple[LentSocket, Any, Any, Any]:
+def borrowed() -> tuple[LentSocket, Any, Any, Any]:
     """A lent connection, where nothing is on its way, and what is around it."""
     machine = OutboundLink(Destination("B", "g", True))
     start = LinkStart(True, RootedRanges(), RootedRanges(), OWN, 0)
@@ -104,7 +104,7 @@ def borrowed(version: int = 3) -> tuple[LentSocket, Any, Any, Any]:
     )
     to = DestinationConfig("B", "g", True, ("127.0.0.1:1",), window_bytes=1)
     link, borrowing = stands(name="B", config=to), stands()
-    lent = LentSocket(here, borrowing, link, state, {"peer": "B", "epoch": 1, "v": version})
+    lent = LentSocket(here, borrowing, link, state, {"peer": "B", "epoch": 1})
     lent.is_open = True
     return lent, here, link, borrowing
 
@@ -137,13 +137,10 @@ def test_why_a_destination_refuses_a_lent_connection_is_told() -> None:
     ]
 
 
-@pytest.mark.parametrize(("version", "understands"), [(2, False), (3, True)])
-def test_who_understands_it_is_asked_for_messages_of_a_queue(
-    version: int, understands: bool
-) -> None:
-    lent, *_ = borrowed(version)
+def test_the_destination_is_asked_for_messages_of_a_queue() -> None:
+    lent, *_ = borrowed()
     lent.queue_request(b"a frame")
-    assert (b"a frame" in b"".join(lent._collected)) == understands
+    assert b"a frame" in b"".join(lent._collected)
 
 
 def test_what_cannot_be_written_at_once_is_asked_again_by_whoever_asked() -> None:

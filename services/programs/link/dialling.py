@@ -20,7 +20,6 @@ from raylay.services.protocol import control
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.protocol.replication import (
     BEAT,
-    REPLICATION_VERSION_MIN,
     UpstreamLogon,
     link_logon,
     placed,
@@ -118,7 +117,7 @@ class Dialling:
         downstream = self._pump.downstream
         accepted = downstream.accepted if downstream is not None else None
         if downstream is not None and accepted is not None:
-            if accepted.version > REPLICATION_VERSION_MIN and downstream.is_open:
+            if downstream.is_open:
                 downstream.send(placed(news))
             moved = news.get(accepted.name)
             if moved is not None and accepted.generation < moved.generation:

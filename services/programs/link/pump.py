@@ -20,7 +20,6 @@ from raylay.services.programs.link.verdicts import Verdicts
 from raylay.services.protocol import control
 from raylay.services.protocol.compression import compressor
 from raylay.services.protocol.frames import Header, encode_frame
-from raylay.services.protocol.queue_requests import VERSION as QUEUE_VERSION
 from raylay.services.protocol.replication import (
     batch_front,
     lacks_frames,
@@ -428,17 +427,11 @@ class Pump:
         if self._lends_until_s and self._here.loop.time() >= self._lends_until_s:
             self._keep(for_good=False)
 
-    def _version(self) -> int:
-        """Of replication, that is spoken with the destination; 0: there is no connection."""
-        downstream = self.downstream
-        accepted = downstream.accepted if downstream is not None else None
-        return accepted.version if accepted is not None else 0
-
     def pass_on(self, frame: bytes) -> None:
-        """A request of a queue goes to the destination, where it is understood and can be written
-        at once: it is made again if it has to be."""
+        """A request of a queue goes to the destination, where it can be written at once: it is made
+        again if it has to be."""
         downstream = self.downstream
-        if downstream is None or self._version() < QUEUE_VERSION or not self.is_started:
+        if downstream is None or not self.is_started:
             return
         if self.is_lent:
             # The instance writes to the connection: behind a part of its frame ours would break it.
@@ -472,7 +465,7 @@ class Pump:
             return
         frame = b""
         if len(state.held.sets) <= LENT_PUBLISHERS_MAX:
-            frame = control.lend(state, self.epoch, self.peer, self._version())
+            frame = control.lend(state, self.epoch, self.peer)
         fits = 0 < len(frame) <= LENT_BYTES_MAX
         if not fits or not self._hand_over(transport):
             machine.borrow(state)
