@@ -504,6 +504,31 @@ def test_ids_of_a_failed_commit_are_used_again(
     again.close()
 
 
+def test_a_commit_that_readers_could_not_be_shown_is_not_taken_for_one_of_the_next_front(
+    journal: StepJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is whole on the front's pages and was never told: in the generation of what is written
+    from then on, a restart would miss something behind it."""
+    put(journal, 4)
+
+    def unseen(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal._front._end, "append", unseen)
+        patched.setattr(journal, "_put", full_disk)
+        journal.stage(a_run(5, range(50, 60)))
+        assert journal.commit() == 4
+    with journal._store_lock:
+        journal._move()
+    journal._open_front()
+    put(journal, 6)
+    assert in_store(journal.directory) == 4, "it goes in front again"
+    again = LmdbJournal(killed(journal, tmp_path))
+    assert list(again.recovered.held.of(7)) == [(1, 6)]
+    again.close()
+
+
 def test_without_space_behind_it_the_front_is_kept_and_publishers_are_refused(
     journal: StepJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

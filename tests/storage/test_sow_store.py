@@ -185,6 +185,18 @@ def test_the_cache_keeps_to_its_limit_and_to_the_disk(tmp_path: Path) -> None:
     without.close()
 
 
+def test_what_is_replaced_or_taken_away_counts_no_more_in_the_cache(tmp_path: Path) -> None:
+    store = LmdbSowStore(tmp_path / "sow")
+    topic = store.topic("a")
+    for each in range(1, 6):
+        store.commit({"a": ({b"k": bytes(100 * each)}, each)})
+        key_bytes = len(topic.front + b"k")
+        assert store.cache_bytes == key_bytes + 100 * each + ENTRY_BYTES
+    store.commit({"a": ({b"k": None}, 6)})
+    assert store.cache_bytes == 0
+    store.close()
+
+
 def test_what_lmdb_gave_up_is_opened_anew(tmp_path: Path) -> None:
     store = LmdbSowStore(tmp_path / "sow")
     store.commit({"a": ({b"k": b"1"}, 1)})

@@ -3,6 +3,7 @@ The instances are none: each call is noted."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from raylay.services.errors import FabricError
 from raylay.services.fabric.moving import Moving
 from raylay.services.fabric.nodes import Node, NodePlace
 from raylay.services.fabric.plan import data_directory, record_of, replication_address
+from raylay.services.fabric.record import LeftOver
 from raylay.services.fabric.relocation import Relocation
 
 FREE = NODES[1:]
@@ -127,6 +129,13 @@ def test_who_is_refused_is_where_it_was(
     assert not any(call.startswith(("end", "tell", "launch")) for call in east.calls)
     if why != "kept":
         assert east._record.moves == moves
+
+
+def test_that_another_one_was_just_moved_is_no_reason_to_wait(east: Noted) -> None:
+    """A host is lost with all that ran there: they are moved one behind the other."""
+    now_us = time.time_ns() // 1000
+    east._record.left_over.append(LeftOver("west-1", 0, "10.0.0.1", {}, "/data", "", now_us))
+    assert east.relocate("east-1").generation == 1
 
 
 def test_by_force_one_that_is_alive_is_ended_first(east: Noted) -> None:

@@ -466,6 +466,43 @@ def test_who_has_room_is_given_what_there_is_before_the_journal_is_read() -> Non
     asyncio.run(turns())
 
 
+def test_what_could_not_be_saved_is_saved_at_the_next_time() -> None:
+    """Until then its floor is not told: the journal is kept, from which it is made again."""
+    config = QueueOwnerConfig("a", "", 0xA, 1, 1, "", "", None, "", QueueDefinition("work", "json"))
+    said: list[dict[str, Any]] = []
+    reader = FrameReader()
+
+    class Instance:
+        def send(self, frame: bytes) -> None:
+            said.extend(each.header for each in reader.feed(frame))
+
+    class Machine:
+        floor_txid = 7
+
+        def stored(self) -> bytes:
+            return b"a snapshot"
+
+    async def saves() -> None:
+        owner: Any = OwnerServer(config)
+        store = MemoryQueueStore()
+        owner.loop = asyncio.get_running_loop()
+        owner._instance, owner._machine, owner._store = Instance(), Machine(), store
+        for _ in range(2):
+            store.fail_next(StorageError("full"))
+            await owner._save()
+            assert owner._saved_txid != owner._machine.floor_txid
+        assert [each["c"] for each in said] == ["event"], "said once"
+        assert (said.pop()["event"], store.load()) == ("queue_store_failed", None)
+        await owner._save()
+        assert owner._saved_txid == 7
+        assert [each["c"] for each in said] == ["event", "floor"]
+        assert said[0]["event"] == "queue_store_recovered"
+        await owner._save()
+        assert [each["c"] for each in said] == ["event", "floor", "floor"]
+
+    asyncio.run(saves())
+
+
 @pytest.mark.parametrize("kind", [Deliver, Send])
 @pytest.mark.parametrize("size_bytes", [100_000, 300_000, DELIVERY_BYTES + 1])
 def test_a_long_delivery_is_cut_into_frames_with_each_message_once(

@@ -191,3 +191,15 @@ def test_its_size_is_known_at_any_time() -> None:
     early.arrived(P + 1, [(1, 5)], 0)
     early.floor_reached(20, [(P, [(1, 9)]), (P + 1, [(1, 5)])])
     assert early.size == 0
+
+
+def test_of_publishers_whose_transfers_have_met_their_messages_nothing_stays() -> None:
+    """Each life of a client may be a publisher of its own."""
+    early = EarlyEntries(0)
+    for publisher in range(1, 6):
+        early.moved(publisher, [(1, 2)], FIRST, publisher)
+        early.arrived(publisher, [(1, 1)], 0)
+    assert set(early._since) == {1, 2, 3, 4, 5}
+    for publisher in range(1, 5):
+        early.arrived(publisher, [(2, 2)], 0)
+    assert early._since == {5: 5}

@@ -544,6 +544,34 @@ def test_at_most_once_frees_the_place_of_what_came_to_nothing() -> None:
     assert here.take() == []
 
 
+def test_at_most_once_what_was_sent_to_who_left_is_remembered_no_more() -> None:
+    """Nobody will acknowledge it: it would be counted, and kept, for ever."""
+    here = Instance(queue(at_most_once=True))
+    here.join(backlog=2)
+    here.publish(1, 2)
+    here.write(here.take())
+    assert delivered(here.take()) == {ONE: [1, 2]}
+    here.join(TWO)
+    here.publish(3)
+    here.write(here.take())
+    assert delivered(here.take()) == {TWO: [3]}
+    here.machine.left(ONE)
+    assert here.machine.status()["backlog"] == 1, "what others were sent stays"
+
+
+def test_at_most_once_what_another_instance_says_has_left_frees_no_place() -> None:
+    """The consumer may still work on it."""
+    here = Instance(queue(at_most_once=True))
+    here.join(backlog=1)
+    here.publish(1, 2)
+    here.write(here.take())
+    assert delivered(here.take()) == {ONE: [1]}
+    here.removal(1, "left")
+    assert here.take() == []
+    here.ack(1)
+    assert read_removal(the_draft(here.take()).body).keys == {P: [(2, 2)]}
+
+
 def test_barriers_wait_for_all_before_them_and_go_to_everybody() -> None:
     here = Instance(queue(barrier="/b = 1", kind="local"))
     here.publish(1, 4, bodies=[{}, {"b": 1}, {}, {"b": 1}])

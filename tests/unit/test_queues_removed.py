@@ -37,3 +37,13 @@ def test_with_too_much_only_the_transaction_is_known(monkeypatch: pytest.MonkeyP
     assert made.is_behind(9)
     made.forget(10)
     assert not made.is_behind(9)
+
+
+def test_what_is_forgotten_leaves_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner is always a little behind, and never far: each removal is known by itself."""
+    monkeypatch.setattr(module, "REMOVED_MAX", 4)
+    made = Removed()
+    for txid in range(1, 40):
+        made.add({1: [(txid, txid)]}, txid)
+        made.forget(txid - 1)
+        assert (1, txid) in made and not made.is_behind(max(txid - 2, 0))

@@ -249,6 +249,15 @@ def test_nothing_is_done_ahead_while_a_failure_is_probed() -> None:
     assert written.journal.ahead[-1]
 
 
+def test_a_failed_commit_is_staged_no_more() -> None:
+    """What is left of it would count for ever: in the end no publisher would be read any more."""
+    written = Written()
+    for _ in range(3):
+        written.journal.error = StorageFull("no space", "a path")
+        written.turn(Flag.TRACED)
+        assert written.commits.staged_bytes == 0
+
+
 def test_a_probe_ends_no_hold_and_a_hold_no_failure() -> None:
     """The store of SOW topics cannot be written, and the journal's disk was full for a moment."""
     held, full = ("storage_full", "the store"), "no space"

@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from raylay.services.capacity.pool import Holding, Limits, Policy
 from raylay.services.protocol import buffer_control as control
 from raylay.services.protocol.frames import FrameReader
-from raylay.services.server.slow_clients import BufferControl
+from raylay.services.server.slow_clients import BufferControl, ClientPool
 
 CLIENT = 7
 
@@ -132,3 +133,49 @@ def test_a_client_that_is_dropped_leaves_no_frame_for_the_process() -> None:
     bench.offline()
     bench.comes()
     assert bench.process.puts == []
+
+
+class Slow:
+    """A client's connection in a pool: what it holds, and how often it was looked at."""
+
+    number, client_name, peer = CLIENT, "slow", "here"
+    is_open, is_leaving = True, False
+    policy = Policy(1.0, None)
+
+    def __init__(self) -> None:
+        self.held = Holding(2_000)
+        self.is_offline = False
+        self.looks = 0
+
+    def holding(self) -> Holding:
+        return self.held
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.held.unsent_bytes
+
+    def go_offline(self, buffer: BufferControl) -> None:
+        self.is_offline = True
+
+    def look(self) -> None:
+        self.looks += 1
+
+
+def test_who_is_offline_is_looked_at_until_it_is_online_again() -> None:
+    """Also while nothing waits for it: what brings it back is that somebody looks."""
+    loop = SimpleNamespace(time=lambda: 0.0)
+    here: Any = SimpleNamespace(loop=loop, is_resting=False, report=lambda *_, **__: None)
+    pool = ClientPool(here, "clients", Limits(1_000, 10_000, 1.0), Path("none"), cast(Any, None))
+    pool.buffer.wake = lambda: None  # type: ignore[method-assign]
+    slow: Any = Slow()
+    pool.weigh(slow)
+    assert slow.is_offline
+    slow.held = Holding(0)
+    for count in (1, 2, 3):
+        pool.check(0)
+        assert slow.looks == count and not pool.is_idle
+    assert [each["client"] for each in pool.status()["offline_clients"]] == ["slow"]
+    slow.is_offline = False
+    pool.came_back(slow)
+    pool.check(0)
+    assert pool.is_idle and pool.status()["behind"] == 0

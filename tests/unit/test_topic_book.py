@@ -10,7 +10,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.messages import topics
 from raylay.services.messages.records import Run
 from raylay.services.messages.stateful import Prepared, WritePermission
-from raylay.services.messages.topic_book import TopicBook
+from raylay.services.messages.topic_book import QueueTopics, TopicBook
 from raylay.services.messages.topics import TopicRule
 
 BOOK_OF = (TopicRule("orders", "json"), TopicRule("^fx/"))
@@ -136,3 +136,23 @@ def test_a_topic_has_the_first_state_that_fits_it() -> None:
         assert all(book[topic, kind].state is state for _ in range(2)), topic
     assert book[b"orders", b"json"].journaled and not book[b"orders", b"fix"].journaled
     assert TopicBook(BOOK_OF).states == ()
+
+
+class Claims:
+    """A distributed queue that is asked whose messages are."""
+
+    def claims(self, publisher: int, ranges: Any, given: str, now_us: int) -> list[Run]:
+        return []
+
+
+def test_each_queue_over_a_topic_claims_its_messages() -> None:
+    first, second, state = Claims(), Claims(), State()
+    queues = [
+        QueueTopics("work", "json", state, TopicRule("^fx/"), claiming=first),
+        QueueTopics("local", "json", state, TopicRule("^fx/")),
+        QueueTopics("more", "json", state, TopicRule("^fx/eur"), claiming=second),
+    ]
+    book = TopicBook((*BOOK_OF, TopicRule("work")), queues=queues)
+    assert book[b"fx/eurusd", b"json"].claiming == (first, second)
+    assert book[b"fx/usdjpy", b"json"].claiming == (first,)
+    assert book[b"orders", b"json"].claiming == () == book[b"work", b"json"].claiming
