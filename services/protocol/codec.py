@@ -7,7 +7,7 @@ connections, is the transport's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from raylay.services.messages.ranges import PublisherRanges, Range
@@ -33,6 +33,11 @@ class Codec(Protocol):
 
         Raises:
             RemoteProtocolError: the session is over; its reason is to be told.
+        """
+
+    def count_incomplete(self, holds: Callable[[int], None]) -> None:
+        """From now on `holds` is told, before it is kept, how many bytes are held of a command that
+        is not whole, and that none are any more. It may raise RemoteProtocolError, for `receive`.
         """
 
     def logged_on(self) -> None:

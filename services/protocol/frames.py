@@ -12,6 +12,7 @@ A header that does not fit, as one that lists a thousand instances does not, has
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
@@ -74,9 +75,13 @@ class FrameReader:
     """Cuts a byte stream into frames. Limits are checked before memory is spent.
 
     `frame_bytes_max` may be raised after the logon by assigning it.
+
+    Attributes:
+        holds: told, before it is kept, how many bytes of a frame that is not whole are held, and
+            that none are any more; it may raise RemoteProtocolError. None: nobody counts them.
     """
 
-    __slots__ = ("_buffer", "_wanted", "frame_bytes_max", "header_bytes_max")
+    __slots__ = ("_buffer", "_wanted", "frame_bytes_max", "header_bytes_max", "holds")
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class FrameReader:
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.header_bytes_max = header_bytes_max
+        self.holds: Callable[[int], None] | None = None
         self._buffer = bytearray()
         # Bytes that must be there before it is worth looking again.
         self._wanted = 6
@@ -94,19 +100,28 @@ class FrameReader:
         """Bytes of a frame that is not whole yet."""
         return len(self._buffer)
 
+    def clear(self) -> None:
+        """Gives up what is held: the stream has ended."""
+        self._buffer = bytearray()
+
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes.
 
         Raises:
-            RemoteProtocolError: with reason `bad_frame` or `frame_too_large`; the stream is then
-                of no further use. Frames before the bad one are lost with it.
+            RemoteProtocolError: with reason `bad_frame` or `frame_too_large`, or what `holds`
+                raises; the stream is then of no further use. Frames before the bad one are lost
+                with it.
         """
         buffer = self._buffer
         source: bytes | bytearray
         if buffer:
-            buffer += data
-            if len(buffer) < self._wanted:
+            held_bytes = len(buffer) + len(data)
+            if held_bytes < self._wanted:
+                if self.holds is not None:
+                    self.holds(held_bytes)
+                buffer += data
                 return []
+            buffer += data
             source = buffer
         else:
             if len(data) >= 6:
@@ -161,7 +176,11 @@ class FrameReader:
             view.release()
         if source is buffer:
             del buffer[:at]
+            if self.holds is not None:
+                self.holds(len(buffer))
         elif at < end:
+            if self.holds is not None:
+                self.holds(end - at)
             buffer += data[at:] if at else data
         return frames
 

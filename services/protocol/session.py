@@ -147,6 +147,10 @@ class ServerSession:
             f"{command} came when the session was {self.state.value}", "bad_command"
         )
 
+    def count_incomplete(self, holds: Callable[[int], None]) -> None:
+        """`holds` counts what is held of a frame that is not whole (`FrameReader.holds`)."""
+        self.reader.holds = holds
+
     def logged_on(self) -> None:
         """The logon was accepted."""
         self.state = LOGGED_ON
@@ -155,6 +159,7 @@ class ServerSession:
     def closed(self) -> None:
         """The connection ended."""
         self.state = CLOSED
+        self.reader.clear()
 
 
 # -- reading -------------------------------------------------------------------------------------

@@ -47,6 +47,9 @@ from raylay.services.replication.effects import RefuseClient
 from raylay.services.replication.instance.publishers import Judge
 from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.replication.values import LogonAnswer
+from raylay.services.security.connection_shares import Holder, ShareRefusal
+from raylay.services.security.incomplete_frames import TOO_MANY, IncompleteFrame
+from raylay.services.security.logon_turns import network_of
 from raylay.services.security.permissions import Permissions
 from raylay.services.security.reading import readable
 from raylay.services.server.client_logon import ClientLogon
@@ -95,6 +98,8 @@ class ClientConnection(HeldConnection, PacedReading):
         self.permissions: Permissions | None = None
         """What it may do; None: everything."""
         self.judge: Judge | None = None
+        self.incomplete = IncompleteFrame(self._holds_too_much)
+        self.codec.count_incomplete(partial(clients.incomplete.holds, self.incomplete))
         self._logon = ClientLogon(self, clients, here.outbox.flush)
         self.publisher = 0
         self.subscriptions: dict[str, Subscription | BookmarkSubscription] = {}
@@ -126,6 +131,7 @@ class ClientConnection(HeldConnection, PacedReading):
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
         self._clients.connected.add(self)
+        self._clients.incomplete.belongs(self.incomplete, Holder("", network_of(self.peer)))
         self._clients.doorway.came(self)
         if self.is_open:
             self.came_by.came(self)
@@ -135,7 +141,20 @@ class ClientConnection(HeldConnection, PacedReading):
 
     def turn_away(self, text: str) -> None:
         """There are too many connections."""
-        self.end("too_many", text)
+        self.end(TOO_MANY, text)
+
+    def _holds_too_much(self, refusal: ShareRefusal) -> None:
+        """Of all whose frames are not whole it holds most."""
+        self._here.over_share(
+            "client",
+            "frames",
+            client=self.client_name[:200],
+            user=self.user_id[:200],
+            peer=self.peer,
+            transport=self.came_by.name,
+            text=refusal.text,
+        )
+        self.end(TOO_MANY, refusal.text)
 
     def _logon_late(self) -> None:
         self.end("logon_timeout", f"no logon within {LOGON_TIMEOUT_S:g} s")
@@ -554,7 +573,7 @@ class ClientConnection(HeldConnection, PacedReading):
         if "persisted" in acks and not self._acks.flush(self.published_upto, command_id):
             self._refused_as(
                 command_id,
-                "too_many",
+                TOO_MANY,
                 f"{FLUSHES_MAX} flushes of this connection wait for persisted acks: wait for "
                 "one of them first",
             )

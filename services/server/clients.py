@@ -15,9 +15,16 @@ from raylay.services.plugins.filters import (
     replay_filters,
 )
 from raylay.services.protocol.commands import Logon
+from raylay.services.protocol.frames import FRAME_BYTES_MAX
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.peers import PeerBook
 from raylay.services.security.connection_shares import ConnectionShares, Holder
+from raylay.services.security.incomplete_frames import (
+    TOO_MANY,
+    IncompleteFrame,
+    IncompleteFrames,
+    incomplete_bytes_max,
+)
 from raylay.services.security.permissions import Permissions
 from raylay.services.server.admission import Admission
 from raylay.services.server.client_transport import ClientTransport
@@ -30,7 +37,7 @@ from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.replay_members import Subscriber
 from raylay.services.server.rewinding import Rewinding
-from raylay.services.server.slow_clients import ClientPools
+from raylay.services.server.slow_clients import ClientPools, memory_of_process
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
@@ -54,6 +61,7 @@ class Client(Asking, Protocol):
     user_id: str
     permissions: Permissions | None
     publisher: int
+    incomplete: IncompleteFrame
     peer: str
     """Address of the other side."""
 
@@ -89,6 +97,7 @@ class Clients:
         queues: QueueKeeper,
         reading: JournalReading,
         replays: ReplayPump,
+        shares: ConnectionShares,
         sow: SowKeeper,
     ) -> None:
         self.here = here
@@ -117,14 +126,14 @@ class Clients:
         self.queued = QueueClients(here, queues, self.sessions)
         self.connected: set[Client] = set()
         """All, from the first moment on."""
+        self.incomplete = IncompleteFrames(
+            "clients", incomplete_bytes_max(memory_of_process(), FRAME_BYTES_MAX)
+        )
+        """What they hold of frames that are not whole."""
         self.delivered = 0
         """Messages to subscriptions without a bookmark, in this life."""
         self._by_name: dict[str, Client] = {}
-        self._shares = ConnectionShares(
-            here.config.name,
-            doorway.most,
-            advice="close one, or raise the instance's limit (`ulimit -n`), of which it is half",
-        )
+        self._shares = shares
         self._holders: dict[int, tuple[Holder, tuple[ConnectionShares, ...]]] = {}
         """Who each session is counted for, and where, by number of the connection."""
         self._replay_filters: ReplayFilters | None = None
@@ -160,16 +169,16 @@ class Clients:
         for shares in (self._shares, transport.shares):
             refused = shares.refusal(holder, leaving if shares in counted else None)
             if refused is not None:
-                self.here.report(
-                    "client_over_share",
+                self.here.over_share(
+                    "client",
+                    refused.limit,
                     client=logon.client_name[:200],
                     user=holder.user[:200],
                     peer=client.peer,
                     transport=transport.name,
-                    limit=refused.limit,
                     text=refused.text,
                 )
-                return "too_many", refused.text
+                return TOO_MANY, refused.text
         return None
 
     def count_in(self, client: Client, holder: Holder, transport: ClientTransport) -> None:
@@ -178,6 +187,7 @@ class Clients:
         for shares in counted:
             shares.admitted(holder)
         self._holders[client.number] = holder, counted
+        self.incomplete.belongs(client.incomplete, holder)
 
     def admitted(self, client: Client) -> None:
         """A client logged on."""
@@ -188,6 +198,7 @@ class Clients:
     def gone(self, client: Client) -> None:
         """A client's connection ended."""
         self.connected.discard(client)
+        self.incomplete.left(client.incomplete)
         self.queries.gone(client)
         self.queued.gone(client)
         holder, counted = self._holders.pop(client.number, (None, ()))

@@ -10,6 +10,8 @@ import itertools
 import resource
 from typing import Protocol
 
+from raylay.services.security.connection_shares import ConnectionShares
+
 FILES = "the files that the process may have, less those that the instance keeps for itself"
 OWN_FILES_MIN = 48
 """An instance opens about 32 files of its own, before the segments of its journal that it reads."""
@@ -28,6 +30,19 @@ def connections_max() -> int:
     least."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(1, soft - max(soft // 4, OWN_FILES_MIN))
+
+
+def shares_of_files(instance: str, most: int) -> ConnectionShares:
+    """What one user, and one address, may have of all connections of an instance.
+
+    Args:
+        most: of them all.
+    """
+    return ConnectionShares(
+        instance,
+        most,
+        advice="close one, or raise the instance's limit (`ulimit -n`), of which it is half",
+    )
 
 
 class Doorway:

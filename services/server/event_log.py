@@ -32,6 +32,7 @@ _WARNINGS = frozenset(
         "link_refused",
         "client_disconnected",
         "client_over_share",
+        "upstream_over_share",
     )
 )
 

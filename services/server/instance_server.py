@@ -42,7 +42,7 @@ from raylay.services.server.config import (
 from raylay.services.server.control import Control
 from raylay.services.server.data_directory import GENERATION_KEY
 from raylay.services.server.disk_watch import DiskWatch
-from raylay.services.server.doorway import Doorway, connections_max
+from raylay.services.server.doorway import Doorway, connections_max, shares_of_files
 from raylay.services.server.held_digest import HeldDigest
 from raylay.services.server.injected import Injections
 from raylay.services.server.link_control import LinkControl, Links
@@ -141,6 +141,7 @@ class InstanceServer:
         here = self.here = Surroundings(config, directory)
         controls: dict[str, LinkControl] = {}
         doorway, digest = Doorway(connections_max()), HeldDigest()
+        shares = shares_of_files(config.name, doorway.most)
         self.control, self.injections = Control(here), Injections(here, controls)
         self.placements = placements = PlacementKeeper(here)
         self.reading = reading = JournalReading(here)
@@ -168,6 +169,7 @@ class InstanceServer:
             doorway=doorway,
             placements=placements,
             reading=reading,
+            shares=shares,
             sow=sow,
         )
         self.links = Links(
@@ -192,6 +194,7 @@ class InstanceServer:
             queues=queues,
             reading=reading,
             replays=replays,
+            shares=shares,
             sow=sow,
         )
         self.injections.reach(self.clients.pools.narrow)

@@ -135,6 +135,7 @@ class Status:
             conflicts=counters.conflicts,
             connection_faults=self._here.faults_contained,
             filters_given_up=given_up_count(),
+            shares_reached=dict(self._here.shares_reached),
             unavailable=machine.missing.ranges.count,
             unavailable_ranges=[
                 [publisher, first, last]
@@ -269,6 +270,11 @@ class Status:
             "disk_waits_ms": self._commits.disk_waits_ms,
             "commit_latency": self._commits.latency,
             "destinations": destinations,
+            "incomplete_bytes": self._clients.incomplete.bytes
+            + self._links.upstreams.incomplete.bytes,
+            "shares": {
+                limit: {"reached": times} for limit, times in self._here.shares_reached.items()
+            },
             **self._clients.pools.snapshot(),
             **self._sow.snapshot(),
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -135,6 +136,9 @@ class Surroundings:
         self.topic_counts = TopicCounts()
         self.faults_contained = 0
         """Faults in the handler of a frame that ended its connection and no more."""
+        self.shares_reached: Counter[str] = Counter()
+        """By limit the connections that were refused, or ended, as over the share of one user, one
+        address or all."""
         self.clock_offset_us = 0
         """By how much a drill has set the clock."""
         self._ended: asyncio.Future[None]
@@ -163,6 +167,16 @@ class Surroundings:
         self.events_log.add(event, details)
         if self.is_resting:
             self.hurry()
+
+    def over_share(self, kind: str, limit: str, **details: Any) -> None:
+        """A connection was refused, or ended, as over a share. It is counted and told.
+
+        Args:
+            kind: of its transport, `client` or `replication`.
+        """
+        self.shares_reached[f"{kind}_{limit}"] += 1
+        event = "client_over_share" if kind == "client" else "upstream_over_share"
+        self.report(event, limit=limit, **details)
 
     # -- time --------------------------------------------------------------------------------
     def now_us(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
@@ -52,6 +53,18 @@ from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.replication.outbound import WINDOW_BYTES_DEFAULT
 from raylay.services.replication.placement import Placement
 from raylay.services.replication.validation import DestinationTerms, check, told
+from raylay.services.security.connection_shares import (
+    ConnectionShares,
+    Holder,
+    ShareRefusal,
+)
+from raylay.services.security.incomplete_frames import (
+    TOO_MANY,
+    IncompleteFrame,
+    IncompleteFrames,
+    incomplete_bytes_max,
+)
+from raylay.services.security.logon_turns import network_of
 from raylay.services.security.permissions import Permissions
 from raylay.services.server.admission import Admission
 from raylay.services.server.bootstrap_source import BootstrapSource
@@ -66,6 +79,7 @@ from raylay.services.server.link_entrance import NOT_ENTITLED, LinkEntrance, fir
 from raylay.services.server.paced_reading import PacedReading
 from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.reading import JournalReading
+from raylay.services.server.slow_clients import memory_of_process
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.turns import in_turns
@@ -112,9 +126,16 @@ class Upstreams:
         doorway: Doorway,
         placements: PlacementKeeper,
         reading: JournalReading,
+        shares: ConnectionShares,
         sow: SowKeeper,
     ) -> None:
         self.here = here
+        self.shares = shares
+        """What of the instance's connections one user, and one address, may have."""
+        self.incomplete = IncompleteFrames(
+            "links", incomplete_bytes_max(memory_of_process(), REPLICATION_FRAME_BYTES_MAX)
+        )
+        """What they hold of frames that are not whole."""
         self.admission = admission
         self.commits = commits
         self.digest = digest
@@ -158,6 +179,15 @@ class Upstreams:
             each.refuse(ENTITLEMENT_RESET, "what it may bring is asked anew: log on again")
         return len(found)
 
+    def leaving(self, incarnation: int) -> tuple[Holder, tuple[ConnectionShares, ...]] | None:
+        """Who the connection of this incarnation is counted for, and where: another one of it
+        takes its place. None: there is none."""
+        for each in self.connected.values():
+            logon = each.logon
+            if each.is_accepted and logon is not None and logon.incarnation == incarnation:
+                return each.counted_for
+        return None
+
     def incoming(self, destination: str) -> list[Incoming]:
         """The connections that may carry a stream for that destination's link."""
         offered = (upstream.as_incoming(destination) for upstream in self.connected.values())
@@ -187,6 +217,10 @@ class UpstreamConnection(Carrier, PacedReading):
         reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX)
         here = upstreams.here
         super().__init__(here.outbox, here.loop, reader)
+        self._incomplete = IncompleteFrame(self._holds_too_much)
+        reader.holds = partial(upstreams.incomplete.holds, self._incomplete)
+        self._counted: tuple[Holder, tuple[ConnectionShares, ...]] | None = None
+        """Who it is counted for, and where; None: it is not."""
         self._upstreams = upstreams
         self._here = here
         self.number = upstreams.doorway.next_number()
@@ -215,6 +249,7 @@ class UpstreamConnection(Carrier, PacedReading):
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
         self._upstreams.connected[self.number] = self
+        self._upstreams.incomplete.belongs(self._incomplete, Holder("", network_of(self.peer)))
         self._upstreams.doorway.came(self)
         if self.is_open and self._came_by is not None:
             self._came_by.came(self)
@@ -227,7 +262,55 @@ class UpstreamConnection(Carrier, PacedReading):
 
     def turn_away(self, text: str) -> None:
         """There are too many connections."""
-        self.refuse("too_many", text)
+        self.refuse(TOO_MANY, text)
+
+    def _holds_too_much(self, refusal: ShareRefusal) -> None:
+        """Of all links whose frames are not whole it holds most."""
+        self._over_share("frames", refusal.text)
+        self.refuse(TOO_MANY, refusal.text)
+
+    def _over_share(self, limit: str, text: str) -> None:
+        self._here.over_share(
+            "replication",
+            limit,
+            peer=self.said_by[:400],
+            user=(self.user or "")[:200],
+            transport=self.transport_name,
+            text=text,
+        )
+
+    def _is_over_share(self, incarnation: int, is_proven: bool) -> bool:
+        """Whether its user, or its address, has as many connections as one may have: then it is
+        refused. Instances of the fabric may all come by one user, and are as many as they are: who
+        proves to be one is not counted.
+
+        Args:
+            incarnation: of the other side's instance: an older connection of it makes room.
+        """
+        holder = Holder(self.user or "", network_of(self.peer))
+        self._upstreams.incomplete.belongs(self._incomplete, holder)
+        came_by = self._came_by
+        if came_by is None or is_proven:
+            return False
+        counted = self._upstreams.shares, came_by.shares
+        leaving = self._upstreams.leaving(incarnation)
+        for shares in counted:
+            refused = shares.refusal(holder)
+            if refused is not None and leaving is not None and shares in leaving[1]:
+                refused = shares.refusal(holder, leaving[0])
+            if refused is not None:
+                self._over_share(refused.limit, refused.text)
+                self.refuse(TOO_MANY, refused.text)
+                return True
+        for shares in counted:
+            shares.admitted(holder)
+        self._counted = holder, counted
+        return False
+
+    @property
+    def counted_for(self) -> tuple[Holder, tuple[ConnectionShares, ...]] | None:
+        """Who it is counted for, and where; None: it is not."""
+        return self._counted
 
     def end(self, reason: str, text: str) -> None:
         """Its transport is disabled."""
@@ -265,15 +348,19 @@ class UpstreamConnection(Carrier, PacedReading):
         self._entrance.ask(gate, logon.name, said, lambda: self._let_in(logon))
 
     def _copy(self, copied: BootstrapSource) -> None:
+        if self._is_over_share(0, False):
+            return
         self._copied = copied
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         self._here.spawn(copied.run(), self.failed)
 
     def _let_in(self, logon: UpstreamLogon) -> None:
-        self.logon = logon
         logon.password = ""
         logon.proven = is_proven(self._here.config.fabric_key, logon)
+        if self._is_over_share(logon.incarnation, logon.proven):
+            return
+        self.logon = logon
         self._here.spawn(
             self._announced(logon) if logon.announces else self._log_on(logon), self.failed
         )
@@ -397,6 +484,12 @@ class UpstreamConnection(Carrier, PacedReading):
         if self._copied is not None:
             self._copied.writable()
         self.arrivals.clear()
+        self.reader.clear()
+        self._upstreams.incomplete.left(self._incomplete)
+        if self._counted is not None:
+            holder, counted = self._counted
+            for shares in counted:
+                shares.left(holder)
         self.carrier_ended(why)
         self._upstreams.gone(self, why)
 

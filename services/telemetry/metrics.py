@@ -10,6 +10,7 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
     late_records, conflicting_records, duplicates_skipped, passed_over_records, connection_faults,
     filters_given_up                                      counters
     unavailable_records, ranges_held, buffer_bytes, clients, subscriptions     now
+    incomplete_bytes                                      now
     offline_bytes, clients_offline, client_age_ms         now
     disk_waits_ms                                         now
     slow_clients                                          counter
@@ -20,9 +21,11 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
     sow_topics                                            {name: {...}} with
         deleted, expired                                  counters
         records, pending_bytes                            now
+    shares                                                {limit: {...}} with
+        reached                                           counter
 
 Every metric is named `raylay_…` and has the label `instance`, those of destinations `destination`
-as well, those of SOW topics `topic`.
+as well, those of SOW topics `topic`, those of shares `limit`.
 """
 
 from __future__ import annotations
@@ -127,6 +130,7 @@ _OF_INSTANCE = (
     _Described("unavailable_records", "unavailable_records", "", "removed at every upstream"),
     _Described("ranges_held", "ranges_held", "", "ranges of sequences held, all publishers"),
     _Described("buffer_bytes", "buffer", "By", "bytes waiting in memory for clients"),
+    _Described("incomplete_bytes", "incomplete", "By", "bytes of frames that are not whole"),
     _Described("offline_bytes", "offline", "By", "bytes waiting on disk for clients"),
     _Described("clients_offline", "clients_offline", "", "clients whose messages wait on disk"),
     _Described("client_age_ms", "client_age", "s", "for how long the oldest waits for a client"),
@@ -150,9 +154,13 @@ _OF_SOW_TOPIC = (
     _Described("deleted", "sow_deleted", "", "records of a SOW topic that were deleted", True),
     _Described("expired", "sow_expired", "", "records of a SOW topic that expired", True),
 )
+_OF_SHARE = (
+    _Described("reached", "shares_reached", "", "connections refused or ended as over it", True),
+)
 _OF_EACH = (
     ("destinations", "destination", _OF_DESTINATION),
     ("sow_topics", "topic", _OF_SOW_TOPIC),
+    ("shares", "limit", _OF_SHARE),
 )
 """Key of the snapshot, label, and what is told of each."""
 KEYS = frozenset(item.key for item in _OF_INSTANCE) | {
@@ -161,6 +169,7 @@ KEYS = frozenset(item.key for item in _OF_INSTANCE) | {
 }
 DESTINATION_KEYS = frozenset(item.key for item in _OF_DESTINATION)
 SOW_TOPIC_KEYS = frozenset(item.key for item in _OF_SOW_TOPIC)
+SHARE_KEYS = frozenset(item.key for item in _OF_SHARE)
 
 
 class Metrics:

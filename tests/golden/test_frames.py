@@ -220,3 +220,38 @@ def test_a_long_header_is_no_way_around_a_limit() -> None:
         FrameReader().feed(wrong)
     with pytest.raises(LocalProtocolError, match="is over the limit"):
         encode_frame({"c": "x", "t": "y" * LONG_HEADER_BYTES_MAX})
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 7, 100, 10_000])
+def test_what_is_held_of_a_frame_that_is_not_whole_is_told(at_once: int) -> None:
+    """Before it is kept, and not of frames that come whole."""
+    stream = (
+        encode_frame({"c": "a"}, b"x" * 50) + encode_frame({"c": "b"}) + encode_frame({"c": "c"})
+    )
+    reader, told = FrameReader(), [0]
+    reader.holds = told.append
+    for at in range(0, len(stream), at_once):
+        reader.feed(stream[at : at + at_once])
+        assert told[-1] == reader.buffered
+    assert reader.buffered == 0 and (len(told) == 1) is (at_once >= len(stream))
+
+
+def test_what_may_not_be_held_is_not_kept() -> None:
+    reader = FrameReader()
+    frame = encode_frame({"c": "a"}, b"x" * 5_000)
+
+    def holds(held_bytes: int) -> None:
+        if held_bytes > 3_000:
+            raise RemoteProtocolError("too much", "too_many")
+
+    reader.holds = holds
+    assert reader.feed(frame[:2_000]) == []
+    with pytest.raises(RemoteProtocolError):
+        reader.feed(frame[2_000:4_000])
+    assert reader.buffered == 2_000
+    reader.clear()
+    assert reader.buffered == 0
+    with pytest.raises(RemoteProtocolError):
+        FrameReader.feed(reader, frame[:4_000])
+    assert reader.buffered == 0
+    assert len(reader.feed(frame)) == 1, "what comes whole is not held"

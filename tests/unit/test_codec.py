@@ -47,6 +47,8 @@ class LineCodec:
 
     def logged_on(self) -> None: ...
 
+    def count_incomplete(self, holds: Callable[[int], None]) -> None: ...
+
     def closed(self) -> None:
         self.is_closed = True
 

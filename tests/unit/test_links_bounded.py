@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,7 @@ from raylay.services.replication.instance import upstreams
 from raylay.services.replication.journal_answers import Answers
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.server import upstream_connection
+from raylay.services.server.config import ClientTransportConfig
 
 FOR_EVER = (1 << 62) - 1
 
@@ -163,3 +166,61 @@ def test_names_and_incarnations_of_who_is_gone_are_remembered_up_to_a_limit(
     assert isinstance(decide(made, 9, true, 4, is_open=True), Admitted)
     made.upstream_batch(9, 1, [], True, {1: {P: [(1, 1)]}}, False, 0, Answers())
     assert made._upstreams._hearing == {1, 2, 9}
+
+
+def test_links_of_one_user_are_half_of_a_transport(tmp_path: Path) -> None:
+    """Those that prove to be of the fabric may all come by one user: they are not counted."""
+    place = Place(tmp_path)
+    terms = ClientTransportConfig("replication", connections_max=4)
+
+    async def visit() -> None:
+        b = await place.start(replace(place.guarded(), replication_terms=terms))
+        transport = b.upstreams.connected
+        peers = []
+        for number in range(3):
+            peer = await Peer.at(b)
+            peers.append(peer)
+            said = {"incarnation": 100 + number, "name": f"n{number}", "destination": f"d{number}"}
+            peer.writer.write(unproven(**said))
+            if number < 2:
+                await peer.until("accepted")
+        refused = await peers[2].until("refused")
+        assert refused["reason"] == "too_many" and "this user has 2" in refused["text"]
+        (told,) = events(b, "upstream_over_share")
+        assert (told["limit"], told["user"], told["transport"]) == ("user", "links", "replication")
+        assert b.status()["shares_reached"] == {"replication_user": 1}
+        # Another connection of the same instance takes the place of the older one.
+        again = await Peer.at(b)
+        again.writer.write(unproven(incarnation=100, name="n0", destination="d0", epoch=6))
+        await again.until("accepted")
+        true = await Peer.at(b)
+        true.writer.write(link_logon(logon("links", SECRET, placements={})))
+        await true.until("accepted")
+        for each in (*peers, again, true):
+            each.writer.close()
+        while transport:
+            await asyncio.sleep(0)
+        assert not len(b.upstreams.shares)
+
+    place.run(visit)
+
+
+def test_half_frames_of_links_hold_no_more_than_their_share(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        frames = b.upstreams.incomplete
+        frames.bytes_max = 400_000
+        peer = await Peer.at(b)
+        peer.writer.write(unproven(incarnation=100, name="n"))
+        await peer.until("accepted")
+        peer.writer.write(encode_frame({"c": "batch", "n": 1}, bytes(1_000_000))[:300_000])
+        assert (await peer.until("refused"))["reason"] == "too_many"
+        (told,) = events(b, "upstream_over_share")
+        assert told["limit"] == "frames" and told["user"] == "links"
+        peer.writer.close()
+        while len(frames):
+            await asyncio.sleep(0)
+
+    place.run(visit)

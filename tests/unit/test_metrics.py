@@ -19,6 +19,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.telemetry.metrics import (
     DESTINATION_KEYS,
     KEYS,
+    SHARE_KEYS,
     SOW_TOPIC_KEYS,
     LatencyHistogram,
     Metrics,
@@ -88,6 +89,7 @@ def test_names_are_as_promtool_has_them() -> None:
     told["commit_latency"] = LatencyHistogram()
     told["destinations"] = {"B": dict.fromkeys(DESTINATION_KEYS, 1)}
     told["sow_topics"] = {"json/orders": dict.fromkeys(SOW_TOPIC_KEYS, 1)}
+    told["shares"] = {"client_user": dict.fromkeys(SHARE_KEYS, 1)}
     with serving(lambda: told) as port:
         text = page(port)
     assert problems(text) == []
@@ -102,7 +104,7 @@ def test_every_key_is_served() -> None:
     snapshot: dict[str, Any] = {
         key: number
         for number, key in enumerate(
-            sorted(KEYS - {"commit_latency", "destinations", "sow_topics"}), 1
+            sorted(KEYS - {"commit_latency", "destinations", "shares", "sow_topics"}), 1
         )
     }
     snapshot["commit_latency"] = histogram
@@ -113,8 +115,10 @@ def test_every_key_is_served() -> None:
     snapshot["sow_topics"] = {
         "json/orders": {key: n for n, key in enumerate(sorted(SOW_TOPIC_KEYS), 1)}
     }
+    snapshot["shares"] = {"client_user": {"reached": 7}}
     with serving(lambda: snapshot) as port:
         found = scrape(port)
+    assert found['raylay_shares_reached_total{instance="Chicago-1",limit="client_user"}'] == 7
     assert found['raylay_published_total{instance="Chicago-1"}'] == snapshot["published"]
     assert found['raylay_buffer_bytes{instance="Chicago-1"}'] == snapshot["buffer_bytes"]
     latency = 'raylay_commit_latency_seconds_bucket{instance="Chicago-1",le='
@@ -132,7 +136,7 @@ def test_every_key_is_served() -> None:
     orders = '{instance="Chicago-1",topic="json/orders"}'
     assert found["raylay_sow_deleted_total" + orders] == 1
     assert found["raylay_sow_records" + orders] == 4
-    one_of_each = len(KEYS) - 3 + len(DESTINATION_KEYS) + len(SOW_TOPIC_KEYS)
+    one_of_each = len(KEYS) - 4 + len(DESTINATION_KEYS) + len(SOW_TOPIC_KEYS) + len(SHARE_KEYS)
     assert len([n for n in found if "latency" not in n and "Paris" not in n]) == one_of_each + 1
 
 

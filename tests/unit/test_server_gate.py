@@ -326,6 +326,50 @@ def test_one_address_takes_no_more_than_its_share(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, config)
 
 
+def test_half_frames_of_one_user_hold_no_more_than_its_share(tmp_path: Path) -> None:
+    """30 of them, of 16 MiB each, held 450 MB for as long as their connections lasted."""
+
+    async def visit(server: InstanceServer) -> None:
+        frames = server.clients.incomplete
+        frames.bytes_max = 400_000
+        writers: list[asyncio.StreamWriter] = []
+        readers: list[asyncio.StreamReader] = []
+
+        async def begins(user: str, held_bytes: int) -> None:
+            reader, writer = await asyncio.open_connection(
+                *split_address(server.here.client_address)
+            )
+            writers.append(writer)
+            readers.append(reader)
+            logon = {"c": "logon", "v": 1, "client_name": f"c{len(writers)}", "cid": "1"}
+            writer.write(encode_frame(logon | {"user_id": user, "pw": user * 2}))
+            assert (await answer_to(reader))["status"] == "success"
+            whole = encode_frame({"c": "pb", "n": 1}, bytes(10_000_000))
+            writer.write(whole[:held_bytes])
+
+        await begins("amy", 150_000)
+        while frames.bytes < 150_000:
+            await asyncio.sleep(0)
+        await begins("amy", 60_000)
+        refused = await answer_to(readers[0])
+        assert refused["reason"] == "too_many" and "one user" in refused["text"]
+        await begins("bob", 150_000)
+        while frames.bytes < 210_000:
+            await asyncio.sleep(0)
+        (told,) = events(server, "client_over_share")
+        assert (told["limit"], told["client"], told["user"]) == ("frames", "c1", "amy")
+        assert server.status()["shares_reached"] == {"client_frames": 1}
+        taken = server._status.snapshot()
+        assert taken["shares"] == {"client_frames": {"reached": 1}}
+        assert taken["incomplete_bytes"] == frames.bytes == 210_000
+        for writer in writers:
+            writer.close()
+        while len(frames):
+            await asyncio.sleep(0)
+
+    in_instance(tmp_path / "data", visit, guarded(tmp_path))
+
+
 def test_a_transport_may_have_modules_of_its_own(tmp_path: Path) -> None:
     config = replace(
         guarded(tmp_path),
