@@ -342,6 +342,21 @@ def test_the_published_sample_that_shows_a_name() -> None:
     assert right.replication.min_sync_destinations == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("<Certificate>a</Certificate>", "Certificate and PrivateKey go together"),
+        ("<PrivateKey>a</PrivateKey>", "Certificate and PrivateKey go together"),
+        ("<CAFile>a</CAFile><VerifyClient>true</VerifyClient>", "VerifyClient needs TLS"),
+    ],
+)
+def test_no_transport_speaks_without_tls_where_some_of_it_is_configured(
+    given: str, words: str
+) -> None:
+    (error,) = errors_of(FILE.replace("<Type>tcp</Type>", f"<Type>tcp</Type>{given}", 1))
+    assert words in error
+
+
 def test_64_sync_destinations_and_no_more() -> None:
     one = FILE[FILE.index("    <Destination>") : FILE.index("  </Replication>")]
     many = "".join(one.replace("<Group>B<", f"<Group>B{n}<") for n in range(65))

@@ -18,6 +18,9 @@ def test_what_the_environment_has(tmp_path: Path) -> None:
     wanted = {"user_id": "amy", "password": "hush"}
     assert credentials({"RAYLAY_USER": "amy", "RAYLAY_PASSWORD": "hush"}) == wanted
     assert credentials({"RAYLAY_USER": "amy", "RAYLAY_PASSWORD_FILE": str(path)}) == wanted
+    path.write_text(" hush \t\r\n", encoding="utf-8")
+    found = credentials({"RAYLAY_PASSWORD_FILE": str(path)})
+    assert found == {"password": " hush \t"}, "only the end of the line is none of it"
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

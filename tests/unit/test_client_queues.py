@@ -235,6 +235,22 @@ async def test_a_message_whose_lease_is_nearly_over_is_given_back_and_not_handed
 
 
 @run
+async def test_a_message_without_a_lease_is_never_overdue() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with (
+        asyncio.timeout(5),
+        client_of(server) as client,
+        client.queue("work", backlog=9) as work,
+    ):
+        name = server.session.commands("subscribe")[-1]["sub"]
+        server.session.deliver(name, records(7, (1, 2), topic="orders"), q=1)
+        assert await take(work, 2) == [b"1", b"2"]
+        assert work.returned_messages == 0
+    await server.stop()
+
+
+@run
 async def test_what_waited_in_the_socket_while_the_loop_was_blocked_has_aged_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgpack
@@ -11,6 +12,7 @@ from unit.fake_stores import DictBookmarkStore
 
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.resumption import Resumption, read_have
+from raylay.services.client.subscription import Subscription
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import EPOCH, NOW
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
@@ -147,3 +149,26 @@ def test_a_range_with_an_end_keeps_it_when_it_resumes() -> None:
     subscription.accepted(ranges())
     arrive(subscription, records(7, [1]))
     assert asked(subscription) == ("[0:7|9|)", ranges(p7=[(1, 1)]))
+
+
+def test_an_ack_of_the_server_counts_when_what_came_before_it_was_taken() -> None:
+    """Also where that is no longer in the queue, but in the consumer's hands."""
+
+    async def consume() -> None:
+        store = DictBookmarkStore()
+        resumption = Resumption("s", "t", bookmark=EPOCH, store=store)
+        made = Subscription(resumption, 1 << 20, lambda _: None, lambda _: None)
+        batch = arrive(resumption, records(7, [1, 2]))
+        assert batch is not None
+        made.put(batch)
+        assert await made.next_batch() is batch
+        made.put_persisted(ranges(p7=[(1, 9)]))
+        assert not store.load("s"), "after a crash 1 and 2 come again"
+        made.put_persisted(ranges(p8=[(1, 1)]))
+        another = arrive(resumption, records(7, [11]))
+        assert another is not None
+        made.put(another)
+        assert await made.next_batch() is another
+        assert store.load("s") == ranges(p7=[(1, 9)], p8=[(1, 1)])
+
+    asyncio.run(consume())

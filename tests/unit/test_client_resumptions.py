@@ -107,6 +107,23 @@ def test_those_resumed_together_go_on_together_elsewhere_when_all_are_accepted()
     assert resume["o"] == {"resume": True} and resume["sub"] == ["a", "b"]
 
 
+def test_one_that_is_paused_leaves_those_it_was_resumed_with() -> None:
+    bench = Bench("a", "b", paused=True)
+    for frame in bench.begin():
+        bench.answer(cid=frame["cid"])
+    bench.all.resume_wanted(ResumeWanted(1, ("a", "b")), [])
+    bench.all.pause_wanted(PauseWanted(2, ("a",)), [])
+    bench.all.lose([])
+    one, other = bench.begin()
+    resumed = [
+        name
+        for frame in (other, one)
+        for asked in frames(bench.answer(cid=frame["cid"])[1])
+        for name in asked["sub"]
+    ]
+    assert resumed == ["b"], "nobody wants the other one to go on"
+
+
 def test_what_cannot_be_paused_or_resumed_changes_nothing() -> None:
     bench = Bench("a")
     bench.all.wanted(SubscriptionWanted(Resumption("plain", "t")), [])

@@ -24,6 +24,7 @@ from raylay.services.errors import (
     CommandFailed,
     ConnectionLost,
     FlushTimeout,
+    ForkedClient,
     LocalProtocolError,
     PublishStoreFull,
 )
@@ -177,6 +178,20 @@ def test_what_was_not_handed_out_of_a_delivery_comes_again(
         messages = client.merged(subscription) if merged else subscription
         assert next(messages).sequence == 1
     assert list(store.load("s").items()) == [(7, (1, 1))]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_of_each_delivery_counts_what_was_handed_out_of_it(
+    there: ServerThread, merged: bool
+) -> None:
+    store = MemoryBookmarkStore()
+    with SyncClient("desk", [there.server.address], bookmark_store=store) as client:
+        subscription = client.subscribe("t", bookmark=EPOCH, subscription_id="s")
+        messages = client.merged(subscription) if merged else subscription
+        for sequences, taken in (([1, 2, 3], 3), ([4, 5, 6, 7], 1)):
+            there.call(there.server.session.deliver, "s", records(7, sequences))
+            assert [next(messages).sequence for _ in range(taken)] == sequences[:taken]
+    assert list(store.load("s").items()) == [(7, (1, 4))]
 
 
 def test_a_delivery_that_was_taken_whole_does_not_come_again(there: ServerThread) -> None:
@@ -491,6 +506,7 @@ def test_a_forked_child_is_told_at_once(there: ServerThread) -> None:
         client.flush(5)
         reading, writing = os.pipe()
         client._lock.acquire()  # as another thread may have it
+        parent = os.getpid()
         child = os.fork()
         if not child:
             said = []
@@ -503,6 +519,10 @@ def test_a_forked_child_is_told_at_once(there: ServerThread) -> None:
                 try:
                     call()
                     said.append("nothing")
+                except ForkedClient as error:
+                    text = str(error)
+                    tells = f"process {parent} " in text and f" {os.getpid()}:" in text
+                    said.append(type(error).__name__ if tells else text)
                 except Exception as error:
                     said.append(type(error).__name__)
             client.close()

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
-from raylay.services.commands import looking, messages
+from raylay.services.commands import looking, messages, options
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric, Topic, registry
 from raylay.services.fabric.plan import record_of
@@ -147,6 +147,25 @@ def test_what_is_typed_counts_before_the_environment(
     monkeypatch.setenv("RAYLAY_SERVER", "a:1 b:2")
     raylay("publish", "t", "{}", *typed)
     assert used == [expected]
+
+
+@pytest.mark.parametrize(
+    ("fabric", "servers", "meant"),
+    [
+        ("orders", ["a:1", "b:2"], ["a:1", "b:2"]),
+        ("trades", ["a:1", "b:2"], None),
+        ("trades", ["c:3"], ["c:3"]),
+        ("", ["a:1", "b:2"], ["a:1", "b:2"]),
+        ("trades", None, None),
+    ],
+)
+def test_where_the_environment_names_both_it_means_the_servers(
+    fabric: str, servers: list[str] | None, meant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fabric of the environment is not typed."""
+    monkeypatch.setenv("RAYLAY_FABRIC", "orders")
+    monkeypatch.setenv("RAYLAY_SERVER", "a:1 b:2")
+    assert options.servers_meant(fabric, servers) == meant
 
 
 def test_a_stopped_fabric_is_told_with_the_command_that_starts_it(place: Path) -> None:

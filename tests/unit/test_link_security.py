@@ -15,11 +15,16 @@ from unit.one_instance import events
 from unit.test_counted_calls import links_here
 
 from raylay.services.client import Client
-from raylay.services.errors import FabricError
+from raylay.services.errors import FabricError, RemoteProtocolError
 from raylay.services.messages.topics import TopicRule
 from raylay.services.plugins import authenticators, chosen
 from raylay.services.protocol import bootstrap
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
+from raylay.services.protocol.link_credentials import (
+    PASSWORD_BYTES_MAX,
+    USER_BYTES_MAX,
+    read_said,
+)
 from raylay.services.protocol.proof import proof_of
 from raylay.services.protocol.queue_requests import Candidate, QueueRequest, queue_request
 from raylay.services.protocol.replication import UpstreamLogon, link_logon, placed
@@ -587,3 +592,16 @@ def test_who_may_replicate_without_the_fabrics_key_says_nothing_that_counts_of_o
         peer.writer.close()
 
     place.run(visit)
+
+
+@pytest.mark.parametrize(
+    ("key", "bytes_max"), [("user_id", USER_BYTES_MAX), ("pw", PASSWORD_BYTES_MAX)]
+)
+def test_what_a_link_says_of_itself_is_bounded_in_bytes(key: str, bytes_max: int) -> None:
+    header: dict[str, Any] = {"c": "logon"}
+    assert read_said(header) == ("", "")
+    for text in ("x" * bytes_max, "é" * (bytes_max // 2)):
+        assert text in read_said(header | {key: text})
+    for value in ("x" * (bytes_max + 1), "é" * (bytes_max // 2) + "x", 7, None):
+        with pytest.raises(RemoteProtocolError, match=f"`{key}` of logon is not a text of up to"):
+            read_said(header | {key: value})

@@ -274,6 +274,7 @@ def test_tokens_of_a_public_key(tmp_path: Path) -> None:
         ({"SecretFile": "a", "PublicKeyFile": "b"}, "needs one of"),
         ({"PublicKeyFile": "a", "Algorithms": "HS256"}, "HS256 does not go with PublicKeyFile"),
         ({"SecretFile": "a", "Algorithms": "none"}, "none does not go with"),
+        ({"PublicKeyFile": "a", "Algorithms": "None"}, "None does not go with PublicKeyFile"),
         ({"SecretFile": "a", "Algorithms": "RS256"}, "RS256 does not go with SecretFile"),
         ({"SecretEnvironmentVariable": "NOT_THERE"}, "no variable NOT_THERE"),
         ({"SecretFile": "/none"}, "/none cannot be read"),

@@ -27,6 +27,9 @@ def test_passwords_from_where_they_lie(tmp_path: Path, monkeypatch: pytest.Monke
     path.write_text("from the file\r\n", encoding="utf-8")
     monkeypatch.setenv("LINK_PASSWORD", "from around")
     assert credentials(DEFAULT, User="a", PasswordFileName=str(path)) == ("a", "from the file")
+    path.write_text(" spaces are of it \n", encoding="utf-8")
+    given = credentials(DEFAULT, User="a", PasswordFileName=str(path))
+    assert given == ("a", " spaces are of it ")
     given = credentials(DEFAULT, User="a", PasswordEnvironmentVariable="LINK_PASSWORD")
     assert given == ("a", "from around")
     assert credentials(DEFAULT, User="a", Password="plain") == ("a", "plain")
@@ -60,6 +63,7 @@ def test_the_output_of_a_command() -> None:
     [
         ({"Command": "/none/such"}, "cannot be run"),
         ({"Command": "false"}, "false ended with 1"),
+        ({"Command": "sh -c 'echo no ticket; exit 3'"}, "sh ended with 3"),
         ({"Command": "printf 123456789", "MaxLength": "8"}, "gives more than 8 bytes"),
         ({"Command": "yes"}, "gives more than 1024 bytes"),
         ({"Command": r"printf \\377"}, "gives no text in UTF-8"),

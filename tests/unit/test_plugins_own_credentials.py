@@ -56,7 +56,8 @@ def test_a_challenge_reaches_the_module(monkeypatch: pytest.MonkeyPatch) -> None
     own = own_with(module, monkeypatch)
     asyncio.run(own.say())
     asyncio.run(own.say(("v", "what?")))
-    assert module.asked == [None, Challenge("v", "what?")]
+    asyncio.run(own.say(("", "")))
+    assert module.asked == [None, Challenge("v", "what?"), Challenge("", "")], "empty is asked, too"
 
 
 @pytest.mark.parametrize(

@@ -55,3 +55,15 @@ def test_where_nothing_is_outstanding_all_goes_but_what_was_asked_again() -> Non
     assert ages.oldest(outstanding.roots) == (AGE_BUCKET_US - 1, 2)
     ages.settle(outstanding.roots)
     assert ages.oldest(outstanding.roots) == (AGE_BUCKET_US - 1, 2), "it is outstanding"
+
+
+def test_what_was_asked_again_holds_the_floor_as_long_as_it_is_outstanding() -> None:
+    """Else what was asked again once would keep the journal for as long as anything is."""
+    ages, outstanding = AgeLog(), RootedRanges()
+    for txid, first in ((70, 1), (50, 11), (90, 21)):
+        ages.add_again(0, txid, P, first, first + 4)
+        outstanding.of(ROOT).add(P, first, first + 4)
+    for first, lowest in ((11, 70), (1, 90)):
+        outstanding.remove_ranges(ROOT, P, [(first, first + 4)])
+        ages.settle(outstanding.roots)
+        assert ages.oldest(outstanding.roots) == (0, lowest)

@@ -166,6 +166,13 @@ def test_segments_are_skipped_by_what_was_held_at_the_connect_not_by_what_is_see
     assert made.cursor == 2
 
 
+def test_segments_behind_a_gap_are_not_skipped() -> None:
+    """What was removed between them is first to be told of."""
+    made = link((1, 6), last_txid=6)
+    made.skip_segments([(1, 2, held((1, 2))), (5, 6, held((5, 6)))])
+    assert made.cursor == 2
+
+
 def test_a_segment_that_goes_on_behind_the_connect_is_not_skipped() -> None:
     """What was committed here since the connect is owed, though it was held there before: only
     `take` asks for its answer."""

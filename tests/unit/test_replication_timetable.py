@@ -149,6 +149,13 @@ def test_several_actions_are_due_in_their_order_each_by_its_own_schedule() -> No
     ]
 
 
+def test_what_is_due_by_two_of_its_schedules_at_once_is_done_once() -> None:
+    archive = JournalAction("archive", 0, (Occasion(20_000), Occasion(at="00:00:20Z")))
+    schedule = JournalSchedule((archive,))
+    found = [schedule.due(second * S, second * S) for second in (0, 20, 21, 40)]
+    assert found == [[], [archive], [], [archive]]
+
+
 def test_a_look_at_a_time_of_the_day_is_followed_by_a_second_one() -> None:
     """Where all is stored there but not persisted, the first look waits for the instance that is
     nearest to the fault: not for a day."""

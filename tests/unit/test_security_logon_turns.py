@@ -147,6 +147,16 @@ def test_failures_of_long_ago_do_not_count() -> None:
     logons.fails(A, "amy", USER_FAILURES_FREE)
 
 
+def test_who_waits_as_long_as_he_must_between_two_attempts_is_not_forgotten() -> None:
+    """Else whoever guesses would wait no longer than once."""
+    logons = Logons()
+    logons.fails(A, "amy", USER_FAILURES_FREE)
+    for _ in range(10):
+        logons.now_s += FORGOTTEN_S
+        logons.fails(A, "amy", 1)
+        assert "no password of it is looked at" in logons.looks(A, "amy", False)
+
+
 def test_an_address_that_fails_by_many_names_waits() -> None:
     logons = Logons()
     assert logons.looks(A, "known", True) == ""

@@ -140,6 +140,24 @@ def test_what_is_kept_of_topics_that_somebody_asks_about_is_bounded() -> None:
     assert not found.write(b"b").allowed
 
 
+@pytest.mark.parametrize(
+    ("replicated", "all_"),
+    [
+        ([], False),
+        ([{"topic": ".*", "write": True}], True),
+        ([{"topic": ".*", "read": True}], False),
+        ([{"topic": "secret", "write": False}, {"topic": ".*", "write": True}], False),
+        ([{"topic": ".*", "write": True}, {"topic": "secret", "write": False}], True),
+        ([{"topic": "orders", "write": True}], False),
+    ],
+)
+def test_a_link_brings_every_topic_where_the_first_entry_says_so(
+    replicated: list[dict[str, Any]], all_: bool
+) -> None:
+    made = read_permissions({"replicated-topics": replicated}, "here")
+    assert made.replicates_all is all_
+
+
 def test_what_an_instance_may_bring_it_may_copy() -> None:
     found = read_permissions(
         {"replicated-topics": [

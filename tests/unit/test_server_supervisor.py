@@ -107,6 +107,20 @@ def test_one_that_never_comes_is_killed(tmp_path: Path, monkeypatch: pytest.Monk
     run(tmp_path, work)
 
 
+def test_that_the_one_before_had_come_says_nothing_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(children: Children) -> None:
+        await children.until(lambda: len(children.started) == 1)
+        children.supervisor.greeted()
+        monkeypatch.setattr(supervisor, "HELLO_TIMEOUT_S", 0.001)
+        children.supervisor.lost()
+        await children.until(lambda: len(children.told) >= 2)
+        assert children.told[:2] == ["", "its process did not connect within 0.001 s"]
+
+    run(tmp_path, work)
+
+
 def test_one_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
     async def work(children: Children) -> None:
         children.refuses = True

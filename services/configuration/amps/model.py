@@ -95,6 +95,11 @@ class TlsStanza(Stanza):
         secure = getattr(self, "type", "") in ("tcps", "amps-replication-secure")
         if secure and not (self.certificate and self.private_key):
             raise ValueError(f"Type {getattr(self, 'type', '')} needs Certificate and PrivateKey")
+        # One alone would be passed over, and the transport speak without TLS.
+        if bool(self.certificate) != bool(self.private_key):
+            raise ValueError("Certificate and PrivateKey go together: give both, or neither")
+        if self.verify_client and not self.certificate:
+            raise ValueError("VerifyClient needs TLS: give Certificate and PrivateKey")
         if self.verify_client and not (self.ca_file or self.ca_path):
             raise ValueError("VerifyClient needs CAFile or CAPath")
         return self
