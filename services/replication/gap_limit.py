@@ -1,4 +1,4 @@
-"""What the gaps in one publisher's sequences may cost at an instance.
+"""What the gaps in one publisher's sequences may cost at an instance, and in those of one user.
 
 What an instance has of a publisher is kept in pieces: stretches of whole chunks of 4,096 sequences,
 and chunks that are not whole. Sequences that follow one another are a few pieces; so is what a
@@ -6,16 +6,28 @@ filter leaves of them. Each sequence that is far from all others is a piece of i
 with 250,000 of them a publisher takes some 90 MB in what an instance has, as much again in what it
 is awaited for, and 3.5 MB of every logon of a link (measured). A client without a publish store
 makes such a piece with each life behind one that did not end in good order (unused_sequences.py).
+
+A client chooses its name, so one user could leave as much under each of many. All publishers of a
+user together have a limit as well. What they hold outlives their connections and the instance's
+process: whose a publisher is is written down once it has gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.ranges import Range, SequenceSet
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 
 PIECES_MAX = 250_000
+USER_PIECES_MAX = 2 * PIECES_MAX
+"""The pieces of all publishers of one user that have gaps."""
+PIECES_FREE = 8
+"""The pieces that every publisher may have: sequences without gaps lie in two or three."""
+PIECES_UNCOUNTED = 1_024
+"""The pieces by which a session may grow before they are counted for its user; a batch of as many
+messages may bring them. At its end all are counted."""
+TOO_MANY_GAPS = "too_many_gaps"
 
 
 def check_gaps(client: str, known: SequenceSet | None, ranges: Iterable[Range]) -> None:
@@ -29,5 +41,108 @@ def check_gaps(client: str, known: SequenceSet | None, ranges: Iterable[Range]) 
             f"places that are 4,096 or more from one another, and {PIECES_MAX} are allowed: number "
             "messages one after the other, give a client that is often killed a publish store, "
             "and go on under another client name",
-            "too_many_gaps",
+            TOO_MANY_GAPS,
         )
+
+
+class UserGaps:
+    """The gaps of each user's publishers.
+
+    Invariants: the sums are those of the publishers; a publisher with `PIECES_FREE` pieces or fewer
+    is not remembered.
+    Owner: the instance's machine. Lifecycle: as long as that.
+
+    Attributes:
+        unwritten: whose a publisher is, to be written down; empty: nobody's any more. Whoever does
+            that clears it.
+    """
+
+    __slots__ = ("_pieces", "_totals", "_users", "unwritten")
+
+    def __init__(self) -> None:
+        self._users: dict[int, str] = {}
+        self._pieces: dict[int, int] = {}
+        """By publisher, of those with gaps."""
+        self._totals: dict[str, int] = {}
+        self.unwritten: dict[int, str] = {}
+
+    def recall(self, users: Mapping[int, str], known: PublisherRanges) -> None:
+        """Whose publishers with gaps are, as an earlier process wrote it down."""
+        for publisher, user in users.items():
+            held = known.get(publisher)
+            self._count(user, publisher, 0 if held is None else held.pieces)
+            if publisher in self._users:
+                self.unwritten.pop(publisher, None)
+            else:
+                self.unwritten[publisher] = ""
+
+    def begins(self, user: str, publisher: int, known: SequenceSet | None) -> int:
+        """A session of this user begins. The pieces that it may have before it must be asked again;
+        an empty user is nobody in particular, who is not limited."""
+        if not user:
+            return PIECES_MAX
+        return self._granted(user, publisher, 0 if known is None else known.pieces)
+
+    def grows(
+        self,
+        user: str,
+        client: str,
+        publisher: int,
+        known: SequenceSet | None,
+        ranges: Iterable[Range],
+    ) -> int:
+        """A session publishes these. The pieces that it may have before it must be asked again.
+
+        Raises:
+            RemoteProtocolError: its user has too many; with reason `too_many_gaps`.
+        """
+        if not user:
+            return PIECES_MAX
+        held = known if known is not None else SequenceSet()
+        pieces = held.pieces_with(ranges)
+        others = self._totals.get(user, 0) - self._of(user, publisher)
+        if pieces > max(PIECES_FREE, held.pieces) and others + pieces > USER_PIECES_MAX:
+            raise RemoteProtocolError(
+                f"the sequences of client {client} and of other clients of its user have too many "
+                f"gaps here: they would lie in {others + pieces} places that are 4,096 or more "
+                f"from one another, and {USER_PIECES_MAX} of one user are allowed: number messages "
+                "one after the other, and give clients that are often killed a publish store",
+                TOO_MANY_GAPS,
+            )
+        return self._granted(user, publisher, pieces)
+
+    def ends(self, user: str, publisher: int, known: SequenceSet | None) -> None:
+        """Its session has ended: without gaps the publisher counts no more."""
+        if user:
+            self._count(user, publisher, 0 if known is None else known.pieces)
+
+    def __len__(self) -> int:
+        return len(self._users) + len(self._pieces) + len(self._totals)
+
+    def _granted(self, user: str, publisher: int, pieces: int) -> int:
+        self._count(user, publisher, pieces)
+        is_room = self._totals.get(user, 0) < USER_PIECES_MAX
+        return min(PIECES_MAX, pieces + PIECES_UNCOUNTED) if is_room else max(pieces, PIECES_FREE)
+
+    def _of(self, user: str, publisher: int) -> int:
+        return self._pieces[publisher] if self._users.get(publisher) == user else 0
+
+    def _count(self, user: str, publisher: int, pieces: int) -> None:
+        if pieces <= PIECES_FREE:
+            pieces = 0
+        before = self._users.get(publisher, "")
+        if not pieces and not before:
+            return
+        if before:
+            total = self._totals[before] - self._pieces[publisher]
+            if total:
+                self._totals[before] = total
+            else:
+                del self._totals[before]
+        if pieces:
+            self._users[publisher], self._pieces[publisher] = user, pieces
+            self._totals[user] = self._totals.get(user, 0) + pieces
+        else:
+            del self._users[publisher], self._pieces[publisher]
+        if self._users.get(publisher, "") != before:
+            self.unwritten[publisher] = self._users.get(publisher, "")

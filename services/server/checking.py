@@ -30,6 +30,9 @@ looked at one check interval later, a clock that is set is seen half a second la
 CLOCK_SET_US = 1_000_000
 """A wall clock that moved by so much more than time passed was set: an event says so."""
 
+GAPS_KEY = "gaps/"
+"""The keys of whose the publishers with gaps are."""
+
 BEHIND_US = 60_000_000
 """The aging clock is written down when it is by so much further behind, or nearer."""
 
@@ -71,6 +74,11 @@ class Checks:
         config = self._here.config
         self._behind_us = self._here.state.get_number(AGING_KEY)
         self._looking = Looking(self._here.machine)
+        users = {
+            int(key.removeprefix(GAPS_KEY), 16): user.decode("utf-8", "surrogatepass")
+            for key, user in self._here.state.items(GAPS_KEY)
+        }
+        self._here.machine.user_gaps.recall(users, self._here.machine.known)
         # No beat is to be late by more than half of the time between two.
         rest_ms = min([1000 * REST_S, *(each.heartbeat_ms / 2 for each in config.destinations)])
         self._resting_intervals = max(1, int(rest_ms / config.check_interval_ms))
@@ -86,6 +94,7 @@ class Checks:
         self._queues.clock_is(offset_us)
         self._say_if_set(offset_us)
         self._keep_aging()
+        self._keep_user_gaps()
         if self._looking.is_due(now_us):
             here.perform(here.machine.tick(now_us))
             self._maintenance.check()
@@ -101,6 +110,25 @@ class Checks:
         for name, link in self._links.controls.items():
             link.borrowing.tick(caught_up=here.machine.destinations[name].caught_up)
         self._replays.keep_ticking()
+
+    def _keep_user_gaps(self) -> None:
+        """Whose publishers with gaps are, for the next life."""
+        unwritten = self._here.machine.user_gaps.unwritten
+        if unwritten:
+            self._here.spawn(self._write_user_gaps(dict(unwritten)))
+            unwritten.clear()
+
+    async def _write_user_gaps(self, users: dict[int, str]) -> None:
+        # What is not written is known again with the next logon of that client.
+        with suppress(RaylayError):
+            await self._here.state.put(
+                {
+                    f"{GAPS_KEY}{publisher:016x}": user.encode("utf-8", "surrogatepass")
+                    if user
+                    else None
+                    for publisher, user in users.items()
+                }
+            )
 
     def _look_at_children(self, now_s: float) -> None:
         for name, link in self._links.controls.items():

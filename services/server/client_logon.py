@@ -148,5 +148,6 @@ class ClientLogon:
                 logon.low,
                 judge,
                 takes_unused=logon.takes_unused,
+                user=user,
             ),
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from unit.held_runs import HeldRuns
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.ranges import CHUNK, SequenceSet
+from raylay.services.messages.ranges import CHUNK, PublisherRanges, SequenceSet
 from raylay.services.messages.records import RecordBuilder, publisher_id
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
@@ -42,11 +44,13 @@ def machine() -> InstanceMachine:
     return made
 
 
-def publish(made: InstanceMachine, *sequences: int, topic: str = "orders") -> int:
-    builder = RecordBuilder(P, topic, "json")
+def publish(
+    made: InstanceMachine, *sequences: int, topic: str = "orders", session: int = 1, name: str = "p"
+) -> int:
+    builder = RecordBuilder(publisher_id(name), topic, "json")
     payload = b"".join(builder.build(sequence, b"x", 0) for sequence in sequences)
-    runs = made.client_runs(1, payload)
-    effects, transient = made.client_published(1, runs, 0, Answers())
+    runs = made.client_runs(session, payload)
+    effects, transient = made.client_published(session, runs, 0, Answers())
     made.committed(made.next_txid - 1, 0)
     return sum(e.run.count for e in effects if isinstance(e, Append)) + sum(
         run.count for run in transient
@@ -101,3 +105,97 @@ def test_pieces_are_never_counted_too_few() -> None:
         for first, last in ranges:
             after.add(first, last)
         assert held.pieces_with(ranges) >= after.pieces
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may have 12 pieces, a publisher 6; three are free, two more not counted at once."""
+    monkeypatch.setattr(gap_limit, "USER_PIECES_MAX", 12)
+    monkeypatch.setattr(gap_limit, "PIECES_FREE", 3)
+    monkeypatch.setattr(gap_limit, "PIECES_UNCOUNTED", 2)
+
+
+@pytest.mark.usefixtures("small")
+def test_client_names_of_one_user_have_no_more_than_its_share() -> None:
+    """Each name of its own had 250,000 places, for as long as the instance has its log."""
+    made = machine()
+    for session, name in enumerate("abcd", 2):
+        made.client_logged_on(session, name, 0, user="amy")
+    for session, name in enumerate("ab", 2):
+        assert publish(made, *far_apart(6), session=session, name=name) == 6
+    with pytest.raises(RemoteProtocolError, match="other clients of its user") as refused:
+        publish(made, *far_apart(5), session=4, name="c")
+    assert refused.value.reason == "too_many_gaps" and not made.known.get(publisher_id("c"))
+    # Without gaps all of them go on, and so do others with gaps.
+    assert publish(made, *range(1, 3 * CHUNK), session=4, name="c") == 3 * CHUNK - 1
+    assert publish(made, *(at + 1 for at in far_apart(6)), session=2, name="a") == 6
+    made.client_logged_on(8, "e", 0, user="bob")
+    assert publish(made, *far_apart(6), session=8, name="e") == 6
+    assert publish(made, *far_apart(6)) == 6, "who is nobody in particular has no such limit"
+
+
+@pytest.mark.usefixtures("small")
+def test_what_a_client_leaves_counts_when_it_is_gone_and_in_the_next_life() -> None:
+    made = machine()
+    a, b = publisher_id("a"), publisher_id("b")
+    for session, name in enumerate("ab", 2):
+        made.client_logged_on(session, name, 0, user="amy")
+        # By so few that they were not counted at once.
+        for at in far_apart(6):
+            publish(made, at, session=session, name=name)
+        made.client_left(session)
+    made.client_logged_on(4, "plain", 0, user="amy")
+    publish(made, *range(1, 2 * CHUNK), session=4, name="plain")
+    made.client_left(4)
+    assert made.user_gaps.unwritten == {a: "amy", b: "amy"}
+    again = machine()
+    again.known.update(made.known)
+    again.user_gaps.recall({a: "amy", b: "amy", 77: "bob"}, again.known)
+    assert again.user_gaps.unwritten == {77: ""}, "it has no gaps any more"
+    for life in (made, again):
+        life.client_logged_on(5, "c", 0, user="amy")
+        with pytest.raises(RemoteProtocolError, match="of its user"):
+            publish(life, *far_apart(5), session=5, name="c")
+
+
+@pytest.mark.usefixtures("small")
+def test_gaps_that_are_filled_and_names_that_change_hands_are_given_back() -> None:
+    made = machine()
+    made.client_logged_on(2, "a", 0, user="amy")
+    publish(made, *far_apart(4), session=2, name="a")
+    made.client_left(2)
+    assert len(made.user_gaps) == 3
+    made.client_logged_on(3, "a", 0, user="bob")
+    assert made.user_gaps.unwritten == {publisher_id("a"): "bob"}
+    made.known.of(publisher_id("a")).add(1, 11 * CHUNK)
+    made.client_left(3)
+    assert not len(made.user_gaps)
+    assert made.user_gaps.unwritten == {publisher_id("a"): ""}
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(20))
+def test_sums_of_users_are_those_of_their_publishers(seed: int) -> None:
+    random, gaps, known = Random(seed), gap_limit.UserGaps(), PublisherRanges()
+    for _ in range(300):
+        user, publisher = random.choice(("amy", "bob")), random.randrange(4)
+        held = known.of(publisher)
+        if random.random() < 0.5:
+            at = random.choice(far_apart(9))
+            try:
+                gaps.grows(user, "c", publisher, held, [(at, at)])
+            except RemoteProtocolError:
+                continue  # Nothing of it counts, as nothing of it is kept.
+            else:
+                held.add(at, at)
+        elif random.random() < 0.2:
+            held.remove(1, 1 << 40)
+        else:
+            random.choice((gaps.begins, gaps.ends))(user, publisher, held)
+        sums: dict[str, int] = {}
+        for each, owner in gaps._users.items():
+            sums[owner] = sums.get(owner, 0) + gaps._pieces[each]
+        assert sums == gaps._totals
+    for publisher in range(4):
+        gaps.ends("amy", publisher, None)
+    assert not len(gaps)

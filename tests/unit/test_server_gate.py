@@ -18,6 +18,7 @@ from unit.one_instance import events, in_instance, transports
 
 from raylay.services.client import Client
 from raylay.services.errors import LogonRefused, RaylayError
+from raylay.services.messages.ranges import CHUNK
 from raylay.services.messages.records import (
     Command,
     RecordBuilder,
@@ -38,6 +39,7 @@ from raylay.services.queues.records import (
     pack_acknowledgment,
     read_acknowledgment,
 )
+from raylay.services.replication import gap_limit
 from raylay.services.security.credentials import Accepted, Answer, Challenge, Credentials, Denied
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import Permissions, read_permissions
@@ -368,6 +370,38 @@ def test_half_frames_of_one_user_hold_no_more_than_its_share(tmp_path: Path) -> 
             await asyncio.sleep(0)
 
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
+
+
+def test_gaps_of_a_user_count_in_the_next_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gap_limit, "PIECES_UNCOUNTED", 2)
+    monkeypatch.setattr(gap_limit, "USER_PIECES_MAX", 20)
+
+    async def publish(server: InstanceServer, name: str, count: int) -> dict[str, Any]:
+        reader, writer = await asyncio.open_connection(*split_address(server.here.client_address))
+        logon = {"c": "logon", "v": 1, "client_name": name, "cid": "1"}
+        writer.write(encode_frame(logon | {"user_id": "amy", "pw": "amyamy"}))
+        assert (await answer_to(reader))["status"] == "success"
+        build = RecordBuilder(publisher_id(name), "open", "json").build
+        records = b"".join(build(1 + at * 3 * CHUNK, b"{}", 0) for at in range(count))
+        writer.write(encode_frame({"c": "pb", "n": count}, records))
+        answer = await answer_to(reader)
+        writer.close()
+        return answer
+
+    async def first(server: InstanceServer) -> None:
+        assert (await publish(server, "one", 15))["status"] == "success"
+        key = f"gaps/{publisher_id('one'):016x}"
+        while server.here.state.get(key) != b"amy":
+            await asyncio.sleep(0.01)
+
+    async def second(server: InstanceServer) -> None:
+        refused = await publish(server, "two", 15)
+        assert refused["reason"] == "too_many_gaps" and "of its user" in refused["text"]
+
+    for visit in (first, second):
+        in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
 def test_a_transport_may_have_modules_of_its_own(tmp_path: Path) -> None:

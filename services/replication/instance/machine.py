@@ -43,6 +43,7 @@ from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
 from raylay.services.replication.content import Contents, FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import Committed, Effect, Ranges, Rooted
+from raylay.services.replication.gap_limit import UserGaps
 from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.answers import AnswerBook
 from raylay.services.replication.instance.destinations import Destinations
@@ -327,14 +328,25 @@ class InstanceMachine:
         judge: Judge | None = None,
         *,
         takes_unused: bool = False,
+        user: str = "",
     ) -> LogonAnswer:
         """A client logged on. `Publishers.logged_on` tells what the values mean."""
         self._out.is_changing = True
         answer = self._publishers.logged_on(
-            session, client, low, judge, takes_unused=takes_unused and self._hears_all
+            session,
+            client,
+            low,
+            judge,
+            takes_unused=takes_unused and self._hears_all,
+            user=user,
         )
         self._out.is_changing = False
         return answer
+
+    @property
+    def user_gaps(self) -> UserGaps:
+        """What the gaps of each user's publishers are."""
+        return self._publishers.gaps
 
     def client_logged_off(self, session: int, unused: Range, now_us: int) -> None:
         """A client is about to end. `Publishers.logged_off` tells what the values mean."""

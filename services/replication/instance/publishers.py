@@ -75,6 +75,10 @@ class _Session:
     """For their topic, or by its state, or since it may not publish them, and not covered by an
     acknowledgment yet."""
     judge: Judge | None = None
+    user: str = ""
+    """By whom a module knows it; empty: nobody in particular."""
+    pieces_max: int = 0
+    """The pieces that its sequences may lie in before its gaps are looked at."""
 
 
 class Publishers:
@@ -101,6 +105,7 @@ class Publishers:
         "_topics",
         "_unnumbered",
         "_unused",
+        "gaps",
     )
 
     def __init__(
@@ -127,6 +132,7 @@ class Publishers:
         self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
         """(publisher, sequence) of what was numbered here: (session, its command)."""
         self._unused = UnusedSequences()
+        self.gaps = gap_limit.UserGaps()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -145,16 +151,21 @@ class Publishers:
         judge: Judge | None = None,
         *,
         takes_unused: bool = False,
+        user: str = "",
     ) -> LogonAnswer:
         """A client logged on.
 
         Args:
+            user: by whom a module knows it; empty: nobody in particular.
             low: its lowest sequence that it does not know to be durable.
             judge: what of a run it may publish; None: all.
             takes_unused: it has numbered nothing yet, and goes on with what an earlier life left.
         """
         publisher = publisher_id(client)
-        self._sessions[session] = found = _Session(session, client, publisher, judge=judge)
+        pieces_max = self.gaps.begins(user, publisher, self._intake.known.get(publisher))
+        self._sessions[session] = found = _Session(
+            session, client, publisher, judge=judge, user=user, pieces_max=pieces_max
+        )
         self._session_of[publisher] = found
         highest = self._intake.highest.get(publisher, 0)
         durable: list[Range] = []
@@ -181,6 +192,7 @@ class Publishers:
         found = self._sessions.pop(session, None)
         if found is not None and self._session_of.get(found.publisher) is found:
             del self._session_of[found.publisher]
+            self.gaps.ends(found.user, found.publisher, self._intake.known.get(found.publisher))
         self._dirty.discard(session)
         if self._unnumbered:
             self._unnumbered = {k: v for k, v in self._unnumbered.items() if v[0] != session}
@@ -233,7 +245,7 @@ class Publishers:
         pieces = found.unjournaled.pieces + found.refused.pieces
         if known is not None:
             pieces += known.pieces
-        if found_count + pieces > gap_limit.PIECES_MAX:
+        if found_count + pieces > found.pieces_max:
             self._check_gaps(found, known, runs)
         return runs
 
@@ -247,6 +259,9 @@ class Publishers:
         for held, more in ((session.unjournaled, ranges[1]), (session.refused, ranges[2])):
             if held.pieces >= gap_limit.PIECES_MAX:
                 gap_limit.check_gaps(session.client, held, more)
+        session.pieces_max = self.gaps.grows(
+            session.user, session.client, session.publisher, known, ranges[0]
+        )
 
     def asks(self, runs: Iterable[Run], answers: Answers) -> Questions:
         """What must be read before these are published, and what topics' states look for."""
