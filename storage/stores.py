@@ -10,7 +10,7 @@ batch, since a key a record costs five times as much. All numbers little-endian 
           SequenceSet (services/messages/ranges.py) of what is gone above that
 
 A bookmark store's file holds one SequenceSet for each subscription and publisher, under
-XXH3-128 of the subscription id (16 bytes) and the publisher (8 bytes big-endian).
+BLAKE2b of the subscription id (16 bytes) and the publisher (8 bytes big-endian).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import lmdb
-from xxhash import xxh3_128_digest as subscription_key
 
 from raylay.services.errors import CorruptRecord, PublishStoreFull, RemoteProtocolError
+from raylay.services.messages.digests import SUBSCRIPTION, digest
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.storage.state import StoreFile, explained
 
@@ -504,7 +504,7 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
         return have
 
     def _read(self, subscription: str, have: PublisherRanges) -> None:
-        prefix = subscription_key(subscription.encode())
+        prefix = _key_of(subscription)
         try:
             with self._file.begin() as transaction, transaction.cursor() as cursor:
                 if cursor.set_range(prefix):
@@ -541,12 +541,12 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
         try:
             with self._file.begin(write=True) as transaction:
                 for subscription in self._discarded:
-                    prefix = subscription_key(subscription.encode())
+                    prefix = _key_of(subscription)
                     with transaction.cursor() as cursor:
                         while cursor.set_range(prefix) and cursor.key().startswith(prefix):
                             cursor.delete()
                 for subscription, publisher in self._changed:
-                    key = subscription_key(subscription.encode()) + _KEY.pack(publisher)
+                    key = _key_of(subscription) + _KEY.pack(publisher)
                     value = self._have[subscription].of(publisher).to_bytes()
                     transaction.put(key, value)
         except lmdb.Error as error:
@@ -560,3 +560,7 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
             self.flush()
         finally:
             self._file.close()
+
+
+def _key_of(subscription: str) -> bytes:
+    return digest(subscription.encode(), SUBSCRIPTION)

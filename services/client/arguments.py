@@ -6,12 +6,11 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from xxhash import xxh3_64_hexdigest
-
 from raylay.services.client.connection import split_address
 from raylay.services.client.failover import Server, as_server
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.errors import ConfigurationError, LocalProtocolError
+from raylay.services.messages.digests import FILTER, digest
 from raylay.services.messages.records import decode_record, publisher_id
 from raylay.services.tls.config import TlsConfig
 from raylay.services.tls.files import client_context
@@ -92,5 +91,5 @@ def sample_every(sampling_ratio: float) -> int:
 
 def remembered_as(topic: str, message_type: str, filter: str) -> str:
     """The name under which a bookmark store remembers a subscription that was given none."""
-    text = f"|{xxh3_64_hexdigest(filter.encode())}" if filter else ""
+    text = f"|{digest(filter.encode(), FILTER).hex()}" if filter else ""
     return f"{topic}|{message_type}{text}"

@@ -9,9 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
-from xxhash import xxh3_64_intdigest as checksum64
-
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.digests import HELD, summand, summed
 from raylay.services.messages.sequence_set import CHUNK as CHUNK
 from raylay.services.messages.sequence_set import Range as Range
 from raylay.services.messages.sequence_set import SequenceSet as SequenceSet
@@ -20,12 +19,10 @@ from raylay.services.messages.shared import SharedMap
 PUBLISHERS = 1 << 64
 """A publisher's id is below."""
 
-DIGEST_MASK = (1 << 64) - 1
-
 
 def digest_of(publisher: int, ranges: SequenceSet | None) -> int:
     """What a publisher's set adds to a digest of several: nothing where it is empty."""
-    return checksum64(struct.pack("<Q", publisher) + ranges.to_bytes()) if ranges else 0
+    return summand(struct.pack("<Q", publisher) + ranges.to_bytes(), HELD) if ranges else 0
 
 
 class PublisherRanges(SharedMap[SequenceSet]):
@@ -165,7 +162,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
                 )
         return cls({key: SequenceSet.from_bytes(value) for key, value in data.items()})
 
-    def digest(self) -> int:
-        """Equal sets have equal digests: the sum of one of 64 bits for each publisher, so that it
-        can be kept up (running_digest.py)."""
-        return sum(digest_of(key, value) for key, value in self.sets.items()) & DIGEST_MASK
+    def digest(self) -> bytes:
+        """Sets are equal where their digests are, whatever publishers number: it is a sum
+        (digests.py), so that it can be kept up (running_digest.py)."""
+        return summed(sum(digest_of(key, value) for key, value in self.sets.items()))

@@ -58,12 +58,12 @@ import struct
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import CorruptRecord, LocalProtocolError
+from raylay.services.messages.digests import PUBLISHER, digest
 
 RECORD_VERSION = 1
 RUN_VERSION = 1
@@ -188,8 +188,7 @@ def publisher_id(client_name: str) -> int:
     with the id of another one. Of a checksum that took seconds.
     """
     name = client_name.encode("utf-8", "surrogatepass")
-    digest = blake2b(name, digest_size=8, person=b"raylay-publisher")
-    return int.from_bytes(digest.digest(), "little") or 1
+    return int.from_bytes(digest(name, PUBLISHER, 8), "little") or 1
 
 
 def unnumbered_publisher_id(client_name: str, incarnation: int, life: int) -> int:

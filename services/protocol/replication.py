@@ -2,7 +2,7 @@
 
     link to instance
       logon      v: the version that it speaks, name, group, incarnation, expect (group),
-                 destination, epoch, digest (u64: of what the link's own instance holds),
+                 destination, epoch, digest (64 bytes: of what its own instance holds),
                  conflation (acks may be held back for so many ms; absent: none is), address
                  (`host:port` under which others reach the replication transport of the link's own
                  instance, or nothing; absent: the link carries no streams), generation (absent: 0),
@@ -58,6 +58,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.digests import SUM_BYTES
 from raylay.services.messages.ranges import PUBLISHERS, PublisherRanges, Range
 from raylay.services.messages.records import SEQUENCE_HELD_MAX
 from raylay.services.protocol.compression import COMPRESSION_TYPES
@@ -174,7 +175,7 @@ class UpstreamLogon:
     expect: str
     destination: str
     epoch: int
-    digest: int
+    digest: bytes
     ack_conflation_ms: int = 0
     description: bytes = b""
     address: str | None = None
@@ -248,12 +249,15 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
     group, expect, destination = (
         name_of(header, key) for key in ("group", "expect", "destination")
     )
-    incarnation, epoch, digest = (u64_of(header, key) for key in ("incarnation", "epoch", "digest"))
+    incarnation, epoch = (u64_of(header, key) for key in ("incarnation", "epoch"))
+    digest = header.get("digest")
     conflation_ms = u64_of(header, "conflation", 0)
     address = header.get("address")
     proof = header.get("proof", b"")
     if not (address is None or is_address(address)):
         raise _wrong(header, "address", "empty or of the form host:port")
+    if type(digest) is not bytes or len(digest) not in (0, SUM_BYTES):
+        raise _wrong(header, "digest", f"none or {SUM_BYTES} bytes")
     if type(proof) is not bytes:
         raise _wrong(header, "proof", "bytes")
     return UpstreamLogon(

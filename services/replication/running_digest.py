@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raylay.services.messages.ranges import DIGEST_MASK, PublisherRanges, digest_of
+from raylay.services.messages.digests import summed
+from raylay.services.messages.ranges import PublisherRanges, digest_of
 
 SLICE_PUBLISHERS = 1_000
 """About 2 ms of work."""
@@ -21,8 +22,9 @@ class RunningDigest:
     """
 
     def __init__(self) -> None:
-        self.value = PublisherRanges().digest()
+        self._sum = 0
         self._of = PublisherRanges()
+        self.value = self._of.digest()
 
     def work(
         self, sets: PublisherRanges, slice_publishers: int = SLICE_PUBLISHERS
@@ -33,10 +35,10 @@ class RunningDigest:
         Args:
             sets: a copy, which nobody changes.
         """
-        before, value = self._of, self.value
+        before, total = self._of, self._sum
         for number, publisher in enumerate(sets.changed_since(before), 1):
-            value += digest_of(publisher, sets.get(publisher))
-            value -= digest_of(publisher, before.get(publisher))
+            total += digest_of(publisher, sets.get(publisher))
+            total -= digest_of(publisher, before.get(publisher))
             if not number % slice_publishers:
                 yield
-        self._of, self.value = sets, value & DIGEST_MASK
+        self._of, self._sum, self.value = sets, total, summed(total)

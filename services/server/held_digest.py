@@ -16,7 +16,7 @@ class HeldDigest:
         self._digest = RunningDigest()
         self._working = asyncio.Lock()
 
-    async def of(self, held: PublisherRanges) -> int:
+    async def of(self, held: PublisherRanges) -> bytes:
         """The digest of a copy of what is held here, now or a moment ago."""
         async with self._working:
             async for _ in in_turns(self._digest.work(held)):

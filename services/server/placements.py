@@ -109,7 +109,7 @@ class PlacementKeeper:
             "",
             destination,
             epoch,
-            0,
+            b"",
             generation=identity.generation,
             placements=here.machine.placements.items(),
             announces=announces,

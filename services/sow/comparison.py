@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from xxhash import xxh3_64_intdigest as digest64
+from raylay.services.messages.digests import SOW_BODY, digest
 
 
 class Held(NamedTuple):
@@ -19,16 +19,16 @@ class Held(NamedTuple):
 
     Attributes:
         topic: of the message.
-        digest: 64 bits of its body.
+        digest: of its body, in hexadecimal.
     """
 
     topic: str
     publisher: int
     sequence: int
-    digest: int
+    digest: str
 
     def __str__(self) -> str:
-        return f"{self.publisher}|{self.sequence}, body {self.digest:016x}"
+        return f"{self.publisher}|{self.sequence}, body {self.digest}"
 
 
 class Difference(NamedTuple):
@@ -109,9 +109,14 @@ class Comparison:
         return (self._found[key] for key in self.keys)
 
 
+def digest_of(body: bytes) -> bytes:
+    """What tells a body from others: nobody can publish two that pass for one."""
+    return digest(body, SOW_BODY)
+
+
 def held(topic: str, publisher: int, sequence: int, body: bytes) -> Held:
     """What stands under a key, of a row of a query."""
-    return Held(topic, publisher, sequence, digest64(body))
+    return Held(topic, publisher, sequence, digest_of(body).hex())
 
 
 def differ(found: Iterable[Difference]) -> bool:

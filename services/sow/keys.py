@@ -1,9 +1,10 @@
 """Which record of a SOW topic a message belongs to (behaviour.md 4.1).
 
-The key is a checksum over the topic's key domain and the values of its key fields, 128 bits in
-hexadecimal: with the 64 of the documents, one of 5,000,000,000 records would share its key with
-another one as often as not. Nobody may read anything out of it. Topics of one key domain give the
-same key to the same values.
+The key is 128 bits of BLAKE2b, in hexadecimal, of the topic's key domain and the values of its key
+fields: with the 64 of the documents, one of 5,000,000,000 records would share its key with another
+one as often as not. Publishers choose the values, and some may write some records only: nobody may
+find values with the key of another record, which he would take the place of. Topics of one key
+domain give the same key to the same values.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
-from xxhash import xxh3_128_hexdigest
-
 from raylay.services.errors import SowKeyError
+from raylay.services.messages.digests import DIGEST_BYTES, SOW_KEY
 from raylay.services.messages.types.trees import FieldPath, Tree, field_path
 
 SOW_KEY_BYTES_MAX = 255
@@ -37,14 +38,16 @@ class KeyRule:
         MessageTypeError: an identifier names no field.
     """
 
-    __slots__ = ("_front", "_paths", "domain", "identifiers", "topic")
+    __slots__ = ("_begun", "_paths", "domain", "identifiers", "topic")
 
     def __init__(self, topic: str, identifiers: Sequence[str], domain: str = "") -> None:
         self.topic = topic
         self.identifiers = tuple(identifiers)
         self.domain = domain or topic
         self._paths = tuple(field_path(each) for each in identifiers)
-        self._front = _counted(self.domain.encode("utf-8", "surrogateescape"))
+        # What is equal for all records is taken once: a copy costs less than a new one.
+        self._begun = blake2b(digest_size=DIGEST_BYTES, person=SOW_KEY)
+        self._begun.update(_counted(self.domain.encode("utf-8", "surrogateescape")))
 
     @property
     def paths(self) -> tuple[FieldPath, ...]:
@@ -57,7 +60,7 @@ class KeyRule:
         Raises:
             SowKeyError: a key field is missing, empty, or not one value.
         """
-        parts = [self._front]
+        parts: list[bytes] = []
         for path in self._paths:
             value: Any = tree
             for name in path:
@@ -74,7 +77,9 @@ class KeyRule:
             if not text:
                 raise SowKeyError(self._wrong(path, value))
             parts += (_LENGTH.pack(len(text)), text)
-        return xxh3_128_hexdigest(b"".join(parts)).encode()
+        made = self._begun.copy()
+        made.update(b"".join(parts))
+        return made.hexdigest().encode()
 
     def _wrong(self, path: FieldPath, value: object) -> str:
         identifier = self.identifiers[self._paths.index(path)]

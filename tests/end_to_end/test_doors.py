@@ -92,7 +92,7 @@ class Link:
 def logon(key: str = "", **values: Any) -> bytes:
     words: dict[str, Any] = {
         "name": "forger", "group": "group", "incarnation": 77, "expect": "group",
-        "destination": "solo", "epoch": 1, "digest": 0,
+        "destination": "solo", "epoch": 1, "digest": b"",
     }  # fmt: skip
     made = UpstreamLogon(**(words | values))
     made.proof = made.proof or proof_of(key, made)

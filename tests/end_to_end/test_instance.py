@@ -1119,7 +1119,7 @@ def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(
 
     def connect(epoch: int) -> Client:
         client = Client(address)
-        logon = UpstreamLogon("up", "east", 77, "group", "to-solo", epoch, 0)
+        logon = UpstreamLogon("up", "east", 77, "group", "to-solo", epoch, b"")
         client.socket.sendall(link_logon(logon))
         return client
 
@@ -1148,7 +1148,7 @@ def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(
 def test_acks_to_a_link_are_conflated_up_to_the_bound(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     link = Client(server.status["replication_address"])
-    link.socket.sendall(link_logon(UpstreamLogon("up", "east", 77, "group", "d", 1, 0, 300)))
+    link.socket.sendall(link_logon(UpstreamLogon("up", "east", 77, "group", "d", 1, b"", 300)))
     link.next(lambda frame: frame.header["c"] == "waited")
     builder = RecordBuilder(5, "orders", "json")
     began_s = time.monotonic()

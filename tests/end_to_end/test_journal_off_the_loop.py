@@ -212,7 +212,7 @@ def test_a_client_that_goes_while_its_resend_is_looked_at_harms_nobody(
 
 def link_to(server: Server, epoch: int) -> Client:
     link = Client(server.status["replication_address"])
-    logon = UpstreamLogon("up", "east", 77, "group", "to-solo", epoch, 0)
+    logon = UpstreamLogon("up", "east", 77, "group", "to-solo", epoch, b"")
     link.socket.sendall(link_logon(logon))
     link.next(lambda frame: frame.header["c"] == "waited")
     return link

@@ -151,7 +151,7 @@ def test_a_link_that_says_nothing_of_itself(servers: Servers, tmp_path: Path) ->
 
     def answer(description: bytes) -> dict[str, Any]:
         client = Client(server.status["replication_address"])
-        logon = UpstreamLogon("up", "east", 77, "group", "to-solo", 1, 0, 0, description)
+        logon = UpstreamLogon("up", "east", 77, "group", "to-solo", 1, b"", 0, description)
         client.socket.sendall(link_logon(logon))
         return client.next().header
 

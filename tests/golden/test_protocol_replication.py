@@ -43,10 +43,10 @@ from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.placement import Placement
 
-LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, 3)
+LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, bytes(range(64)))
 LOGON_BYTES = (
-    b"\x53\x00\x00\x00"  # length: 83
-    b"\x51\x00"  # header length: 81
+    b"\x94\x00\x00\x00"  # length: 148
+    b"\x92\x00"  # header length: 146
     b"\x89"  # map of 9
     b"\xa1c\xa5logon"
     b"\xa1v\x01"
@@ -56,7 +56,7 @@ LOGON_BYTES = (
     b"\xa6expect\xa1h"
     b"\xabdestination\xa4to-B"
     b"\xa5epoch\x02"
-    b"\xa6digest\x03"
+    b"\xa6digest\xc4\x40" + bytes(range(64))
 )
 
 
@@ -73,22 +73,22 @@ def test_golden_logon() -> None:
     (frame,) = FrameReader().feed(link_logon(conflated))
     assert frame.header["conflation"] == 20 and read_link_logon(frame.header) == conflated
     described = replace(LOGON, description=b"of itself")
-    assert link_logon(described) == b"\x5c" + LOGON_BYTES[1:] + b"of itself"
+    assert link_logon(described) == b"\x9d" + LOGON_BYTES[1:] + b"of itself"
     (frame,) = FrameReader().feed(link_logon(described))
     assert read_link_logon(frame.header, frame.body) == described
 
 
 def test_golden_logon_of_a_link_that_carries() -> None:
     carrying = replace(LOGON, address="b:1")
-    golden = b"\x5f\x00\x00\x00\x5d\x00\x8a" + LOGON_BYTES[7:] + b"\xa7address\xa3b:1"
+    golden = b"\xa0\x00\x00\x00\x9e\x00\x8a" + LOGON_BYTES[7:] + b"\xa7address\xa3b:1"
     assert link_logon(carrying) == golden
     (frame,) = FrameReader().feed(golden)
     assert read_link_logon(frame.header) == carrying
 
 
 MOVED_BYTES = (
-    b"\x81\x00\x00\x00"  # length: 129
-    b"\x7f\x00"  # header length: 127
+    b"\xc2\x00\x00\x00"  # length: 194
+    b"\xc0\x00"  # header length: 192
     b"\x8c"  # map of 12
     + LOGON_BYTES[7:]
     + b"\xaageneration\x01"

@@ -340,7 +340,7 @@ def test_sow_topics_are_compared(spark: Any, tmp_path: Path) -> None:
     assert (orders["differing"], len(orders["keys"])) == (10, 10)
     assert {each["held"]["Chicago-2"] for each in orders["keys"]} == {None}
     assert re.fullmatch(
-        f"{DESK}\\|[0-9]+, body [0-9a-f]{{16}}", orders["keys"][0]["held"]["Chicago-1"]
+        f"{DESK}\\|[0-9]+, body [0-9a-f]{{32}}", orders["keys"][0]["held"]["Chicago-1"]
     )
     assert list(orders["not_compared"]) == ["Chicago-3"]
     assert "begins with transaction 501" in orders["not_compared"]["Chicago-3"]

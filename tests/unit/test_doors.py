@@ -216,7 +216,7 @@ class House:
         self.epoch += 1
         made: dict[str, Any] = {
             "name": "peer", "group": "g", "incarnation": 0xB, "expect": "g",
-            "destination": "solo", "epoch": self.epoch, "digest": 0, "address": "peer:1",
+            "destination": "solo", "epoch": self.epoch, "digest": b"", "address": "peer:1",
         }  # fmt: skip
         return UpstreamLogon(**(made | words))
 
@@ -339,12 +339,13 @@ MOVED = to_wire({"elsewhere": Placement(1, "e:1", "e:2")})
 RANGES = {7: SequenceSet([(1, 9)]).to_bytes()}
 LINK_FRAMES: list[tuple[Header, bytes]] = [
     ({"c": "logon", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
-      "destination": "solo", "epoch": 1, "digest": 5, "conflation": 1, "address": "bad:1",
+      "destination": "solo", "epoch": 1, "digest": bytes(64), "conflation": 1, "address": "bad:1",
       "generation": 1, "placements": MOVED, "proof": bytes(16)}, b""),
     ({"c": "logon", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
-      "destination": "solo", "epoch": 1, "digest": 5, "announces": True, "placements": MOVED}, b""),
+      "destination": "solo", "epoch": 1, "digest": bytes(64), "announces": True,
+      "placements": MOVED}, b""),
     ({"c": "logon", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
-      "destination": "solo", "epoch": 1, "digest": 5, "reunites": True}, b""),
+      "destination": "solo", "epoch": 1, "digest": bytes(64), "reunites": True}, b""),
     ({"c": "bootstrap", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD},
      msgpack.packb([[["orders", "json"]], [["orders", "json"]]])),
     ({"c": "batch", "n": 1, "m": True, "u": True, "w": 7, "y": [7, 1, 2]},

@@ -464,7 +464,17 @@ MOVED = {"B": Placement(9, "away:1", "away:2"), "A": Placement(9, "away:1", "awa
 
 def logon(user: str, password: str, **words: Any) -> UpstreamLogon:
     made = UpstreamLogon(
-        "A", "g", 77, "g", "B", 5, 0, address="", placements=MOVED, user_id=user, password=password
+        "A",
+        "g",
+        77,
+        "g",
+        "B",
+        5,
+        b"",
+        address="",
+        placements=MOVED,
+        user_id=user,
+        password=password,
     )
     made = replace(made, **words)
     made.proof = proof_of(KEY, made)

@@ -49,7 +49,7 @@ class FabricBench(Bench):
         here.config = replace(here.config, fabric_key=KEY)
         await super()._start()
         self.peer = await Peer.at(self.server)
-        logon = UpstreamLogon("true", "g", TRUE, "g", "to-solo", 1, 0, address="")
+        logon = UpstreamLogon("true", "g", TRUE, "g", "to-solo", 1, b"", address="")
         logon.proof = proof_of(KEY, logon)
         self.peer.writer.write(link_logon(logon))
         await self.peer.until("accepted")
@@ -176,5 +176,5 @@ def test_whatever_it_says_only_its_own_connection_ends(
 ) -> None:
     if logon is None:  # one that is let in
         destination = f"to-solo-{next(bench.numbers)}"
-        logon = UpstreamLogon("up", "g", 8, "g", destination, 1, 0, address="")
+        logon = UpstreamLogon("up", "g", 8, "g", destination, 1, b"", address="")
     bench.session(logon, frames)

@@ -14,7 +14,7 @@ from raylay.services.replication.placement import Placement
 
 KEY = "the key of a fabric"
 MOVED = {"B": Placement(3, "b:1", "b:2"), "A": Placement(1, "a:1", "a:2", 5)}
-LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, 3, generation=1, placements=MOVED)
+LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, bytes(64), generation=1, placements=MOVED)
 
 
 def proven(**changed: Any) -> UpstreamLogon:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import struct
 
-from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.running_digest import RunningDigest
 
 
@@ -38,6 +39,22 @@ def test_works_off_what_changed_and_no_more_in_a_turn_than_a_slice() -> None:
     held.add(5, 2, 2)
     assert len(list(running.work(held.copy(), 1))) == 1
     assert running.value == held.digest()
+
+
+def test_nobody_numbers_so_that_what_lacks_is_not_seen() -> None:
+    # Of a bitmap XXH3 multiplies halves of words that are nought here; their other halves add up.
+    found = []
+    for one_half, other_half in ((1_000, 2_000), (1_001, 1_999)):
+        bits = bytearray(200) + b"U" * 312
+        bits[38:46] = struct.pack("<4sI", bytes.fromhex("7c01812c"), one_half)
+        bits[102:110] = struct.pack("<4sI", bytes.fromhex("ded46de9"), other_half)
+        held = PublisherRanges()
+        held.of(7).update(
+            SequenceSet((at, at) for at in range(4096) if bits[at // 8] >> at % 8 & 1)
+        )
+        found.append(held)
+    one, other = found
+    assert one.of(7) != other.of(7) and one.digest() != other.digest()
 
 
 def test_an_empty_set_is_no_set_and_publishers_do_not_change_places() -> None:

@@ -57,7 +57,7 @@ def lacks() -> bytes:
 
 
 def a_link(bench: Bench, *frames: bytes) -> None:
-    logon = UpstreamLogon("up", "g", 77, "g", "to-solo", next(bench.numbers), 0)
+    logon = UpstreamLogon("up", "g", 77, "g", "to-solo", next(bench.numbers), b"")
     bench.run(bench.server.here.replication_address, link_logon(logon), list(frames))
 
 

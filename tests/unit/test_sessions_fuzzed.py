@@ -273,7 +273,7 @@ def test_any_session_of_a_link(
 ) -> None:
     number = next(bench.numbers)
     logon = UpstreamLogon(
-        "up", "g", 77, "g", f"to-solo-{number}", max(1, epoch), 0, generation=generation
+        "up", "g", 77, "g", f"to-solo-{number}", max(1, epoch), b"", generation=generation
     )
     first = link_logon(logon) if is_right else b""
     bench.run(bench.server.here.replication_address, first, frames)

@@ -2,7 +2,7 @@
 instances at once and beside them.
 
 Each instance's topics are read from its store and folded on with what its journal has behind that,
-a task an instance. A task gives back checksums of the records by parts of all keys; where those of
+a task an instance. A task gives back digests of the records by parts of all keys; where those of
 two instances differ, a second pass looks at the keys of these parts.
 """
 
@@ -14,16 +14,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xxhash import xxh3_64_intdigest as digest64
+from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.core.sow import SowFeature
 from raylay.services.errors import RaylayError
 from raylay.services.fabric.plan import FabricRecord, instance_config
+from raylay.services.messages.digests import SOW_RECORD, summand, summed
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.pipeline.journals import Place
 from raylay.services.plugins.sow import sow_book
 from raylay.services.server.sow_keeper import FINGERPRINT, SOW_FILE, fingerprints
-from raylay.services.sow.comparison import Held
+from raylay.services.sow.comparison import Held, digest_of
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.records import NEVER, SowRecord, decoded, encoded
 from raylay.services.sow.state import TOMBSTONE, VALUE, SowRules
@@ -34,8 +35,7 @@ from raylay.storage.sow_reading import reading
 PARTS = 4096
 """Of all keys of a topic."""
 KEYS_TOLD_MAX = 100
-_HELD = struct.Struct("<QQQ")
-_DIGEST = struct.Struct("<Q")
+_HELD = struct.Struct("<QQ16sB")
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 """Does something for each of several values, on Spark: the results in any order."""
@@ -61,12 +61,12 @@ class SowSums:
 
     Attributes:
         records: how many.
-        sums: of the records in each part of the keys.
+        sums: digests of the records in each part of the keys.
         gap: why it cannot be compared; empty: it can.
     """
 
     records: int = 0
-    sums: list[int] = field(default_factory=list)
+    sums: list[bytes] = field(default_factory=list)
     gap: str = ""
 
 
@@ -172,12 +172,18 @@ def sums_of(asked: tuple[SowSource, int]) -> tuple[str, dict[str, SowSums]]:
 
 
 def _summed(topic: SowTopic, stored_txid: int, gap: str, now_us: int) -> SowSums:
-    found = SowSums(sums=[0] * PARTS, gap=gap)
+    found = SowSums(gap=gap)
+    sums = [0] * PARTS
     for record in _living(topic, now_us):
         held = _held(topic, record, stored_txid)
         found.records += 1
-        what = _HELD.pack(held.publisher, held.sequence, held.digest)
-        found.sums[_part(record.key)] ^= digest64(record.key + what + held.topic.encode())
+        what = _HELD.pack(
+            held.publisher, held.sequence, bytes.fromhex(held.digest), len(record.key)
+        )
+        content = record.key + what + held.topic.encode()
+        part = _part(record.key)
+        sums[part] += summand(content, SOW_RECORD)
+    found.sums = [summed(each) for each in sums]
     return found
 
 
@@ -200,7 +206,7 @@ def entries_of(
 
 
 def _part(key: bytes) -> int:
-    return digest64(key) % PARTS
+    return checksum64(key) % PARTS  # Whatever shares a part with others is looked at apart.
 
 
 def _living(topic: SowTopic, now_us: int) -> Iterator[SowRecord]:
@@ -212,10 +218,10 @@ def _living(topic: SowTopic, now_us: int) -> Iterator[SowRecord]:
 
 def _held(topic: SowTopic, record: SowRecord, stored_txid: int) -> Held:
     body = record.body or b""
-    # What was in the store has the checksum in place of its body.
-    digest = _DIGEST.unpack(body)[0] if record.txid <= stored_txid else digest64(body)
+    # What was in the store has the digest in place of its body.
+    digest = body if record.txid <= stored_txid else digest_of(body)
     name = (record.topic or topic.name).decode("utf-8", "replace")
-    return Held(name, record.publisher, record.sequence, digest)
+    return Held(name, record.publisher, record.sequence, digest.hex())
 
 
 def _topics(source: SowSource) -> Iterator[tuple[SowTopic, int, str]]:
@@ -244,7 +250,7 @@ def _topics(source: SowSource) -> Iterator[tuple[SowTopic, int, str]]:
 
 
 def _loaded(source: SowSource, store: MemorySowStore) -> dict[str, int]:
-    """Puts what is on disk into a store in memory, with checksums in place of bodies; up to which
+    """Puts what is on disk into a store in memory, with digests in place of bodies; up to which
     transaction that is, by topic."""
     path = Path(source.place.journal).parent / SOW_FILE
     if not path.is_file():
@@ -258,8 +264,7 @@ def _loaded(source: SowSource, store: MemorySowStore) -> dict[str, int]:
             entries: dict[bytes, bytes | None] = {}
             for key, value in there.entries(name, VALUE, _behind(VALUE)):
                 record = decoded(key[1:], value)
-                digest = _DIGEST.pack(digest64(record.body or b""))
-                entries[key] = encoded(record._replace(body=digest))
+                entries[key] = encoded(record._replace(body=digest_of(record.body or b"")))
             entries.update(there.entries(name, TOMBSTONE, _behind(TOMBSTONE)))
             store.topic(name).take(entries, txid)
             found[name] = txid
