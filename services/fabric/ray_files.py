@@ -37,7 +37,13 @@ def temporary_directory() -> str | None:
         return None
     own = registry.registry_directory() / "ray"
     if len(os.fsencode(own / "tmp")) > DIRECTORY_BYTES_MAX:
-        own = registry.own_directory(Path("/tmp") / f"raylay-{os.getuid()}") / "ray"
+        # The runtime directory is the user's, and set already perhaps: its name is what to change.
+        remedy = (
+            f"it is needed as the name of the runtime directory {own.parent} is too long for Ray's "
+            f"sockets: set {registry.REGISTRY_VARIABLE} to a directory with a name of at most "
+            f"{DIRECTORY_BYTES_MAX - len('/ray/tmp')} bytes, or set {TEMPORARY_VARIABLE}"
+        )
+        own = registry.own_directory(Path("/tmp") / f"raylay-{os.getuid()}", remedy) / "ray"
     # Ray opens what it is given to everybody: this one around it stays closed.
     mode = registry.own_directory(own).stat().st_mode
     if mode & (stat.S_IRWXG | stat.S_IRWXO):

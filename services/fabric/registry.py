@@ -79,8 +79,11 @@ def runtime_path() -> Path:
     return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"raylay-{os.getuid()}"
 
 
-def own_directory(path: Path) -> Path:
+def own_directory(path: Path, remedy: str = f"set {REGISTRY_VARIABLE}") -> Path:
     """Makes a directory of this user when it is not there, and returns it.
+
+    Args:
+        remedy: what the user can do where that fails.
 
     Raises:
         FabricError: It belongs to somebody else or cannot be made.
@@ -89,9 +92,9 @@ def own_directory(path: Path) -> Path:
         make_directory(path)
         owner = path.stat().st_uid
     except OSError as error:
-        raise FabricError(f"{path} cannot be made: {error.strerror}") from None
+        raise FabricError(f"{path} cannot be made: {error.strerror}: {remedy}") from None
     if owner != os.getuid():
-        raise FabricError(f"{path} belongs to another user: set {REGISTRY_VARIABLE}")
+        raise FabricError(f"{path} belongs to another user: {remedy}")
     return path
 
 

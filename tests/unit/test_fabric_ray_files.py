@@ -57,6 +57,44 @@ def test_with_a_long_name_they_are_in_tmp(runtime: Path, monkeypatch: pytest.Mon
     assert len(found) <= ray_files.DIRECTORY_BYTES_MAX
 
 
+def test_the_error_says_to_set_a_shorter_directory_where_that_in_tmp_is_not_ones_own(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.delenv(ray_files.TEMPORARY_VARIABLE, raising=False)
+    chosen = runtime / ("x" * 40)
+    monkeypatch.setenv(registry.REGISTRY_VARIABLE, str(chosen))
+    chosen.mkdir()
+    # What is in /tmp belongs to the user of these tests: to somebody else it is another one's.
+    mine, another = os.getuid(), os.getuid() + 1
+    in_tmp = f"/tmp/raylay-{another}"
+
+    def own_directory(path: Path, *remedy: str) -> Path:
+        if str(path) != in_tmp:
+            return path
+        with monkeypatch.context() as made:
+            made.setattr(registry, "make_directory", lambda _: None)
+            made.setattr(Path, "stat", lambda _: os.stat(chosen))
+            return real(path, *remedy)
+
+    real = registry.own_directory
+    monkeypatch.setattr(registry, "own_directory", own_directory)
+    monkeypatch.setattr(os, "getuid", lambda: another)
+    assert os.stat(chosen).st_uid == mine
+    with pytest.raises(FabricError) as caught:
+        ray_files.temporary_directory()
+    longest = ray_files.DIRECTORY_BYTES_MAX - len("/ray/tmp")
+    assert str(caught.value) == (
+        f"{in_tmp} belongs to another user: it is needed as the name of the runtime directory "
+        f"{chosen} is too long for Ray's sockets: set RAYLAY_RUNTIME_DIR to a directory with a name "
+        f"of at most {longest} bytes, or set RAY_TMPDIR"
+    )
+    # A directory whose name is as long as it says is short enough.
+    monkeypatch.setenv(registry.REGISTRY_VARIABLE, "/" + "x" * (longest - 1))
+    found = registry.runtime_path() / "ray" / "tmp"
+    assert len(str(found)) == ray_files.DIRECTORY_BYTES_MAX
+
+
 def test_the_user_may_say_where(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ray_files.TEMPORARY_VARIABLE, str(runtime))
     assert ray_files.temporary_directory() is None
