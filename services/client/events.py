@@ -235,7 +235,8 @@ class PublishFailed:
 
 @dataclass(frozen=True, slots=True)
 class MessagesMissing:
-    """Retention removed messages at the instance that a durable subscription has not received.
+    """Retention removed messages at the instance that a durable subscription has not received:
+    while it was away, or while it was paused or slower than what is published.
 
     They may be of other topics: what topic a removed message had is not known. The subscription
     goes on with the oldest message that is left. It fails with `BookmarkNotFound` instead where it

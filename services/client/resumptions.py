@@ -8,6 +8,9 @@ where they are paused, and those that were resumed together go on together.
 Another filter is asked for when the server has answered everything before, the rows of a group
 included; until it is taken the one before holds, at the next server too.
 
+A server ends a subscription that its retention overtakes. That one alone is asked for again, with
+what it has, as at a logon: so the answer says what is missing, or refuses it.
+
 Invariant: pauses and resumes that were asked are answered once, at the latest when the connection
 ends.
 """
@@ -44,6 +47,7 @@ from raylay.services.errors import (
     RaylayError,
     RemoteProtocolError,
 )
+from raylay.services.protocol.answers import OVERTAKEN
 from raylay.services.protocol.frames import Header
 
 
@@ -140,6 +144,10 @@ class Resumptions:
         command_id = f"s{self._command_number}"
         self._commands[command_id] = subscription.id
         effects.append(SendFrame(*subscription.subscribe_frame(command_id)))
+
+    def _last_command(self, name: str) -> str:
+        """The command that asked for a subscription last."""
+        return next((cid for cid in reversed(self._commands) if self._commands[cid] == name), "")
 
     def _replays(self, subscription_ids: tuple[str, ...]) -> list[Resumption]:
         """Those that can be paused.
@@ -299,8 +307,14 @@ class Resumptions:
     ) -> None:
         name = subscription.id
         if header.get("status") == "failure":
-            del self.by_id[name]
             reason = str(header.get("reason") or "refused")
+            if reason == OVERTAKEN:
+                # An earlier one of this id may have been: this one was asked for behind that.
+                if header.get("cid") == self._last_command(name):
+                    subscription.lost()
+                    self._subscribe(subscription, effects)
+                return
+            del self.by_id[name]
             text = str(header.get("text") or "")
             error = BookmarkNotFound if reason == "bookmark_not_found" else CommandFailed
             effects.append(SubscriptionFailed(name, error(subscription.command, reason, text)))

@@ -21,6 +21,9 @@ HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
 """Larger range sets travel in the body: a header ends at 64 KiB."""
 MISSING_PUBLISHERS_MAX = 100
 """A subscriber is told the missing messages of so many publishers one by one."""
+OVERTAKEN = "overtaken"
+"""Reason of a bookmark subscription's end: retention removed what was to be delivered next. Who
+subscribes again with what he has is told what is missing."""
 LOGON_ANSWER_BYTES_MAX = 60 * 1024
 
 HEARTBEAT = encode_frame({"c": "heartbeat"})

@@ -6,6 +6,10 @@ given from memory, all else is read in the reading thread: the loop never waits 
 subscriber whose socket is full is left out until it takes more, one with a rate until its rate lets
 more out, a paused one until it is resumed. Subscriptions that were resumed together are one replay.
 
+A subscription that retention overtakes, for it is paused, or its socket takes less than is
+published, ends and is told so. Nothing behind the gap is delivered, so who asks again with what he
+has is told what is missing, as after any reconnect: `resolve` alone says that.
+
 A `live` subscription that has come to the end of the log is given what is staged, before it is on
 disk; where that never comes to be, it goes back to what is.
 
@@ -24,6 +28,7 @@ from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
+from raylay.services.protocol.answers import OVERTAKEN
 from raylay.services.protocol.commands import Subscribe
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay_members import Member, Replay, Subscriber
@@ -117,6 +122,8 @@ class ReplayPump:
         reader = self._reading.reader
 
         def look_up() -> tuple[Start, int]:
+            # First: of what is removed from here on a gap is left, which shows.
+            first_txid = reader.first_txid
             found = resolve(
                 position,
                 command.bookmark_not_found,
@@ -125,7 +132,7 @@ class ReplayPump:
                 removed=reader.removed(),
                 have=command.have,
             )
-            return found, reader.first_txid
+            return found, first_txid
 
         try:
             start, first_txid = await self._reading.run(look_up)
@@ -501,8 +508,20 @@ class ReplayPump:
 
     def _read_on(self, replay: Replay) -> Callable[[], bool]:
         """In the reading thread: reads what is not in memory any more."""
-        runs = self._reading.reader.read(replay.plan.cursor, READ_BYTES)
-        return lambda: not replay.is_paused and self._take(replay, runs)
+        after_txid = replay.plan.cursor
+        runs = self._reading.reader.read(after_txid, READ_BYTES)
+
+        def finish() -> bool:
+            if replay.is_paused:
+                return False
+            if replay.plan.cursor < after_txid:
+                # A commit failed, and its transaction ids go to other messages (`take_back`).
+                return True
+            if runs and runs[0].first_txid > after_txid + 1:
+                self._end_overtaken(replay, runs[0].first_txid)
+            return not replay.removed and self._take(replay, runs)
+
+        return finish
 
     def _prepare(self, replay: Replay) -> Callable[[], bool]:
         """In the reading thread: one step towards the start of a member."""
@@ -519,9 +538,14 @@ class ReplayPump:
                 return True
 
             return skip
-        headers = reader.read_headers(subscription.prepare_after_txid, HEADERS_IN_STEP)
+        after_txid = subscription.prepare_after_txid
+        headers = reader.read_headers(after_txid, HEADERS_IN_STEP)
 
         def finish() -> bool:
+            if headers and headers[0].first_txid > after_txid + 1:
+                # What is gone would count as what lies before the start.
+                self._overtake(member, headers[0].first_txid)
+                return not replay.removed
             subscription.prepare(headers)
             if subscription.prepared:
                 self._accept(member)
@@ -602,6 +626,30 @@ class ReplayPump:
                 text=str(error),
             )
             self._end(member, "storage_error", text)
+
+    def _end_overtaken(self, replay: Replay, first_txid: int) -> None:
+        """Retention removed what lies between these and this transaction, the oldest one that is
+        left: those that lack some of it are told."""
+        for member in list(replay.members.values()):
+            if member.subscription.is_overtaken(first_txid):
+                self._overtake(member, first_txid)
+
+    def _overtake(self, member: Member, first_txid: int) -> None:
+        cursor = member.subscription.cursor
+        self._here.report(
+            "subscription_overtaken",
+            client=member.connection.client_name,
+            subscription=member.subscription.id,
+            after_txid=cursor,
+            first_txid=first_txid,
+        )
+        self._end(
+            member,
+            OVERTAKEN,
+            f"retention removed transactions {cursor + 1:,} to {first_txid - 1:,} from the log of "
+            "this instance before this subscription was sent them: subscribe again with what you "
+            "have, to be told what is missing and to get what is left",
+        )
 
     def _end(self, member: Member, reason: str, text: str) -> None:
         """Ends one subscription, and tells its client why."""

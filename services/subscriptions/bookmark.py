@@ -408,6 +408,13 @@ class BookmarkSubscription:
                 break
         return found
 
+    def is_overtaken(self, first_txid: int) -> bool:
+        """Whether it cannot have all of what it is to be delivered, if the oldest transaction that
+        is left behind `cursor` is this one."""
+        end_txid = self._start.end_txid
+        last_txid = first_txid - 1 if end_txid is None else min(first_txid - 1, end_txid)
+        return not self.ended and self.cursor < last_txid
+
     def wants(self, run: Run) -> bool:
         """Whether it may deliver any of this run."""
         return (

@@ -57,7 +57,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.topics import TopicRule
-from raylay.services.protocol.answers import ranges_ack
+from raylay.services.protocol.answers import OVERTAKEN, ranges_ack
 from raylay.services.protocol.frames import first_frame
 from raylay.services.protocol.replication import ack_frames
 from raylay.services.queues.door import Asked
@@ -1665,9 +1665,11 @@ class Instance:
                 subscription.skip_segments(self.journal.segment_summaries())
             else:
                 headers = self.journal.read_headers(subscription.prepare_after_txid, 16)
+                if self._overtakes(session, cursor, headers, subscription.prepare_after_txid):
+                    return
                 subscription.prepare(headers)
-        elif cursor.accepted:
-            self._read_on(session, cursor)
+        elif cursor.accepted and not self._read_on(session, cursor):
+            return
         if subscription.prepared and not cursor.accepted:
             cursor.accepted = True
             of = subscription.id, subscription.base, cursor.command_id, subscription.missing
@@ -1676,9 +1678,27 @@ class Instance:
             session.connection.send(1, frame[0])
         self._wake(session, cursor)
 
-    def _read_on(self, session: Session, cursor: Cursor) -> None:
+    def _overtakes(
+        self, session: Session, cursor: Cursor, runs: list[Run], after_txid: int
+    ) -> bool:
+        """Whether retention removed what it was to read; then its client is told."""
+        subscription = cursor.subscription
+        if not runs or runs[0].first_txid <= after_txid + 1:
+            return False
+        if not subscription.is_overtaken(runs[0].first_txid):
+            return False
+        self.world.probes["subscriber overtaken by retention"] += 1
+        del session.subscriptions[subscription.id]
+        header = {"c": "ack", "a": "processed", "cid": cursor.command_id, "sub": subscription.id}
+        session.connection.send(1, ({**header, "status": "failure", "reason": OVERTAKEN}, b""))
+        return True
+
+    def _read_on(self, session: Session, cursor: Cursor) -> bool:
+        """Whether it goes on."""
         world, replay = self.world, cursor.replay
         runs = self.journal.read(replay.cursor, 2_000)
+        if self._overtakes(session, cursor, runs, replay.cursor):
+            return False
         limit_txid = self.machine.committed_txid
         if replay.judges:
             runs, limit_txid = replay.turn_of(runs, limit_txid)
@@ -1690,6 +1710,7 @@ class Instance:
                     world.log(Offered(world.now_us, self.name, session.client, *offered))
             header = {"c": "p", "sub": member.id, "n": delivery.count, "tx": delivery.first_txid}
             session.connection.send(1, (header, payload))
+        return True
 
     # -- upstream instances ------------------------------------------------------------------
     def link_logs_on(self, connection: Connection, logon: LinkLogon) -> None:

@@ -405,6 +405,15 @@ class RemovedUntold(BookmarkSubscription):
         return PublisherRanges()
 
 
+class OvertakenUntold(BookmarkSubscription):
+    """A connected subscriber that retention overtakes goes on behind the gap, and is not told."""
+
+    __slots__ = ()
+
+    def is_overtaken(self, first_txid: int) -> bool:
+        return False
+
+
 class LastRemovedUntold(BookmarkSubscription):
     """The last message that retention removed of a publisher is not told."""
 
@@ -1372,6 +1381,7 @@ MISTAKES: dict[str, Machines] = {
 }
 
 SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
+    "overtaken untold": Machines(subscription=OvertakenUntold),
     "unmarked not asked": Machines(parts=Parts(links=UnmarkedNotAsked)),
     "one behind after removal": Machines(subscription=OneBehindAfterRemoval),
     "failure forgets commits": Machines(instance=FailureForgetsCommits),

@@ -1050,6 +1050,27 @@ def test_a_subscriber_is_told_what_retention_removed_and_no_more(
     assert (checkers.told_missing(history) == []) is is_lawful
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_subscriber_is_told_what_is_removed_while_it_is_connected_and_never_comes(
+    comes: bool,
+) -> None:
+    """It has 1; 2 is on its way to it, or was passed over, when it is removed."""
+    history = sound()
+    history.operations += [
+        *published(2, 3),
+        Resumed(65, "s", "c"),
+        journaled(70, "c", 2, txid=2),
+        journaled(71, "c", 3, txid=3),
+        Removed(80, "c", C, 2, ()),
+        Delivered(90, "s", "c", P, (2, 3) if comes else (3,)),
+    ]
+    assert (checkers.told_missing(history) == []) is comes
+    history.operations += [Resumes(100, "c", "s"), Resumed(101, "s", "c")]
+    assert (checkers.told_missing(history) == []) is comes
+    history.operations.append(ToldMissing(102, "s", "c", 1, ((P, (1, 2, 2)),)))
+    assert (checkers.told_missing(history) == []) is not comes
+
+
 def test_a_subscriber_with_a_filter_gets_what_passes_and_nothing_else() -> None:
     history = sound()
     history.operations = [

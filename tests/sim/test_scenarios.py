@@ -2125,6 +2125,45 @@ def test_where_what_retention_removed_is_not_told_it_is_seen(planted: str) -> No
     assert {each.law for each in checkers.check_all(history)} == {"told missing"}
 
 
+def overtaken(machines: Machines | None = None) -> tuple[History, list[ToldMissing], int]:
+    """A subscriber is connected, and read nothing, while retention removes what it has not got."""
+    play = Play(fabric(a=(to("b", sync=False),), b=(to("a"),)), machines=machines)
+    client, _ = play.client("p", "a"), play.client("s", "a", subscribe=".*")
+    play.until(50)
+    published(play, client, 20)
+    play.until(play.world.now_us // 1000 + 100)
+    a = play.world.instances["a"]
+    wake, a._wake = a._wake, lambda session, cursor: None  # type: ignore[method-assign]
+    published(play, client, 60)
+    a.remove_segments()
+    a._wake = wake  # type: ignore[method-assign]
+    published(play, client, 5)
+    kept_from = play.world.disks["a"].journal.first_txid
+    history = play.end(check=False)
+    assert play.world.probes["subscriber overtaken by retention"] == (machines is None)
+    told = [each for each in history.operations if isinstance(each, ToldMissing)]
+    return history, told, kept_from
+
+
+def test_a_connected_subscriber_that_retention_overtakes_is_told_as_one_that_comes_back() -> None:
+    history, told, kept_from = overtaken()
+    assert not checkers.check_all(history)
+    got = {
+        sequence
+        for operation in history.operations
+        if isinstance(operation, Delivered)
+        for sequence in operation.sequences
+    }
+    assert [(each.subscriber, each.instance) for each in told] == [("s", "a")]
+    assert len(got) + told[0].messages == 85 and 20 < told[0].messages < kept_from
+
+
+def test_where_a_connected_subscriber_goes_on_behind_a_gap_in_silence_it_is_seen() -> None:
+    history, told, _ = overtaken(SHOWN_BY_A_SCENARIO["overtaken untold"])
+    assert not told
+    assert {each.law for each in checkers.check_all(history)} == {"told missing"}
+
+
 def sent_ahead_of_an_upgrade(machines: Machines | None = None) -> SimClient:
     """The link is woken for a commit before it hears of the upgrade that came before: it sends
     unmarked what the instance waits for."""

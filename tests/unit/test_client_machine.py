@@ -60,7 +60,9 @@ from raylay.services.errors import (
     PublishStoreFull,
     SequenceConflict,
 )
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import SEQUENCE_MAX, sequences_of
+from raylay.services.protocol.answers import OVERTAKEN
 
 CLOCK_US = 5_000
 
@@ -678,6 +680,53 @@ def test_what_retention_removed_is_told_once_for_each_instance() -> None:
         MessagesMissing("s", bench.machine.instance, 4, {})
     ]
     assert said({"missing": "many"}) == []
+
+
+def overtaken(bench: Bench, name: str, command_id: str) -> list[Effect]:
+    ended = {"c": "ack", "a": "processed", "sub": name, "status": "failure", "reason": OVERTAKEN}
+    return bench.step(FrameReceived(bench.machine.connection, ended | {"cid": command_id}))
+
+
+def test_a_subscription_that_retention_overtook_is_made_again_with_what_it_has() -> None:
+    bench = Bench()
+    bench.log_on()
+    replays(bench, "s", "other", paused=False)
+    accepted(bench, "s", "other")
+    have = PublisherRanges()
+    have.add(7, 1, 2)
+    bench.machine.subscriptions["s"].named_persisted(have)
+    effects = overtaken(bench, "s", "s1")
+    [again] = frames(effects, "subscribe")
+    assert (again["sub"], again["cid"], set(again["o"]["have"])) == ("s", "s3", {7})
+    assert len(effects) == 1, "the application is told nothing yet"
+    ack = {"c": "ack", "a": "processed", "sub": "s", "cid": "s3", "status": "success"}
+    missing = {"missing": 3, "missing_of": {7: [3, 3, 5]}}
+    [accept, event] = bench.step(FrameReceived(bench.machine.connection, ack | missing))
+    assert accept == SubscriptionAccepted("s", None)
+    assert told([event]) == [MessagesMissing("s", bench.machine.instance, 3, {7: (3, 3, 5)})]
+    # One that was asked for since, under the same id, is another one.
+    bench.step(SubscriptionUnwanted("s"))
+    replays(bench, "s", paused=False)
+    assert overtaken(bench, "s", "s3") == [] and "s" in bench.machine.subscriptions
+    # And it may fail, where it was asked for so.
+    overtaken(bench, "s", "s4")
+    failure = {"c": "ack", "a": "processed", "sub": "s", "status": "failure", "cid": "s5"}
+    failure["reason"] = "bookmark_not_found"
+    [failed] = bench.step(FrameReceived(bench.machine.connection, failure))
+    assert isinstance(failed, SubscriptionFailed) and isinstance(failed.error, BookmarkNotFound)
+
+
+def test_one_that_was_overtaken_in_pause_stays_so_and_a_group_goes_on_together() -> None:
+    bench = Bench()
+    bench.log_on()
+    replays(bench, "a", "b", "idle")
+    accepted(bench, "a", "b", "idle")
+    answer_asked(bench, bench.step(ResumeWanted(1, ("a", "b"))))
+    for name, command_id in (("a", "s1"), ("b", "s2"), ("idle", "s3")):
+        [command] = frames(overtaken(bench, name, command_id), "subscribe")
+        assert command["sub"] == name and command["o"]["pause"]
+    assert asked(accepted(bench, "a", "idle")) == []
+    assert asked(accepted(bench, "b")) == [(["a", "b"], {"resume": True})]
 
 
 def test_one_subscription_id_once() -> None:

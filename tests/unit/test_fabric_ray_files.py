@@ -86,8 +86,8 @@ def test_the_error_says_to_set_a_shorter_directory_where_that_in_tmp_is_not_ones
     longest = ray_files.DIRECTORY_BYTES_MAX - len("/ray/tmp")
     assert str(caught.value) == (
         f"{in_tmp} belongs to another user: it is needed as the name of the runtime directory "
-        f"{chosen} is too long for Ray's sockets: set RAYLAY_RUNTIME_DIR to a directory with a name "
-        f"of at most {longest} bytes, or set RAY_TMPDIR"
+        f"{chosen} is too long for Ray's sockets: set RAYLAY_RUNTIME_DIR to a directory with a "
+        f"name of at most {longest} bytes, or set RAY_TMPDIR"
     )
     # A directory whose name is as long as it says is short enough.
     monkeypatch.setenv(registry.REGISTRY_VARIABLE, "/" + "x" * (longest - 1))

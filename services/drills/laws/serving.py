@@ -296,15 +296,37 @@ def told_missing(history: History) -> list[Violation]:
     """A subscriber that goes on at an instance is told what retention removed there behind the
     first message that it has of a publisher, and that it never got. It is told of nothing that is
     not removed there, or that it has. Where a content filter runs, nobody here knows what passes
-    it of what is removed: such a subscriber may be told of less."""
+    it of what is removed: such a subscriber may be told of less.
+
+    What is removed while it is connected, and never comes, it is told in the same way: for that it
+    goes on there once more."""
     logs = Logs(history.topology)
     got: defaultdict[str, set[Key]] = defaultdict(set)
     reads: dict[str, tuple[str, set[Key], set[Key]]] = {}
     """Subscriber to where it goes on, what it is to be told of there, and what it may be."""
     owed: defaultdict[str, dict[Key, str]] = defaultdict(dict)
     told: defaultdict[str, set[Key]] = defaultdict(set)
+    connected: dict[str, str] = {}
+    """Subscriber to the instance that accepted it last."""
+    overtaken: defaultdict[str, dict[Key, str]] = defaultdict(dict)
+    """What is removed there since, and has not come."""
     topic_of: dict[Key, str] = {}
     found: list[Violation] = []
+
+    def removed_behind(subscriber: str, name: str) -> tuple[set[Key], set[Key]]:
+        """What it is to be told, and all that is removed there and that it has not got."""
+        had = got[subscriber]
+        firsts: dict[int, int] = {}
+        for publisher, sequence in had:
+            firsts[publisher] = min(sequence, firsts.get(publisher, sequence))
+        gone = {key for key in logs.copies[name] if logs.is_removed(name, key)} - had
+        wanted = {key for key in gone if key[1] > firsts.get(key[0], key[1])}
+        _, topic = history.subscribed.get(subscriber, ("", ".*"))
+        wanted = {key for key in wanted if topic in (".*", topic_of.get(key))}
+        if subscriber in history.passes:
+            wanted = set()
+        return wanted - history.deletions, gone
+
     for operation in history.operations:
         logs.take(operation)
         if isinstance(operation, Published):
@@ -313,21 +335,20 @@ def told_missing(history: History) -> list[Violation]:
             keys = [(operation.publisher, sequence) for sequence in operation.sequences]
             got[operation.subscriber].update(keys)
         elif isinstance(operation, Resumes):
-            name, had = operation.instance, got[operation.subscriber]
-            firsts: dict[int, int] = {}
-            for publisher, sequence in had:
-                firsts[publisher] = min(sequence, firsts.get(publisher, sequence))
-            gone = {key for key in logs.copies[name] if logs.is_removed(name, key)} - had
-            wanted = {key for key in gone if key[1] > firsts.get(key[0], key[1])}
-            _, topic = history.subscribed.get(operation.subscriber, ("", ".*"))
-            wanted = {key for key in wanted if topic in (".*", topic_of.get(key))}
-            if operation.subscriber in history.passes:
-                wanted = set()
-            reads[operation.subscriber] = name, wanted - history.deletions, gone
-        elif isinstance(operation, Resumed) and operation.subscriber in reads:
-            name, wanted, _ = reads[operation.subscriber]
+            name = operation.instance
+            reads[operation.subscriber] = name, *removed_behind(operation.subscriber, name)
+            connected.pop(operation.subscriber, None)
+            overtaken.pop(operation.subscriber, None)
+        elif isinstance(operation, Resumed):
+            connected[operation.subscriber] = operation.instance
+            name, wanted, _ = reads.get(operation.subscriber, ("", set(), set()))
             if name == operation.instance:
                 owed[operation.subscriber].update(dict.fromkeys(wanted, name))
+        elif isinstance(operation, Removed):
+            for subscriber, name in connected.items():
+                if name == operation.instance:
+                    wanted, _ = removed_behind(subscriber, name)
+                    overtaken[subscriber].update(dict.fromkeys(wanted, name))
         elif isinstance(operation, ToldMissing):
             _, _, gone = reads[operation.subscriber]
             count = sum(of for _, (of, _, _) in operation.publishers)
@@ -343,6 +364,8 @@ def told_missing(history: History) -> list[Violation]:
                 text += f"where {len(within)} are"
                 found.append(Violation("told missing", text))
             told[operation.subscriber] |= within
+    for subscriber, removed_since in overtaken.items():
+        owed[subscriber].update(removed_since)
     for subscriber, removed_at in owed.items():
         untold = removed_at.keys() - got[subscriber] - told[subscriber]
         if untold:
