@@ -14,8 +14,15 @@ from raylay.services.core.feature import Feature, Folds
 from raylay.services.core.steps import Steps
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, iterate_records
-from raylay.services.messages.stateful import Prepared, Stateful, WritePermission, with_bodies
+from raylay.services.messages.stateful import (
+    Prepared,
+    Refused,
+    Stateful,
+    WritePermission,
+    with_bodies,
+)
 from raylay.services.protocol.frames import Header
+from raylay.services.queues.records import NOT_LEASED
 from raylay.services.replication.acknowledgment import (
     CLIENT,
     DestinationLedger,
@@ -895,6 +902,26 @@ class ContentsNotCompared(Intake):
         return []
 
 
+class BlamesTheLease(Publishers):
+    """A message for a queue that comes again, and is new here, is refused for want of a lease."""
+
+    def _take(self, session, run, now_us, state, claim):  # type: ignore[no-untyped-def]
+        if claim is None:
+            super()._take(session, run, now_us, state, claim)
+        else:
+            self._refuse(session, [Refused(run.ranges(), NOT_LEASED, "it comes again")])
+
+
+class JudgesWhatIsHere(Publishers):
+    """An acknowledgment of a queue that is in the log is judged again when it comes again."""
+
+    def _published_again(self, session, run, *rest):  # type: ignore[no-untyped-def]
+        if run.flags & Flag.COMMANDS and self._fresh(run) is None:
+            self._refuse(session, [Refused(run.ranges(), NOT_LEASED, "its lease is over")])
+        else:
+            super()._published_again(session, run, *rest)
+
+
 class GivesUnusedTwice(Publishers):
     """What a life left is given to each later one, until another is left."""
 
@@ -1286,6 +1313,8 @@ class FoldedNoMore(Folds):
 
 MISTAKES: dict[str, Machines] = {
     **{name: Machines(queues=of) for name, (of, _) in queue_mistakes.MISTAKES.items()},
+    "queue: blames the lease": Machines(parts=Parts(publishers=BlamesTheLease)),
+    "queue: judges what is here": Machines(parts=Parts(publishers=JudgesWhatIsHere)),
     "folds before the acks": Machines(steps=FoldsBeforeAcks),
     "folds in another order": Machines(folds=FoldsBackwards),
     "folded no more": Machines(folds=FoldedNoMore),
@@ -1411,6 +1440,8 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
     **{name: laws for name, (_, laws) in queue_mistakes.MISTAKES.items()},
+    "queue: blames the lease": frozenset(("order",)),
+    "queue: judges what is here": frozenset(("store",)),
     "folds before the acks": frozenset(("folds",)),
     "folds in another order": frozenset(("folds",)),
     "folded no more": frozenset(("folds",)),
@@ -1575,7 +1606,9 @@ REFILTERED = frozenset(("verdicts of other filters", "waits by other filters"))
 FILTERED_SUBSCRIBERS = frozenset(("judged by its first", "unfiltered when resumed"))
 """Mistakes that show only where a subscriber has a content filter."""
 
-QUEUES = frozenset(queue_mistakes.MISTAKES)
+QUEUES = frozenset(
+    (*queue_mistakes.MISTAKES, "queue: blames the lease", "queue: judges what is here")
+)
 """Mistakes that show only where there is a queue."""
 
 STRICT = frozenset(

@@ -48,6 +48,7 @@ from raylay.services.drills.history import (
     Undone,
     Used,
 )
+from raylay.services.drills.queue_history import SharedQueue
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.routing import Destination
 
@@ -695,22 +696,28 @@ def test_law_3_excuses_what_an_old_copy_gets_back_behind_what_it_admitted(in_pla
     assert [found.law for found in checkers.order(history)] == ["order"] * (not in_place)
 
 
-@pytest.mark.parametrize("reason", ["not_leased", "bad_message"])
+@pytest.mark.parametrize(
+    "but",
+    ["", "another reason", "data", "refused where it was taken", "the same way", "taken there"],
+)
 def test_law_3_excuses_an_acknowledgment_that_another_instance_refused_for_want_of_a_lease(
-    reason: str,
+    but: str,
 ) -> None:
-    """The one that leased the message has it in its log."""
+    """The one that leased the message has it in its log; what came before is of the other one."""
     history = History(chain())
+    history.queues = () if but == "data" else (SharedQueue("t", "of", ("a", "b")),)
+    refuser = "a" if but == "refused where it was taken" else "b"
+    reason = "bad_message" if but == "another reason" else "not_leased"
     history.operations += [
         *up(),
         *published(1, 2),
         journaled(10, "a", 1),
-        Failed(20, "b", "p", P, 2, 1, reason),
-        journaled(30, "b", 2),
-        journaled(40, "b", 1, txid=2, path=(A,), late=True),
+        Failed(20, refuser, "p", P, 2, 1, reason),
+        journaled(30, "b", 2, path=(A,) if but == "the same way" else ()),
+        journaled(40, "b", 1, txid=2, path=() if but == "taken there" else (A,), late=True),
     ]
     found = [found.law for found in checkers.order(history)]
-    assert found == ([] if reason == "not_leased" else ["order"])
+    assert found == (["order"] if but else [])
 
 
 def test_law_3_sees_a_flag_without_a_reason() -> None:
@@ -823,14 +830,56 @@ def test_what_was_acked_never_fails_later() -> None:
     assert laws(history) == {"store"}
 
 
-@pytest.mark.parametrize(("name", "is_wrong"), [("a", True), ("b", False)])
-def test_what_was_acked_is_refused_for_want_of_a_lease_only_by_who_did_not_ack_it(
-    name: str, is_wrong: bool
-) -> None:
-    """A client that has forgotten the ack sends it again, to an instance that has not got it."""
-    history = sound()
-    history.operations.append(Failed(70, name, "p", P, 2, 1, "not_leased"))
-    assert [found.law for found in checkers.store(history)] == ["store"] * is_wrong
+@pytest.mark.parametrize(
+    "but", ["", "by who acked it", "data", "of another client", "where it is", "heard"]
+)
+def test_what_was_acked_is_refused_for_want_of_a_lease_only_by_who_has_not_got_it(but: str) -> None:
+    """A client that does not know of the ack sends its acknowledgment of a queue again, to an
+    instance that has not got it."""
+    history = History(chain())
+    history.queues = () if but == "data" else (SharedQueue("t", "of", ("a", "b")),)
+    history.operations += [
+        *up(),
+        *published(1),
+        journaled(10, "a", 1),
+        *([journaled(20, "b", 1, path=(A,))] if but == "where it is" else []),
+        acked(30, 1),
+        *([Heard(40, "p", P, (1,))] if but == "heard" else []),
+        Failed(
+            70,
+            "a" if but == "by who acked it" else "b",
+            "q" if but == "of another client" else "p",
+            P,
+            2,
+            1,
+            "not_leased",
+        ),
+    ]
+    assert [found.law for found in checkers.store(history)] == (["store"] if but else [])
+
+
+@pytest.mark.parametrize("loses", ["", "client", "disk"])
+def test_who_has_lost_what_it_knew_of_an_acknowledgment_may_send_or_refuse_it(loses: str) -> None:
+    """A client that has not kept that it heard, and an instance whose disk is gone."""
+    history = History(chain())
+    history.queues = (SharedQueue("t", "of", ("a", "b")),)
+    history.operations += [
+        *up(),
+        *published(1),
+        journaled(10, "a", 1),
+        journaled(20, "b", 1, path=(A,)),
+        acked(30, 1),
+        Heard(40, "p", P, (1,)),
+    ]
+    if loses != "disk":
+        del history.operations[-3]
+    if loses == "disk":
+        del history.operations[-1]
+        history.operations.append(Crashed(50, "b", B, True))
+    elif loses == "client":
+        history.operations.append(ClientCrashed(50, "p", P, ()))
+    history.operations.append(Failed(70, "b", "p", P, 2, 1, "not_leased"))
+    assert [found.law for found in checkers.store(history)] == ([] if loses else ["store"])
 
 
 @pytest.mark.parametrize("but", ["", "not downgraded", "upgraded before", "not crashed", "heard"])

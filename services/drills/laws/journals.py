@@ -16,6 +16,7 @@ from raylay.services.drills.history import (
     Lacked,
     ModeSet,
     Moved,
+    Operation,
     Owing,
     Published,
     Recovered,
@@ -71,6 +72,49 @@ def once(history: History) -> list[Violation]:
     return found[:VIOLATIONS_MAX]
 
 
+class _RefusedAcknowledgments:
+    """Acknowledgments of queues that an instance refused for want of a lease, and that come late
+    from the one that took them: where they come in, and where something of another instance came
+    before them. Nothing else that comes late is excused by a refusal."""
+
+    def __init__(self, history: History) -> None:
+        self._queues = {queue.name for queue in history.queues}
+        self._instances: dict[int, str] = {}
+        """By incarnation, whose it is."""
+        self._refusers: defaultdict[Key, set[str]] = defaultdict(set)
+        self._highest: dict[tuple[int, int, str], tuple[int, int]] = {}
+        """By incarnation, publisher and topic: the highest sequence, and where it came in."""
+
+    def take(self, operation: Operation) -> None:
+        """The next one. `excuse` is called behind it."""
+        if isinstance(operation, Started):
+            self._instances[operation.incarnation] = operation.instance
+        elif isinstance(operation, Failed) and operation.reason == NOT_LEASED:
+            key = (operation.publisher, operation.sequence)
+            self._refusers[key].add(operation.instance)
+        elif isinstance(operation, Journaled) and operation.topic in self._queues:
+            of = (operation.incarnation, operation.publisher, operation.topic)
+            last = operation.sequences[-1]
+            if last > self._highest.get(of, (0, 0))[0]:
+                self._highest[of] = last, _origin(operation)
+
+    def excuse(self, late: Journaled) -> bool:
+        """Whether this record may come late."""
+        origin = _origin(late)
+        of = (late.incarnation, late.publisher, late.topic)
+        if not late.path or self._highest.get(of, (0, origin))[1] == origin:
+            return False
+        taken_by = self._instances.get(origin)
+        return all(
+            self._refusers[late.publisher, sequence] - {taken_by} for sequence in late.sequences
+        )
+
+
+def _origin(record: Journaled) -> int:
+    """The incarnation where a client published it."""
+    return record.path[0] if record.path else record.incarnation
+
+
 def order(history: History) -> list[Violation]:
     """Law 3. Late is what comes behind a higher sequence of its publisher on its topic.
 
@@ -81,9 +125,9 @@ def order(history: History) -> list[Violation]:
     admit clients by a peer that has not got what they published before. Alone it is enough that an
     older copy was put in place of a data directory: until a peer finds that out, its instance
     admits clients, and what it lost comes behind what they publish. And alone it is enough that a
-    client sends an acknowledgment again, to an instance that refuses it for want of a lease before
-    it hears of it: it is in the log of the one that leased the message, and comes behind what the
-    client sent next.
+    client sends a queue's acknowledgment again, to an instance that refuses it for want of a lease
+    before it hears of it: it is in the log of the one that leased the message, and comes from there
+    behind what the client sent next to another one (`_RefusedAcknowledgments`).
 
     An instance that has removed segments may flag more: it cannot know any more what was in them.
     So may one that began as the copy of such a one. Two clients of one name have no order between
@@ -104,13 +148,12 @@ def order(history: History) -> list[Violation]:
     removed: set[int] = set()
     started: set[int] = set()
     lost: set[int] = set()
-    refused: set[Key] = set()
+    refused = _RefusedAcknowledgments(history)
     found = []
     for operation in history.operations:
+        refused.take(operation)
         if isinstance(operation, Published):
             clients[operation.publisher].add(operation.client)
-        elif isinstance(operation, Failed) and operation.reason == NOT_LEASED:
-            refused.add((operation.publisher, operation.sequence))
         elif isinstance(operation, Removed):
             removed.add(operation.incarnation)
             any_removed = True
@@ -149,7 +192,7 @@ def order(history: History) -> list[Violation]:
             found.append(Violation("order", f"{text} {word}, {before} came before"))
         split = reunited or (any_removed and lists) or (began_anew and (any_removed or any_async))
         split = split or put_back or not history.topology.uniform
-        split = split or all((operation.publisher, each) in refused for each in operation.sequences)
+        split = split or (operation.late and refused.excuse(operation))
         if operation.late and not split and len(clients[operation.publisher]) < 2:
             found.append(Violation("order", f"{text} late though no paths split"))
         highest[entry] = max(before, last)

@@ -11,7 +11,10 @@ from raylay.services.drills.history import (
     Failed,
     Heard,
     History,
+    Journaled,
     ModeSet,
+    Moved,
+    Operation,
     Published,
 )
 from raylay.services.drills.verdicts import VIOLATIONS_MAX, Key, Violation, at, listed, named
@@ -48,10 +51,14 @@ class _Acks:
         for unheard in self._forgettable.values():
             unheard.discard((key, digest))
 
-    def are_refused(self, instance: str, key: Key, digest: int, reason: str) -> bool:
-        """Whether an ack stands that it contradicts when this instance refuses the content."""
+    def are_refused(self, instance: str, key: Key, digest: int, *, by_lease: bool) -> bool:
+        """Whether an ack stands that it contradicts when this instance refuses the content.
+
+        Args:
+            by_lease: whether it refuses an acknowledgment that another instance may have taken.
+        """
         acked = self._by[key, digest]
-        is_anywhere = bool(acked and not digest and reason != NOT_LEASED)
+        is_anywhere = bool(acked and not digest and not by_lease)
         return (instance, self._disks[instance]) in acked or is_anywhere
 
     def mode_set(self, mode: ModeSet) -> None:
@@ -71,22 +78,65 @@ class _Acks:
         self._disks[name] += crash.lost
 
 
+class _Acknowledgments:
+    """Where acknowledgments of queues are, and who has heard that they are durable. A client that
+    has not sends one again, and an instance that has not got it judges it by its own leases.
+    Nothing else is refused for want of a lease."""
+
+    def __init__(self, history: History) -> None:
+        self._queues = {queue.name for queue in history.queues}
+        self._clients: defaultdict[Key, set[str]] = defaultdict(set)
+        """Who published it."""
+        self._held: defaultdict[str, set[Key]] = defaultdict(set)
+        """By instance, what is in its log."""
+        self._heard: defaultdict[str, set[Key]] = defaultdict(set)
+        """By client, of this life: a later one may have forgotten it."""
+
+    def take(self, operation: Operation) -> None:
+        """The next one."""
+        if isinstance(operation, Published) and operation.topic in self._queues:
+            self._clients[operation.publisher, operation.sequence].add(operation.client)
+        elif isinstance(operation, Journaled) and operation.topic in self._queues:
+            held = self._held[operation.instance]
+            held.update((operation.publisher, each) for each in operation.sequences)
+        elif isinstance(operation, Heard):
+            heard = self._heard[operation.client]
+            heard.update((operation.publisher, each) for each in operation.sequences)
+        elif isinstance(operation, ClientCrashed):
+            self._heard.pop(operation.client, None)
+        elif isinstance(operation, Moved) or (isinstance(operation, Crashed) and operation.lost):
+            self._held.pop(operation.instance, None)
+
+    def may_be_refused(self, failure: Failed) -> bool:
+        """Whether this is one that the instance may judge by its own leases."""
+        key = (failure.publisher, failure.sequence)
+        return (
+            failure.reason == NOT_LEASED
+            and failure.client in self._clients[key]
+            and key not in self._held[failure.instance]
+            and key not in self._heard[failure.client]
+        )
+
+
 def store(history: History) -> list[Violation]:
     """A publish store forgets only what some instance acked or refused, and nothing acked is
     refused later by anyone. Another content is another message: what a logon names durable may be
     of another client of that name (see the top of checkers.py), and so may be what another instance
     than the one that acked it holds, or on another disk, and refuses it for. So may be what it is
-    refused for where its ack was forgotten (`_Acks`).
+    refused for where its ack was forgotten (`_Acks`), and an acknowledgment of a queue where its
+    client does not know of the ack (`_Acknowledgments`).
 
     A number is used once, also what an instance gave and lost when an older copy was put in place
     of its directory."""
     settled: set[Key] = set()
     acks = _Acks()
+    acknowledgments = _Acknowledgments(history)
     published: set[tuple[Key, int]] = set()
     anybody: set[Key] = set()
     digests: dict[tuple[str, Key], int] = {}
     found = []
     for operation in history.operations:
+        acknowledgments.take(operation)
         if isinstance(operation, Published):
             key = (operation.publisher, operation.sequence)
             if (key, operation.digest) in published:
@@ -115,7 +165,8 @@ def store(history: History) -> list[Violation]:
             key = (operation.publisher, operation.sequence)
             digest = digests.get((operation.client, key), 0)
             settled.add(key)
-            if acks.are_refused(operation.instance, key, digest, operation.reason):
+            by_lease = acknowledgments.may_be_refused(operation)
+            if acks.are_refused(operation.instance, key, digest, by_lease=by_lease):
                 text = f"{at(operation.time_us)} {operation.instance} refused {operation.client} "
                 text += f"{named(key)} ({operation.reason}), which was acked before"
                 found.append(Violation("store", text))
