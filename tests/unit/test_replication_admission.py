@@ -15,6 +15,7 @@ from raylay.services.replication.admission import (
     EPOCH_STEP_MAX,
     Admitted,
     Refused,
+    UnprovenLinks,
     decide,
     epoch_key,
     refused_before,
@@ -90,16 +91,13 @@ def test_an_epoch_is_at_most_one_step_above_the_one_before() -> None:
 def test_each_link_of_an_instance_has_epochs_of_its_own() -> None:
     """A link that a configuration renames begins with low ones. One that proves nothing has others
     than one that does."""
-    closed, open_ = (Identity("own", "g", 0xA, in_fabric=each) for each in (True, False))
     proven = logon(proven=True)
-    others = [
-        logon(proven=True, destination="other"),
-        logon(proven=True, incarnation=0xC),
-        logon(),
-    ]
-    assert len({epoch_key(closed, each) for each in (proven, *others)}) == 4
-    assert epoch_key(closed, logon(proven=True, epoch=9, name="x")) == epoch_key(closed, proven)
-    assert epoch_key(open_, logon()) == epoch_key(closed, proven)
+    others = [logon(proven=True, destination="other"), logon(proven=True, incarnation=0xC)]
+    assert len({epoch_key(each) for each in (proven, *others)}) == 3
+    assert epoch_key(logon(proven=True, epoch=9, name="x")) == epoch_key(proven)
+    links = UnprovenLinks()
+    assert [links.take_epoch(each) for each in (logon(epoch=9), logon(destination="x"))] == [0, 0]
+    assert links.take_epoch(logon(epoch=10)) == 9
 
 
 def test_what_no_epoch_changes_is_refused_before_anything_is_written() -> None:
