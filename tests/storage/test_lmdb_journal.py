@@ -558,6 +558,11 @@ def test_retention_waits_for_a_planned_read_and_says_so(
     last = fill(journal)
     ends = [segment.last_txid for segment in journal.segments()]
     assert len(ends) > 3
+    hold_read(journal.directory, "spark", ends[1])
+    journal.removable(last + 1)
+    journal._retry_retention()
+    journal.settle()
+    assert journal.first_txid == ends[0] + 1, "the last message of the next one is to be read"
     hold_read(journal.directory, "spark", ends[1] + 1)
     journal.removable(last + 1)
     journal._retry_retention()

@@ -62,6 +62,7 @@ def test_a_topic_that_is_dropped_is_new(
     entries: dict[bytes, bytes | None] = {b"v%d" % each: b"x" for each in range(10)}
     store.commit({name: (entries, 5) for name in ("a", "b", "c")})
     store.drop("b")
+    assert store.topic("b").txid == 0 and store.topic("b").get(b"v1") is None
     for each in (store, restarted(store, tmp_path)):
         if each is store and kind == "lmdb":
             continue  # closed by now

@@ -109,6 +109,7 @@ class Noted(Applying):
         self.running.add(instance.name)
         assert self.kept, "what is to be done is written down before it begins"
         self.settled_at_launch[instance.name] = instance.name in self._record.settled
+        assert {"London-1", "Paris-1"} <= set(self._record.settled), "nor do others lose that"
         self._note(f"launch {instance.name}")
 
     def _restart(self, name: str, timeout_s: float, **_: Any) -> None:

@@ -93,6 +93,8 @@ class Disk:
         self.held: list[bytes] = []
         self.seen = 0
         self.asked: list[int] = []
+        self.drops = 0
+        """It was told so often to forget the client."""
 
     def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
         assert size_bytes == sum(map(len, parts))
@@ -104,6 +106,7 @@ class Disk:
 
     def drop(self, client: int) -> None:
         assert not self.puts and not self.held
+        self.drops += 1
 
     def store(self) -> None:
         """Stores what came, and says so."""
@@ -288,6 +291,7 @@ def test_all_comes_once_and_in_order(seed: int) -> None:
             connection.look()
         assert b"".join(socket.pieces) == client.sent
         assert was_offline and client.pool.back == was_offline
+        assert disk.drops == was_offline, "each time begins with nothing of the one before"
         assert connection.may_write and not any(connection.holding()[:3])
 
     with_client(visit)

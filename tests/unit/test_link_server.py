@@ -162,6 +162,24 @@ def test_a_link_that_is_asked_for_what_it_just_lost_may_be_asked_again(
     assert [frame.header["for_good"] for frame in told if frame.header["c"] == "keeps"] == [False]
 
 
+def test_a_connection_is_not_lent_that_was_dialled_behind_the_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link, downstream, told, later = asked_for_its_connection(monkeypatch)
+    link.pump.drop()
+    link.pump.downstream, downstream.early = downstream, []
+    loop = asyncio.new_event_loop()
+    link.dialling._start_answer = loop.create_future()
+    loop.close()
+    begin(link)
+    link.pump.machine.take([])
+    receive(link, downstream, AckUpstream(1, 1))
+    assert link.pump.is_started
+    for call in later:
+        call()
+    assert not link.pump.is_lent and not [f for f in told if f.header["c"] == "lend"]
+
+
 class Dialler(Dialling):
     """A link that notes when it would wait, and whose servers answer when they are told to."""
 

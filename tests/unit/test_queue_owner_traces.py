@@ -370,3 +370,12 @@ def test_without_tracing_nothing_is_looked_at() -> None:
     owner.say()
     owner.ack(5)
     assert owner.spans.take() == [] and not owner.traces._marks
+
+
+def test_of_a_consumer_that_left_nothing_is_kept() -> None:
+    owner = Owner()
+    owner.join(ONE)
+    owner.join(TWO)
+    owner.machine.left(ONE)
+    owner.traces.left(ONE)
+    assert owner.traces._clients == {TWO: "bob"}

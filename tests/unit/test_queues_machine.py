@@ -513,6 +513,21 @@ def test_early_acknowledgments_are_kept_while_the_clock_on_the_wall_is_set(jump_
     assert delivered(here.take()) == {ONE: [2]}
 
 
+@pytest.mark.parametrize("ends", ["ack", "removal"])
+def test_what_was_done_in_vain_with_a_message_is_forgotten_with_it(ends: str) -> None:
+    """Else each message that once was given back would stay in memory."""
+    here = Instance(queue(deliveries_max=5, cancels_max=5))
+    here.join()
+    here.publish(1)
+    here.machine.cancelled(ONE, [the_lease(here.take())])
+    assert len(here.machine._holdings._tries) == 1
+    if ends == "ack":
+        here.ack(1)
+    else:
+        here.removal(1, "left")
+    assert not here.machine._holdings._tries and not here.machine.depth
+
+
 def test_at_most_once_is_sent_when_its_removal_is_in_the_journal() -> None:
     here = Instance(queue(at_most_once=True))
     here.join(backlog=1)

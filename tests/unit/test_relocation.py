@@ -121,6 +121,11 @@ def test_its_generation_is_above_all_that_anybody_knows() -> None:
         incarnation_of("east-1", [status("east-2", destinations=linked("east-1", False))]) == "00ab"
     )
     assert incarnation_of("east-1", [status("east-2")]) == ""
+    others = status("west-1", destinations={"to": {"peer": "east-2", "incarnation": "00cd"}})
+    unseen = status("west-2", destinations={"to": {"peer": "east-1", "incarnation": "0000"}})
+    assert incarnation_of("east-1", [others, unseen]) == "", "of nobody else's"
+    seen = status("east-2", destinations=linked("east-1", False))
+    assert incarnation_of("east-1", [others, unseen, seen]) == "00ab"
 
 
 def test_it_goes_to_another_node_of_its_region() -> None:

@@ -230,6 +230,24 @@ def test_a_connection_of_an_earlier_process_is_not_taken(tmp_path: Path) -> None
     on_loop(tmp_path, work)
 
 
+def test_what_a_link_sent_before_it_ended_is_closed(tmp_path: Path) -> None:
+    """Its frame that tells of it never came: nobody else would close the descriptor."""
+
+    async def work(bench: Bench) -> None:
+        bench.ask()
+        bench.kept, bench.theirs = socket.socketpair()
+        bench.theirs.setblocking(False)
+        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sender:
+            sender.connect(bench.path)
+            socket.send_fds(sender, [control.lent("B", START)], [bench.kept.fileno()])
+        bench.kept.close()
+        bench.borrowing.ended("killed")
+        await bench.closed()
+        assert not bench.borrowing.is_lent
+
+    on_loop(tmp_path, work)
+
+
 def test_one_that_is_behind_what_was_asked_for_is_not_taken(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         bench.commit(1)

@@ -147,6 +147,20 @@ def test_a_traced_commit_is_told_of_when_the_disk_has_it() -> None:
     assert written.said == ["performed", "written", "performed, held", "written", "caught up"]
 
 
+def test_a_trace_that_the_thread_commits_holds_back_nothing_on_the_loop() -> None:
+    written = Written()
+    written.machine.next_txid = 2
+    written.machine.waiters = ("a batch",)
+    written.journal.is_thread_idle = False
+    handed: list[int] = []
+    written.journal.hand_over = lambda: handed.append(1)  # type: ignore[attr-defined]
+    written.turn(Flag.TRACED)
+    assert handed and not written.journal.ahead
+    written.journal.is_thread_idle, written.machine.waiters = True, ()
+    written.turn()
+    assert written.journal.ahead == [True]
+
+
 def test_a_commit_that_was_taken_and_fails_ends_the_instance_with_nothing_said() -> None:
     written = Written()
     written.journal.error = StorageFull("no space", "a path")

@@ -40,6 +40,7 @@ from raylay.services.queues.decisions import Deliver, Draft, Leased, Request, Wa
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.door import Asked, Flood
 from raylay.services.replication.values import Identity
+from raylay.services.server import queue_keeper
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.queue_clients import QueueClients
 from raylay.services.server.queue_keeper import QueueControl, QueueKeeper
@@ -785,9 +786,15 @@ def test_the_owner_hears_of_what_is_on_its_way_to_the_disk() -> None:
     assert control.read_done(frame.body) == {7: [(1, 3), (5, 5)]}
 
 
-def test_an_owner_that_is_told_to_stop_ends_by_itself() -> None:
-    """What it has saved and traced would be lost else."""
+@pytest.mark.parametrize("owners", [1, 2])
+def test_an_owner_that_is_told_to_stop_ends_by_itself(
+    owners: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has saved and traced would be lost else, whether others ended before it or not."""
+    monkeypatch.setattr(queue_keeper, "STOP_S_MAX", 600.0)
     bench = Bench()
+    for _ in range(owners - 1):
+        bench.work.lost(cast(Any, bench.owner()), "killed")
     owner = bench.owner()
     killed: list[str] = []
 
@@ -800,7 +807,8 @@ def test_an_owner_that_is_told_to_stop_ends_by_itself() -> None:
         stopping = asyncio.ensure_future(bench.work.stop())
         while not owner.said("stop"):
             await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
         assert not killed
         bench.work.lost(cast(Any, owner), "it has ended")
         await stopping

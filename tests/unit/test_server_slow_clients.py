@@ -179,3 +179,26 @@ def test_who_is_offline_is_looked_at_until_it_is_online_again() -> None:
     pool.came_back(slow)
     pool.check(0)
     assert pool.is_idle and pool.status()["behind"] == 0
+
+
+def test_who_has_lost_what_waited_for_it_counts_no_more() -> None:
+    """It ends in a later turn: until then a limit that others pass must not meet it."""
+    due: list[Any] = []
+    loop = SimpleNamespace(time=lambda: 0.0, call_soon=lambda *what: due.append(what))
+    here: Any = SimpleNamespace(loop=loop, is_resting=False, report=lambda *_, **__: None)
+    pool = ClientPool(here, "clients", Limits(1_000, 10_000, 1.0), Path("none"), cast(Any, None))
+    pool.buffer.wake = lambda: None  # type: ignore[method-assign]
+    lost, other = cast(Any, Slow()), cast(Any, Slow())
+    lost.end, other.number = (lambda *_: None), CLIENT + 1
+    pool.weigh(lost)
+    lost.held = Holding(0, 9_000)
+    pool.check(0)
+    pool.buffer.lost_client(lost, "killed")
+    assert len(due) == 1 and pool.disconnected == 1
+    assert pool.pool.clients == [] and pool.pool.disk_bytes == 0
+    other.held = Holding(500, 5_000)
+    pool.weigh(other)
+    pool.check(0)
+    assert pool.disconnected == 1, "the other one is within the limit"
+    pool.buffer.lost_client(lost, "once more")
+    assert len(due) == 1

@@ -17,6 +17,7 @@ from raylay.services.expressions.values import LATELY_MAX
 from raylay.services.expressions.work import (
     BURST_STEPS,
     NEWS,
+    NOTED_STEPS,
     STEPS_PER_S,
     TOLD_MAX,
     WORK_MAX,
@@ -204,6 +205,17 @@ def test_a_client_s_filter_is_exhausted_and_recovers() -> None:
     assert not effort.is_exhausted and effort in NEWS.worked
     NEWS.recover(int(half_s * 2.2e6))
     assert not NEWS.worked, "it has all that it may have"
+
+
+def test_what_was_little_until_now_counts_with_what_makes_it_much() -> None:
+    effort = Effort("costly")
+    meter: list[Any] = [0, effort, None]
+    part = NOTED_STEPS * 3 // 4
+    charge(meter, part)
+    assert effort.steps == 0
+    for times in (2, 3):
+        charge(meter, part)
+        assert effort.steps == times * part
 
 
 def test_a_steady_clock_that_begins_anew_gives_nothing() -> None:
