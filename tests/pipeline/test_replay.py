@@ -123,6 +123,7 @@ def test_what_servers_have_of_a_write(tmp_path: Path) -> None:
     store.check()
     assert store.known_rows == 2 and bodies_of(store, store.lowest) == [(12, b"1"), (14, b"3")]
     store.advance(99)
+    assert store.highest == 15, "there is no row behind the last"
     with pytest.raises(ConfigurationError, match="a server knows sequence 99"):
         store.check()
 
@@ -248,6 +249,9 @@ def test_times_and_speeds() -> None:
     assert first == dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     assert last == dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
     assert parse_range("", "") == (None, None)
+    for until in ("2026-01-02", "2026-01-01"):
+        with pytest.raises(ConfigurationError, match="nothing lies between"):
+            parse_range("2026-01-02", until)
     assert (parse_speed("full"), parse_speed("0.5")) == (0.0, 0.5)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raylay.services.client.connection import split_address
 from raylay.services.client.failover import (
     Backoff,
     FailoverRule,
@@ -130,6 +131,22 @@ def test_another_group_is_refused_unless_allowed_in_so_many_words() -> None:
     assert made.refusal("L", "London") == "it is in group London, not Chicago"
     made.allow_other_groups = True
     assert made.refusal("L", "London") == ""
+
+
+@pytest.mark.parametrize("address", ["h:0", "h:65536", "h:", "h", "h:x", "unix:", "h:-1", ""])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(ValueError, match="is not of the form host:port or unix:path"):
+        split_address(address)
+
+
+def test_what_is_one() -> None:
+    for address, found in (
+        ("h:1", ("h", 1)),
+        ("h:65535", ("h", 65_535)),
+        ("[::1]:9", ("::1", 9)),
+        ("unix:/a:b", ("/a:b", 0)),
+    ):
+        assert split_address(address) == found
 
 
 def test_peers_that_make_no_sense_are_left_out() -> None:

@@ -12,7 +12,7 @@ from unit.fake_stores import DictBookmarkStore
 
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.resumption import Resumption, read_have
-from raylay.services.client.subscription import Subscription
+from raylay.services.client.subscription import MESSAGE_OVERHEAD_BYTES, Subscription
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import EPOCH, NOW
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
@@ -170,5 +170,30 @@ def test_an_ack_of_the_server_counts_when_what_came_before_it_was_taken() -> Non
         made.put(another)
         assert await made.next_batch() is another
         assert store.load("s") == ranges(p7=[(1, 9)], p8=[(1, 1)])
+
+    asyncio.run(consume())
+
+
+def test_reading_goes_on_when_half_of_the_queue_is_taken() -> None:
+    async def consume() -> None:
+        told: list[bool] = []
+        resumption = Resumption("s", "t")
+        payload = records(7, [1])
+        room = 4 * (len(payload) + MESSAGE_OVERHEAD_BYTES)
+
+        def changed(one: Subscription) -> None:
+            told.append(one.congested)
+
+        made = Subscription(resumption, room, changed, lambda _: None)
+        for count in range(4):
+            assert not made.congested, f"there is room for {4 - count}"
+            batch = arrive(resumption, payload)
+            assert batch is not None
+            made.put(batch)
+        assert told == [True]
+        await made.next_batch()
+        assert told == [True]
+        await made.next_batch()
+        assert told == [True, False]
 
     asyncio.run(consume())

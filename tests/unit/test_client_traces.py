@@ -6,10 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from unit.fake_server import FakeServer
 from unit.test_client import client_of, run
 from unit.test_tracing import spans_in, tracing_to
 
+from raylay.services.client.arguments import sample_every
+from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import RecordBuilder, publisher_id
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.tracing import derived, new_context
@@ -121,3 +124,16 @@ async def test_the_library_tells_of_sampled_messages_of_queues_only() -> None:
         assert sequence in server.session.published and since_ns > 0
         assert [each["queue"] for each in tracer.given] == ["work"]
     await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "every"), [(0, 0), (1, 1), (0.5, 2), (0.6, 2), (0.15, 7), (0.01, 100)]
+)
+def test_one_in_how_many_is_sampled(ratio: float, every: int) -> None:
+    assert sample_every(ratio) == every
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.1])
+def test_a_ratio_that_is_none(ratio: float) -> None:
+    with pytest.raises(ConfigurationError, match="give one of 0 to 1"):
+        sample_every(ratio)

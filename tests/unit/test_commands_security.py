@@ -46,6 +46,18 @@ def test_comments_stay_and_the_mode_does(tmp_path: Path, monkeypatch: pytest.Mon
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+def test_a_user_whose_name_begins_like_anothers_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "passwords"
+    for user in ("amy2", "my", "amy", "amy"):
+        given(monkeypatch, "long enough\n")
+        password(user, path)
+    assert list(read_passwords(path.read_text(), "here")) == ["amy2", "my", "amy"]
+    password("amy", path, remove=True)
+    assert list(read_passwords(path.read_text(), "here")) == ["amy2", "my"]
+
+
 @pytest.mark.parametrize("user", ["", "a:b", " a", "#a"])
 def test_names_that_cannot_be(tmp_path: Path, user: str) -> None:
     with pytest.raises(ConfigurationError, match="can be no user"):

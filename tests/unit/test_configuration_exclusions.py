@@ -102,6 +102,17 @@ def test_a_queue_of_which_nothing_comes_back_is_an_error_whatever_is_left_out() 
     assert not [each for each in checked.findings if each.kind == "one_way_queue"]
 
 
+def test_one_server_that_replicates_back_is_enough() -> None:
+    made = instances("A").instance("B", "g").instance("C", "g").destination("A", to=["B", "C"])
+    one_way = made.settings()
+    both_ways = made.destination("B", to="A").settings()
+    found = [
+        {name for link, names in left_out(each).items() if link[0] == "A" for name in names}
+        for each in (one_way, both_ways)
+    ]
+    assert "replicate" in found[0] and "replicate" not in found[1]
+
+
 def test_regions_that_replicate_back_leave_nothing_out() -> None:
     settings = FabricBuilder("f").region("C", 3).region("L", 2).connect_regions().settings()
     assert left_out(settings) == {} and failures(settings) == []

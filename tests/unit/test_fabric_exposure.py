@@ -88,6 +88,15 @@ def test_the_data_of_a_fabric(place: Path) -> None:
     assert list(checked(place)) == [f"chmod 700 {data}"], "that closes what is below as well"
 
 
+def test_an_archive_that_is_elsewhere_is_of_the_data(place: Path) -> None:
+    archive = place / "archive"
+    archive.mkdir(mode=0o700)
+    InstanceConfig("here-1", "g", archive_directory=str(archive)).save(place / "data/f/here-1")
+    assert checked(place) == {}
+    archive.chmod(0o755)
+    assert list(checked(place)) == [f"chmod 700 {archive}"]
+
+
 def test_an_instance_whose_data_is_elsewhere(place: Path) -> None:
     (place / "disk").mkdir(0o755)
     instance = InstanceSettings(name="a", group="g", directory=str(place / "disk"))

@@ -66,6 +66,16 @@ def test_one_that_was_stopped_in_good_order_is_found_until_its_data_is_gone(tmp_
     assert stopped() == [] and registry.notes() == []
 
 
+def test_a_directory_that_is_another_fabrics_by_now_is_not_told_for_it(tmp_path: Path) -> None:
+    place = kept(tmp_path / "elsewhere")
+    registry.register(running(place))
+    registry.unregister("orders")
+    assert [each.name for each in stopped()] == ["orders"]
+    shutil.rmtree(place)
+    kept(place, "trades")
+    assert stopped() == []
+
+
 def test_without_notes_the_usual_place_is_looked_at(here: Path) -> None:
     kept(here / "data" / "orders")
     kept(here / "data" / "b", "trades")

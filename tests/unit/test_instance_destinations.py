@@ -118,6 +118,38 @@ def test_no_downgrade_below_the_minimum_unless_it_is_forced() -> None:
     assert bench.links.downgrade("b", 0, "by hand", force=True)
 
 
+def test_older_than_the_age_is_downgraded_and_not_as_old() -> None:
+    bench = Bench(DowngradePolicy(downgrade_age_ms=10))
+    bench.commit(1, 1, 1)
+    assert not bench.links.tick(10_999) and bench.ledger.sync
+    assert bench.links.tick(11_000) and not bench.ledger.sync
+
+
+def test_what_an_age_downgraded_an_age_upgrades_and_nothing_else() -> None:
+    bench = Bench(DowngradePolicy(downgrade_age_ms=100, upgrade_age_ms=50))
+    bench.commit(1, 1, 1)
+    assert bench.links.tick(1_000_000) and not bench.ledger.sync
+    bench.answer(UNAWAITED, 1, 1)
+    bench.links.tick(2_000_000)
+    assert bench.ledger.sync, "it answers, and is caught up"
+    bench.links.downgrade("b", 3_000_000, "by hand", force=False)
+    bench.links.tick(4_000_000)
+    assert not bench.ledger.sync, "an operator has taken it out"
+
+
+def test_each_fault_further_on_has_a_look_more() -> None:
+    """The instance that is nearest to it acts first; also where there was one before."""
+    bench = Bench(DowngradePolicy(downgrade_age_ms=10, upgrade_age_ms=0))
+    for txid, at_us in ((1, 20_000), (2, 60_000)):
+        bench.commit(txid, txid, txid)
+        bench.links.progressed("b", txid, {}, False, 0, 0)
+        assert not bench.links.tick(at_us) and bench.ledger.sync
+        if txid == 1:
+            bench.answer(OWN, 1, 1)
+            assert not bench.links.tick(at_us + 20_000)
+    assert bench.links.tick(80_000) and not bench.ledger.sync
+
+
 def test_what_is_refused_is_told_to_its_publisher_and_never_durable() -> None:
     bench = Bench()
     bench.commit(1, 2, 1)

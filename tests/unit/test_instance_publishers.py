@@ -125,6 +125,24 @@ def test_a_publish_that_was_numbered_here_is_answered_by_its_command() -> None:
     assert bench.publishers.senders_of(entry) == set(), "it is answered"
 
 
+def test_a_connection_that_ends_takes_nothing_from_others() -> None:
+    bench = Bench()
+    publisher, sequence = bench.publishers.number_for("p")
+    _numbered(bench, publisher, sequence)
+    bench.publishers.logged_on(2, "q", 0)
+    bench.publishers.left(2)
+    bench.durability.durable(OWN, publisher, [(sequence, sequence)])
+    bench.publishers.flush()
+    assert bench.out.take() == [AckClient(1, sequence, command_id="c1")]
+    # The client is on a new connection before the end of the old one is known.
+    bench.publishers.logged_on(3, "p", 0)
+    bench.publishers.left(1)
+    runs = bench.publishers.runs(3, RecordBuilder(P, "orders", "json").build(1, b"x", 0))
+    bench.publishers.published(3, runs, 0, Answers())
+    bench.out.take()
+    assert bench.durable(1, 1) == [AckClient(3, 1)]
+
+
 def test_sessions_whose_messages_failed_are_found_and_closed() -> None:
     bench = Bench()
     publisher, sequence = bench.publishers.number_for("q")

@@ -332,6 +332,10 @@ def test_left_over_directories_are_named_with_what_is_known(tmp_path: Path) -> N
     assert "not known whether" in line and f"raylay journal reunite {former}" in line
     (former / REUNITED_FILE).write_text('{"done": false, "lacking": 1200, "unreached": []}')
     assert "lacks 1,200 messages" in left_over_lines(left_over_status(record, effective))[0]
+    (former / REUNITED_FILE).write_text('{"done": false, "lacking": 7, "unreached": ["west-1"]}')
+    (found,) = left_over_status(record, effective)
+    assert (found["lacking"], found["unreached"]) == (None, ["west-1"]), "it may lack more"
+    assert "not known whether" in left_over_lines([found])[0]
     (former / REUNITED_FILE).write_text('{"done": true, "lacking": 0}')
     (found,) = left_over_status(record, effective)
     assert found["reunited"] and "lacks nothing" in left_over_lines([found])[0]

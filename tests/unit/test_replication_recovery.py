@@ -157,6 +157,17 @@ def test_only_what_changed_is_written() -> None:
     assert content(RecoveryLog(stored).point) == content(now(1_002))
 
 
+def test_of_a_root_that_is_gone_nothing_is_left_on_disk() -> None:
+    stored: dict[str, bytes] = {}
+    log = RecoveryLog(stored)
+    write(stored, log, point())
+    taken_over = point().read_by(2)
+    write(stored, log, taken_over)
+    assert content(RecoveryLog(stored).point) == content(taken_over)
+    write(stored, log, RecoveryPoint(4, committed_txid=9))
+    assert set(stored) == {POINT_KEY}
+
+
 def test_what_was_not_written_is_written_with_the_next_one(tmp_path: Path) -> None:
     """Random histories on a real store: after each write that did not fail, and from each life to
     the next one, what is on disk is the point; after one that failed it is the one before."""
