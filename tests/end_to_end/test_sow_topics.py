@@ -152,10 +152,11 @@ def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_pat
                 await two.publish(name, "orders", b'{"id":1}', b'{"id":2}')
             await two.publish("A", "ticks/nyse", b'{"symbol":"A"}')
             both = [
-                Address(each.here.client_address, name, name) for name, each in two.servers.items()
+                {"name": "diff", "servers": [Address(each.here.client_address, name, name)]}
+                for name, each in two.servers.items()
             ]
             topics = [((name, "json"), "") for name in ("ticks/own", "ticks", "orders")]
-            own, ticks, orders = await _compare((both[0], both[1]), topics, 0)
+            own, ticks, orders = await _compare(both, topics, 0)
             assert own.is_equal and own.counts == (0, 0)
             assert [each.what for each in ticks.differences] == ["missing there"]
             # Each has them from a publisher of its own.
