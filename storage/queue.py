@@ -137,12 +137,11 @@ class LmdbQueueStore:
 
     def _open(self) -> Any:
         try:
-            file = open_store(self._path)
+            return open_store(self._path)
         except StorageError as error:
             if isinstance(error.__cause__, _DAMAGES):
                 raise _Damaged(str(error.__cause__)) from error
             raise
-        return file
 
     def _begin_anew(self, why: str) -> None:
         self.damage = why

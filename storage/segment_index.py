@@ -18,11 +18,10 @@ A meta entry is a key (text, and for a publisher its id, 8 bytes big-endian) and
     extents   per extent u64 first txid, u64 latest receive time
     sum+p     the SequenceSet of the publisher's records in this segment
     idx+p     per extent that holds the publisher u64 extent number, u64 lowest, u64 highest
-    earliest  u64 earliest receive time: the first one's, but where the clock was set back; missing
-              in segments sealed by older software
+    earliest  u64 earliest receive time: the first one's, but where the clock was set back
     topics    per topic and message type u16 topic length, u8 type length, topic, type, ascending;
-              missing where there are more than 1,024 of them, where a run does not say its own,
-              and in segments sealed by older software: a reader must look
+              missing where there are more than 1,024 of them, and where a run does not say its
+              own: a reader must look
 """
 
 from __future__ import annotations
@@ -193,8 +192,7 @@ class SegmentIndex:
         self.runs = 0
         self.bytes_used = 0
         self.first_time_us = 0
-        self.earliest_time_us: int | None = None
-        """None where that is not known."""
+        self.earliest_time_us = 0
         self.last_time_us = 0
         """The latest, which need not be the last one's."""
         self.summary = PublisherRanges()
@@ -216,7 +214,7 @@ class SegmentIndex:
         time_us = run.receive_time_us
         if not self.runs:
             self.first_time_us = self.earliest_time_us = time_us
-        elif self.earliest_time_us is not None and time_us < self.earliest_time_us:
+        elif time_us < self.earliest_time_us:
             self.earliest_time_us = time_us
         self.runs += 1
         self.records += run.count
@@ -325,9 +323,8 @@ class SegmentIndex:
                 self.last_time_us,
             ),
             EXTENTS_KEY: struct.pack(f"<{len(flat)}Q", *flat),
+            EARLIEST_KEY: _U64.pack(self.earliest_time_us),
         }
-        if self.earliest_time_us is not None:
-            entries[EARLIEST_KEY] = _U64.pack(self.earliest_time_us)
         if self.topics is not None:
             entries[TOPICS_KEY] = b"".join(
                 _TOPIC.pack(len(topic), len(message_type)) + topic + message_type
@@ -363,10 +360,8 @@ class SegmentIndex:
             flat = _numbers(checked(entries[EXTENTS_KEY], EXTENTS_KEY, path))
             made.extent_firsts = list(flat[::2])
             made.extent_times_us = list(flat[1::2])
-            if EARLIEST_KEY in entries:
-                (made.earliest_time_us,) = _U64.unpack(
-                    checked(entries[EARLIEST_KEY], EARLIEST_KEY, path)
-                )
+            earliest = checked(entries[EARLIEST_KEY], EARLIEST_KEY, path)
+            (made.earliest_time_us,) = _U64.unpack(earliest)
             stored = entries.get(TOPICS_KEY)
             made.topics = None if stored is None else _topics(checked(stored, TOPICS_KEY, path))
             for key, value in entries.items():

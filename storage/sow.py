@@ -13,7 +13,6 @@ Values and keys of entries are the affair of services/sow/state.py.
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 from collections import OrderedDict
@@ -27,21 +26,14 @@ from xxhash import xxh3_128_digest
 
 from raylay.services.errors import SowDamaged, StorageError
 from raylay.services.messages.sorted_entries import SortedEntries
-from raylay.storage.environment import CutShortError, LastingEnvironment, check_whole
-from raylay.storage.files import (
-    ASIDE_SUFFIX,
-    PRIVATE_FILE_MODE,
-    allocate_lock_table,
-    fault_point,
-    make_directory,
-    sync_directory,
-    sync_file,
-)
-from raylay.storage.state import KEY_BYTES_MAX, LOCK_TABLE_BYTES, explained
+from raylay.storage.environment import CutShortError, LastingEnvironment
+from raylay.storage.files import fault_point
+from raylay.storage.state import KEY_BYTES_MAX, explained, open_store
 
 MAP_BYTES_DEFAULT = 64 * 1024**3
 """Address space, which costs nothing, and the most that all topics together may hold."""
 _DAMAGES = (
+    CutShortError,
     lmdb.CorruptedError,
     lmdb.InvalidError,
     lmdb.PageNotFoundError,
@@ -237,36 +229,11 @@ class LmdbSowStore:
 
     def _open(self) -> Any:
         try:
-            make_directory(self._path.parent)
-            if not self._path.exists():
-                self._make()
-            sync_directory(self._path.parent)
-            allocate_lock_table(self._path, LOCK_TABLE_BYTES)
-            file = self._environment(self._path)
-            try:
-                check_whole(file, self._path)
-            except CutShortError as error:
-                file.close()
-                raise SowDamaged(str(error)) from None
-            return file
-        except (lmdb.Error, OSError) as error:
-            raise _explained(error, self._path) from error
-
-    def _environment(self, path: Path) -> Any:
-        return lmdb.open(
-            str(path), subdir=False, map_size=self._map_bytes, max_dbs=0, mode=PRIVATE_FILE_MODE
-        )
-
-    def _make(self) -> None:
-        # Aside: a power cut may leave the first pages of a file half written.
-        aside = self._path.with_name(self._path.name + ASIDE_SUFFIX)
-        table = Path(f"{aside}-lock")
-        for stale in (aside, table):
-            stale.unlink(missing_ok=True)
-        self._environment(aside).close()
-        sync_file(aside)
-        os.replace(aside, self._path)
-        table.unlink()
+            return open_store(self._path, self._map_bytes)
+        except StorageError as error:
+            if isinstance(error.__cause__, _DAMAGES):
+                raise _explained(error.__cause__, self._path) from error
+            raise
 
     def topic(self, name: str) -> LmdbTopic:
         """A topic, new ones as well.

@@ -11,7 +11,7 @@ import lmdb
 
 from raylay.storage.environment import CutShortError, read_only
 from raylay.storage.sow import _ENTRY, _TXID, _VALID, MAP_BYTES_DEFAULT, _topic_key
-from raylay.storage.state import explained
+from raylay.storage.state import check_version, explained
 
 
 class StoredTopics:
@@ -56,10 +56,11 @@ def reading(path: Path) -> Iterator[StoredTopics]:
     """The store of that file as it is now. An environment of it may not be open in this process.
 
     Raises:
-        StorageError: the file cannot be read.
+        StorageError: the file cannot be read, or is of another version.
     """
     try:
         with read_only(path, map_size=MAP_BYTES_DEFAULT) as transaction:
+            check_version(transaction, path)
             yield StoredTopics(transaction)
     except (lmdb.Error, OSError, CutShortError) as error:
         raise explained(error, path) from error

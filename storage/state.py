@@ -26,24 +26,36 @@ MAP_BYTES = 1024 * 1024 * 1024
 KEY_BYTES_MAX = 511
 LOCK_TABLE_BYTES = 8_192
 """What LMDB's table of its usual number of readers, 126, takes."""
+VERSION_KEY = b"version"
+STORE_VERSION = b"1"
+"""Of every store that `open_store` makes: what the keys and values of any of them mean."""
 
 
-def open_store(path: Path) -> Any:
-    """The LMDB environment of a small store, made when it is missing.
+def open_store(path: Path, map_bytes: int = MAP_BYTES) -> Any:
+    """The LMDB environment of a store, made when it is missing.
+
+    Args:
+        map_bytes: the most that it may hold.
 
     Raises:
-        StorageError: it cannot be opened; names the file.
+        StorageError: it cannot be opened, or is of another version; names the file.
     """
     try:
         make_directory(path.parent)
         if not path.exists():
-            _make_store(path)
+            _make_store(path, map_bytes)
         # Always: who made it may have been killed before.
         sync_directory(path.parent)
-        file = _open(path)
+        file = _open(path, map_bytes)
         try:
             check_whole(file, path)
-        except CutShortError:
+            file.reader_check()  # Killed readers may have all the places.
+            with file.begin() as transaction:
+                is_empty = check_version(transaction, path)
+            if is_empty:
+                with file.begin(write=True) as transaction:
+                    transaction.put(VERSION_KEY, STORE_VERSION)
+        except BaseException:
             file.close()
             raise
         return file
@@ -51,19 +63,37 @@ def open_store(path: Path) -> Any:
         raise explained(error, path) from error
 
 
-def _open(path: Path) -> Any:
+def check_version(transaction: Any, path: Path) -> bool:
+    """Refuses a store of another version. Returns whether it is a new one, that has nothing yet.
+
+    Raises:
+        StorageError: it is of another one.
+    """
+    found = transaction.get(VERSION_KEY)
+    is_empty = found is None and not transaction.cursor().first()
+    if found != STORE_VERSION and not is_empty:
+        has = "no version" if found is None else f"version {found.decode('ascii', 'replace')}"
+        raise StorageError(
+            f"{path} has {has}, this software reads {STORE_VERSION.decode()}: use the release that "
+            "wrote it",
+            str(path),
+        )
+    return is_empty
+
+
+def _open(path: Path, map_bytes: int) -> Any:
     allocate_lock_table(path, LOCK_TABLE_BYTES)
-    return lmdb.open(str(path), subdir=False, map_size=MAP_BYTES, max_dbs=0, mode=PRIVATE_FILE_MODE)
+    return lmdb.open(str(path), subdir=False, map_size=map_bytes, max_dbs=0, mode=PRIVATE_FILE_MODE)
 
 
-def _make_store(path: Path) -> None:
+def _make_store(path: Path, map_bytes: int) -> None:
     """Makes an empty store. Aside: LMDB syncs neither the first pages of a file nor its name, and
     takes what a power cut leaves of them for no store at all."""
     aside = path.with_name(path.name + ASIDE_SUFFIX)
     table = Path(f"{aside}-lock")
     for stale in (aside, table):
         stale.unlink(missing_ok=True)
-    _open(aside).close()
+    _open(aside, map_bytes).close()
     sync_file(aside)
     fault_point("store.made")
     os.replace(aside, path)
@@ -147,7 +177,8 @@ class LmdbStateStore:
                     for key, value in cursor.iternext():
                         if not key.startswith(start):
                             break
-                        found.append((key.decode(), value))
+                        if key != VERSION_KEY:
+                            found.append((key.decode(), value))
         except lmdb.Error as error:
             raise explained(error, self._path) from error
         return iter(found)

@@ -27,7 +27,7 @@ import lmdb
 from raylay.services.errors import CorruptRecord, PublishStoreFull, RemoteProtocolError
 from raylay.services.messages.digests import SUBSCRIPTION, digest
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
-from raylay.storage.state import StoreFile, explained
+from raylay.storage.state import VERSION_KEY, StoreFile, explained
 
 MESSAGES_MAX_DEFAULT = 1_000_000
 BYTES_MAX_DEFAULT = 1024 * 1024 * 1024
@@ -237,7 +237,7 @@ class LmdbPublishStore(_Counted[int]):
                 self._words = transaction.get(_WORDS_KEY) or b""
                 with transaction.cursor() as cursor:
                     for key, value in cursor.iternext():
-                        if key in (_META_KEY, _WORDS_KEY):
+                        if key in (VERSION_KEY, _META_KEY, _WORDS_KEY):
                             continue
                         first = last = _KEY.unpack(key)[0]
                         alive = False

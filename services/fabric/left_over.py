@@ -47,7 +47,7 @@ def _named(path: Path) -> tuple[str, int]:
     so, the name of its directory."""
     try:
         values = json.loads(path.read_bytes())
-        name, generation = values["name"], values.get("generation", 0)
+        name, generation = values["name"], values["generation"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return path.parent.name, 0
     if type(name) is not str or type(generation) is not int:

@@ -43,6 +43,8 @@ from raylay.services.server.config import (
 )
 from raylay.services.tls.config import TlsConfig
 
+RECORD_VERSION = 1
+"""Of a fabric's record."""
 FREE_PORT_MIN = 20_000
 EPHEMERAL_PORT_MIN_DEFAULT = 32_768
 PORTS_TRIED_MAX = 4_000
@@ -100,25 +102,29 @@ class FabricRecord:
 
     def to_json(self) -> str:
         """The inverse of `from_json`."""
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps({"version": RECORD_VERSION, **asdict(self)}, indent=2)
 
     @classmethod
     def from_json(cls, text: str, where: str) -> FabricRecord:
         """What `to_json` wrote.
 
         Raises:
-            FabricError: it is something else.
+            FabricError: it is something else, or of another version.
         """
         try:
             values = json.loads(text)
+            found = values.pop("version", None)
+            if found != RECORD_VERSION:
+                raise FabricError(
+                    f"{where} has version {str(found)[:20]}, this software reads "
+                    f"{RECORD_VERSION}: use the release that wrote it"
+                )
             values["ports"] = {
                 name: InstancePorts(**ports) for name, ports in values["ports"].items()
             }
-            values["nodes"] = {
-                name: NodePlace(**place) for name, place in values.get("nodes", {}).items()
-            }
-            values["moves"] = {name: Move(**move) for name, move in values.get("moves", {}).items()}
-            values["left_over"] = [LeftOver(**each) for each in values.get("left_over", ())]
+            values["nodes"] = {name: NodePlace(**place) for name, place in values["nodes"].items()}
+            values["moves"] = {name: Move(**move) for name, move in values["moves"].items()}
+            values["left_over"] = [LeftOver(**each) for each in values["left_over"]]
             return cls(**values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FabricError(f"{where} is no record of a fabric: {error}") from None
@@ -159,7 +165,8 @@ def record_of(
     """
     record = before or FabricRecord.load(directory)
     if record is None:
-        record = FabricRecord(settings.name, str(directory), settings.to_json())
+        key = secrets.token_hex(16)
+        record = FabricRecord(settings.name, str(directory), settings.to_json(), key=key)
     elif record.name != settings.name:
         raise FabricError(
             f"{directory} holds fabric {record.name}, not {settings.name}: give another directory"
@@ -176,8 +183,6 @@ def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
         FabricError: too few ports are free.
     """
     record.settings = settings.to_json()
-    # One that an earlier release wrote has none.
-    record.key = record.key or secrets.token_hex(16)
     chosen = {
         port
         for instance in settings.instances

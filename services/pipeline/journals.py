@@ -40,6 +40,7 @@ from raylay.storage.segments import (
     list_segments,
     open_segment,
 )
+from raylay.storage.state import check_version
 
 log = logging.getLogger("raylay.pipeline")
 
@@ -107,6 +108,7 @@ class Place:
         found = {}
         try:
             with read_only(path) as transaction, transaction.cursor() as cursor:
+                check_version(transaction, path)
                 at = cursor.set_range(prefix)
                 while at and cursor.key().startswith(prefix):
                     found[cursor.key()] = cursor.value()
@@ -502,8 +504,7 @@ def _may_hold(file: SegmentFile, predicate: Predicate) -> bool:
     index = segment_index(file)
     if index is None:
         return True
-    # Without it anything may be as early as 1970: a clock may have been set back.
-    if not predicate.numbers["receive_time"].meets(index.earliest_time_us or 0, index.last_time_us):
+    if not predicate.numbers["receive_time"].meets(index.earliest_time_us, index.last_time_us):
         return False
     publishers, sequences = predicate.numbers["publisher"], predicate.numbers["sequence"]
     if publishers.values is not None and not any(

@@ -7,23 +7,21 @@ restart reads from the journal. So one message that waits makes nothing else wai
 Each publisher's part has a key of its own, and only what changed since the last point is written,
 all in one transaction:
 
-    recovery/point           msgpack: durable_txid, committed_txid, incarnation, and where content
-                             filters run, an array of their topics, types and texts
+    recovery/point           msgpack: durable_txid, committed_txid, incarnation, an array of the
+                             topics, types and texts of the content filters
     recovery/a/root/p        what of publisher p the instance is awaited for: a SequenceSet
-    recovery/w/root/p        msgpack, an array for each route: its six values, the filters that
-                             let it through where some did, a SequenceSet
+    recovery/w/root/p        msgpack, an array for each route: its seven values, a SequenceSet
     recovery/r/p             what destinations refused of p
     recovery/u/p             what of p no upstream had any more
 
-Roots and publishers are 16 hexadecimal digits. An earlier release kept all of it under one key,
-`recovery_point`, and knows nothing of these: where that key is, such a release ran last.
+Roots and publishers are 16 hexadecimal digits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgpack
 
@@ -38,9 +36,7 @@ from raylay.services.replication.acknowledgment import (
 )
 
 PREFIX = "recovery"
-"""Of all keys, those of earlier releases included."""
 POINT_KEY = "recovery/point"
-EARLIER_KEY = "recovery_point"
 
 Value = TypeVar("Value")
 
@@ -68,32 +64,6 @@ class RecoveryPoint:
     waiting: WaiterTable = field(default_factory=WaiterTable)
     incarnation: int = 0
     filters: tuple[tuple[str, str, str], ...] = ()
-
-    @classmethod
-    def from_earlier(cls, value: bytes) -> RecoveryPoint:
-        """What an earlier release wrote.
-
-        Raises:
-            RemoteProtocolError: the value is no recovery point.
-        """
-        try:
-            data = msgpack.unpackb(value, strict_map_key=False)
-            values: list[Any] = [*data[:7], *[None] * (7 - len(data))]
-            durable_txid, awaited, refused, unavailable, committed_txid, waiting, wrote = values
-            table = WaiterTable()
-            for root, publisher, *route, ranges in waiting or ():
-                table.assign(root, _route(*route), publisher, SequenceSet.from_bytes(ranges))
-            return cls(
-                durable_txid,
-                RootedRanges.from_wire(awaited),
-                PublisherRanges.from_wire(refused or {}),
-                PublisherRanges.from_wire(unavailable or {}),
-                durable_txid if committed_txid is None else committed_txid,
-                table,
-                int(wrote or 0),
-            )
-        except (TypeError, ValueError) as error:
-            raise RemoteProtocolError(f"no recovery point: {error}", "bad_ranges") from None
 
     def within(self, held: PublisherRanges, removed: PublisherRanges) -> RecoveryPoint:
         """The same of no more than what is held. What was removed since waits no more: it was
@@ -154,20 +124,12 @@ class RecoveryLog:
     """
 
     def __init__(self, stored: Mapping[str, bytes]) -> None:
-        earlier = stored.get(EARLIER_KEY)
-        self._stale: list[str] = []
-        """What is to be removed with the next point."""
-        if earlier is not None:
-            self._stale = list(stored)
-            self.point = RecoveryPoint.from_earlier(earlier)
-            self._written = RecoveryPoint()
-        else:
-            self.point = self._written = _read(stored)
+        self.point = self._written = _read(stored)
 
     def changes(self, point: RecoveryPoint) -> dict[str, bytes | None]:
         """What is to be written, in one transaction, for this to be the point on disk."""
         before = self._written
-        values: dict[str, bytes | None] = dict.fromkeys(self._stale)
+        values: dict[str, bytes | None] = {}
         for key, ranges in (
             *_changed_by_root("a", point.awaited.roots, before.awaited.roots, PublisherRanges()),
             *_changed("r", point.refused, before.refused),
@@ -178,39 +140,29 @@ class RecoveryLog:
         waiting = point.waiting.roots, before.waiting.roots
         for key, routes in _changed_by_root("w", *waiting, nothing):
             values[key] = (
-                msgpack.packb(
-                    [[*_values(route), waits.to_bytes()] for route, waits in routes.items()]
-                )
+                msgpack.packb([[*route, waits.to_bytes()] for route, waits in routes.items()])
                 if routes
                 else None
             )
-        said: list[Any] = [point.durable_txid, point.committed_txid, point.incarnation]
-        values[POINT_KEY] = msgpack.packb([*said, point.filters] if point.filters else said)
+        values[POINT_KEY] = msgpack.packb(
+            [point.durable_txid, point.committed_txid, point.incarnation, point.filters]
+        )
         return values
 
     def written(self, point: RecoveryPoint) -> None:
         """The changes for this point are on disk."""
         self._written = point
-        self._stale = []
 
 
 def committed_txid_of(stored: Mapping[str, bytes]) -> int:
     """Up to where the stored point says that the journal was on disk; 0 where there is none."""
-    earlier, point = stored.get(EARLIER_KEY), stored.get(POINT_KEY)
-    if earlier is not None:
-        return RecoveryPoint.from_earlier(earlier).committed_txid
+    point = stored.get(POINT_KEY)
     return int(msgpack.unpackb(point)[1]) if point is not None else 0
 
 
 def cut_to(last_txid: int, stored: Mapping[str, bytes]) -> dict[str, bytes | None]:
     """What is to be written where the journal ends at this transaction id, which may be before
     what the stored point says."""
-    if EARLIER_KEY in stored:
-        data = msgpack.unpackb(stored[EARLIER_KEY], strict_map_key=False)
-        for at in (0, 4):
-            if at < len(data):
-                data[at] = min(data[at], last_txid)
-        return {EARLIER_KEY: msgpack.packb(data)}
     if POINT_KEY not in stored:
         return {}
     durable_txid, committed_txid, *others = msgpack.unpackb(stored[POINT_KEY])
@@ -225,8 +177,8 @@ def _read(stored: Mapping[str, bytes]) -> RecoveryPoint:
             _, kind, *names = key.split("/")
             if key == POINT_KEY:
                 said = msgpack.unpackb(value)
-                point.durable_txid, point.committed_txid, point.incarnation, *filters = said
-                point.filters = tuple(tuple(rule) for rule in filters[0]) if filters else ()
+                point.durable_txid, point.committed_txid, point.incarnation, filters = said
+                point.filters = tuple(tuple(rule) for rule in filters)
                 continue
             *roots, publisher = (int(name, 16) for name in names)
             if kind == "w":
@@ -251,14 +203,9 @@ def _route(
     path: list[int],
     group: str,
     flags: int,
-    passed: Iterable[str] = (),
+    passed: Iterable[str],
 ) -> Route:
     return Route(sender, topic, message_type, tuple(path), group, flags, tuple(passed))
-
-
-def _values(route: Route) -> tuple[Any, ...]:
-    """What is written down of a route: as earlier releases did, where no filter let it through."""
-    return route if route.passed else route[:-1]
 
 
 def _changed(

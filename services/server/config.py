@@ -40,6 +40,8 @@ from raylay.services.tls.config import TlsConfig
 from raylay.storage.files import make_directory, write_durably
 
 INSTANCE_FILE = "instance.json"
+CONFIG_VERSION = 1
+"""Of that file."""
 CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
 STAGED_BYTES_MAX_DEFAULT = 32 * 1024 * 1024
 LINK_HEARTBEAT_MS_DEFAULT = 1_000
@@ -147,8 +149,7 @@ class InstanceConfig:
     Attributes:
         topics: which topics are in the transaction log.
         unjournaled: which are declared as being in none: they are delivered to live subscribers.
-            A publish to any other topic is refused. None: all others are delivered so, as by
-            releases that did not ask for it.
+            A publish to any other topic is refused. None: all others are delivered so.
         sow_topics, queues: definitions, compared with those of other instances at connect.
         sow: topics whose last message of each key is kept, in the order in which a name is looked
             for.
@@ -160,8 +161,7 @@ class InstanceConfig:
             nowhere for links, and replicates to others only.
         first: an empty data directory admits clients at once, without a peer to catch up with.
         durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
-        front_log: whether small commits become durable in the front log (docs/journal.md). A file
-            that does not say so is of a release that does not know it: there it is off.
+        front_log: whether small commits become durable in the front log (docs/journal.md).
         lent_links: whether links that have caught up lend it their connections.
         disk_timeout_ms: for which a commit may wait for the disk before clients are sent to other
             instances; 0: for ever.
@@ -371,46 +371,26 @@ class InstanceConfig:
 
     def to_json(self) -> str:
         """As the text of `instance.json`."""
-        values = asdict(self)
-        # The release before does not know these: it may be started again on this file.
-        if not self.front_log:
-            del values["front_log"]
-        if self.lent_links:
-            del values["lent_links"]
-        if self.unjournaled is None:
-            del values["unjournaled"]
-        if not self.sow:
-            del values["sow"]
-        if not self.queue_definitions:
-            del values["queue_definitions"]
-        for name in _NEW_WHERE_GIVEN:
-            if not values[name]:
-                del values[name]
-        for each in values["client_transports"]:
-            for name in [name for name in _NEW_OF_TRANSPORT if each[name] == _PLAIN[name]]:
-                del each[name]
-        for each in (*values["destinations"], values["bootstrap"]):
-            for name in ("tls", "authenticator") if each is not None else ():
-                if each[name] is None:
-                    del each[name]
-            if each is not None and not each["authenticators"]:
-                del each["authenticators"]
-        return json.dumps(values, indent=2)
+        return json.dumps({"version": CONFIG_VERSION, **asdict(self)}, indent=2)
 
     @classmethod
     def from_json(cls, text: str, where: str = INSTANCE_FILE) -> InstanceConfig:
         """The inverse of `to_json`.
 
         Raises:
-            ConfigurationError: the text is no such configuration; names the key.
+            ConfigurationError: the text is no such configuration, or of another version; names the
+                key.
         """
         try:
             values = json.loads(text)
         except ValueError as error:
             raise ConfigurationError(f"{where} is no JSON: {error}") from None
-        if isinstance(values, dict):
-            # Whoever wrote it without may go on with the directory, and would not look there.
-            values.setdefault("front_log", False)
+        found = values.pop("version", None) if isinstance(values, dict) else CONFIG_VERSION
+        if found != CONFIG_VERSION:
+            raise ConfigurationError(
+                f"{where} has version {str(found)[:20]}, this software reads {CONFIG_VERSION}: use "
+                "the release that wrote it, or have `raylay up` or `raylay apply` write it again"
+            )
         return _made(cls, values, where)
 
     def save(self, directory: Path) -> None:
@@ -516,25 +496,6 @@ class QueueOwnerConfig:
         return _made(cls, json.loads(text), "configuration of a queue's owner")
 
 
-_NEW_WHERE_GIVEN = (
-    "client_terms",
-    "authentication",
-    "entitlement",
-    "replication_terms",
-    "announce_tls",
-    "capacity",
-    "replication_transports",
-    "replication_authentication",
-    "replication_entitlement",
-    "authenticator",
-    "admin",
-)
-_PLAIN = asdict(ClientTransportConfig(FIRST_TRANSPORT))
-_NEW_OF_TRANSPORT = (
-    *("connections_max", "is_enabled", "authentication", "entitlement", "tls", "capacity"),
-    *("outstanding_publishes_max", "connections_per_user_max", "connections_per_address_max"),
-)
-"""What the release before does not know of a transport."""
 _NESTED: dict[str, type] = {
     "capacity": CapacityConfig,
     "client_terms": ClientTransportConfig,

@@ -61,16 +61,12 @@ class DataDirectory:
         return self._state.get(RESTORED_KEY) is not None
 
     def why_another(self, last_txid: int) -> str:
-        """Why it is not what its incarnation was made with; empty: it is. Writes down which file
-        it is where that was not known yet.
+        """Why it is not what its incarnation was made with; empty: it is.
 
         Args:
             last_txid: of its journal.
         """
-        kept, mine = self._state.get(FILE_KEY), self._identity()
-        if kept is None:
-            self._state.put_now({FILE_KEY: mine})
-        elif kept != mine:
+        if self._state.get(FILE_KEY) != self._identity():
             return "is a copy of a data directory"
         committed_txid = recovery.committed_txid_of(self.hints())
         if committed_txid > last_txid:

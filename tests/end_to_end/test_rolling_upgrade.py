@@ -63,7 +63,7 @@ class Upgradable(Empty):
         # As that release wrote it: a later one reads it.
         kept = json.loads((directory / "instance.json").read_text())
         known = known_values(environment)
-        kept = only(kept, known["InstanceConfig"])
+        kept = {"version": kept["version"], **only(kept, known["InstanceConfig"])}
         kept["policy"] = only(kept["policy"], known["DowngradePolicy"])
         kept["destinations"] = [
             only(each, known["DestinationConfig"]) for each in kept["destinations"]

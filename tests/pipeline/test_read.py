@@ -49,8 +49,6 @@ from raylay.services.pipeline.tables.source import (
 )
 from raylay.services.server.config import InstanceConfig
 from raylay.storage.maintenance import SegmentMaintenance
-from raylay.storage.segment_index import EARLIEST_KEY
-from raylay.storage.segments import META_PREFIX
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 TXID_AND_TOPIC = StructType([StructField("txid", LongType()), StructField("topic", StringType())])
@@ -358,15 +356,6 @@ def test_a_clock_that_was_set_back_hides_nothing(tmp_path: Path) -> None:
     found, opened = read_here(reader_of(log, before))
     assert found == list(range(41, 61))
     assert opened == 2, "its own segment, and the live one, which has no index yet"
-    # A segment sealed by older software does not say how early it begins.
-    path = min(log.journal.glob("*.sealed"))
-    with (
-        lmdb.open(str(path), subdir=False, max_dbs=0, map_size=1 << 26) as env,
-        env.begin(write=True) as written,
-    ):
-        assert written.delete(META_PREFIX + EARLIEST_KEY)
-    journals._indexes.clear()
-    assert read_here(reader_of(log, before)) == (found, 2)
 
 
 def journals_blocks(path: Path) -> tuple[int, int]:

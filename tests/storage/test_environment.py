@@ -21,7 +21,7 @@ from raylay.storage.environment import WRITES_A_CHECK, is_full, read_only
 from raylay.storage.files import write_durably
 from raylay.storage.queue import LmdbQueueStore
 from raylay.storage.sow import LmdbSowStore
-from raylay.storage.state import LmdbStateStore, StoreFile, explained
+from raylay.storage.state import VERSION_KEY, LmdbStateStore, StoreFile, explained
 from raylay.storage.stores import LmdbBookmarkStore, LmdbPublishStore
 
 READ_AND_HANG = (
@@ -97,6 +97,32 @@ STORES: list[tuple[str, Callable[[Path], Any]]] = [
     ("bookmark", LmdbBookmarkStore),
     ("sow", LmdbSowStore),
 ]
+QUEUES = ("queue", LmdbQueueStore)
+
+
+@pytest.mark.parametrize(("has", "version"), [("no version", None), ("version 2", b"2")])
+@pytest.mark.parametrize(("name", "kind"), [*STORES, QUEUES])
+def test_a_store_of_another_version_is_refused(
+    tmp_path: Path, name: str, kind: Callable[[Path], Any], has: str, version: bytes | None
+) -> None:
+    path = tmp_path / f"{name}.lmdb"
+    kind(path).close()
+    kind(path).close()  # its own it reads
+    with (
+        lmdb.open(str(path), subdir=False, map_size=1 << 30, max_dbs=0) as file,
+        file.begin(write=True) as transaction,
+    ):
+        if version is None:
+            transaction.delete(VERSION_KEY)
+            transaction.put(b"a key", b"of a store that has something")
+        else:
+            transaction.put(VERSION_KEY, version)
+    told = f"{path} has {has}, this software reads 1: use the release that wrote it"
+    with pytest.raises(StorageError) as found:
+        kind(path)
+    assert str(found.value) == told and type(found.value) is StorageError
+    with pytest.raises(StorageError, match=f"has {has}"), sow_reading.reading(path):
+        pass
 
 
 @pytest.mark.parametrize(("name", "kind"), STORES, ids=[name for name, _ in STORES])

@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from raylay.services.errors import StorageError, StorageFull
+from raylay.storage import queue
 from raylay.storage.queue import (
     DAMAGED_SUFFIX,
     LmdbQueueStore,
@@ -20,6 +22,7 @@ from raylay.storage.queue import (
     StoredQueue,
     store_path,
 )
+from raylay.storage.state import open_store
 
 FIRST = StoredQueue(4, b"rules", b"snapshot")
 SECOND = StoredQueue(9, b"", bytes(range(256)) * 4_000)
@@ -128,7 +131,7 @@ def test_what_cannot_be_opened_for_another_reason_is_no_damage(tmp_path: Path) -
 
 
 def test_a_full_disk_leaves_what_there_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raylay.storage.state.MAP_BYTES", 256 * 1024)
+    monkeypatch.setattr(queue, "open_store", partial(open_store, map_bytes=256 * 1024))
     store = LmdbQueueStore(tmp_path / "q.lmdb")
     store.save(FIRST)
     with pytest.raises(StorageFull, match=r"q\.lmdb"):

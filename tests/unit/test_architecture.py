@@ -599,7 +599,6 @@ RENAMING = {
     "storage/maintenance.py": "segments",
     "storage/queue.py": "a damaged store",
     "storage/repair.py": "a damaged front log",
-    "storage/sow.py": "an empty store",
     "storage/state.py": "an empty store",
 }
 

@@ -56,9 +56,8 @@ def test_a_limit_that_is_none_is_refused(wrong: CapacityConfig, text: str) -> No
         assert str(refused.value).startswith("East-1")
 
 
-def test_it_is_kept_with_the_instance_and_left_out_where_there_is_none() -> None:
+def test_it_is_kept_with_the_instance() -> None:
     plain = InstanceConfig("East-1", "East", client_transports=(ClientTransportConfig("a"),))
-    assert "capacity" not in plain.to_json()
     given = replace(
         plain,
         capacity=CapacityConfig(5, client_share=0.25),

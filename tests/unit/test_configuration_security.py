@@ -15,8 +15,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.check import check_settings
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.bootstrap_config import BootstrapConfig
-from raylay.services.server.config import DestinationConfig, InstanceConfig
+from raylay.services.server.config import InstanceConfig
 
 FILE = """
 fabric: guarded
@@ -165,16 +164,6 @@ def test_a_link_that_has_nothing_to_say_is_named_with_its_line(tmp_path: Path) -
 def test_it_lies_in_the_data_directory(tmp_path: Path) -> None:
     for config in configs(tmp_path).values():
         assert InstanceConfig.from_json(config.to_json()) == config
-
-
-def test_what_is_not_said_is_not_written() -> None:
-    text = InstanceConfig("a", "g").to_json()
-    assert "authentica" not in text and "entitlement" not in text
-    to = DestinationConfig("b", "g", addresses=("b:1",))
-    text = InstanceConfig(
-        "a", "g", destinations=(to,), bootstrap=BootstrapConfig(("b:1",))
-    ).to_json()
-    assert "authentica" not in text
 
 
 def test_secrets_are_not_in_what_is_shown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -178,6 +179,15 @@ def test_a_fabric_has_one_key_and_only_its_owner_reads_it(tmp_path: Path) -> Non
         assert path.stat().st_mode & 0o077 == 0, path
     again = FabricRecord.load(tmp_path / "f")
     assert again is not None and again.key == record.key
+
+
+@pytest.mark.parametrize("version", [None, 2])
+def test_a_record_of_another_version_is_refused(tmp_path: Path, version: int | None) -> None:
+    values = json.loads(record_of(builder().settings(), tmp_path).to_json())
+    assert values["version"] == 1
+    told = f"^it has version {version}, this software reads 1: use the release that wrote it$"
+    with pytest.raises(FabricError, match=told):
+        FabricRecord.from_json(json.dumps(values | {"version": version}), "it")
 
 
 def test_another_fabrics_directory_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.acknowledgment import RootedRanges, Route, WaiterTable
 from raylay.services.replication.recovery import (
-    EARLIER_KEY,
     POINT_KEY,
     PREFIX,
     RecoveryLog,
@@ -55,22 +54,6 @@ def content(found: RecoveryPoint) -> Any:
     )
 
 
-def earlier(values: int = 7) -> bytes:
-    """The same as an earlier release wrote it, or as one before it, which knew less."""
-    written = point()
-    wire = [
-        4,
-        written.awaited.to_wire(),
-        written.refused.to_wire(),
-        written.unavailable.to_wire(),
-        9,
-        [[e.root, e.publisher, *e.route, e.ranges.to_bytes()] for e in written.waiting],
-        1,
-    ]
-    packed: bytes = msgpack.packb(wire[:values])
-    return packed
-
-
 def write(stored: dict[str, bytes], log: RecoveryLog, made: RecoveryPoint) -> set[str]:
     """Writes a point down; returns the keys that it took."""
     changes = log.changes(made)
@@ -105,13 +88,6 @@ def test_what_filters_let_through_comes_back_with_its_verdict() -> None:
     stored |= {key: value for key, value in cut_to(3, stored).items() if value is not None}
     cut = RecoveryLog(stored).point
     assert (cut.durable_txid, cut.committed_txid, cut.filters) == (3, 3, passed.filters)
-
-
-def test_without_filters_it_is_written_as_earlier_releases_did() -> None:
-    changes = RecoveryLog({}).changes(point())
-    assert msgpack.unpackb(changes["recovery/point"]) == [4, 9, 1]
-    ((*route, _),) = msgpack.unpackb(changes["recovery/w/0000000000000001/0000000000000007"])
-    assert route == [0xB, b"orders", b"json", [0xA, 0xB], "g", 64]
 
 
 def test_what_new_filters_have_not_judged_is_read_again() -> None:
@@ -213,29 +189,6 @@ def test_what_was_not_written_is_written_with_the_next_one(tmp_path: Path) -> No
     store.close()
 
 
-@pytest.mark.parametrize("values", [2, 3, 4, 6, 7])
-def test_what_an_earlier_release_wrote_is_read_and_replaced(values: int) -> None:
-    """The oldest knew no more than where everything is durable: all behind that is read again.
-    What this one had written before that one ran is not looked at."""
-    stored: dict[str, bytes] = {}
-    before = point()
-    before.awaited.of(3).add(3, 1, 3)
-    write(stored, RecoveryLog(stored), before)
-    stored[EARLIER_KEY] = earlier(values)
-    log = RecoveryLog(stored)
-    if values >= 6:
-        expected = replace(point(), incarnation=1 if values == 7 else 0)
-        assert content(log.point) == content(expected)
-    else:
-        assert (log.point.durable_txid, log.point.committed_txid) == (4, 4)
-        assert not list(log.point.waiting)
-    assert bool(log.point.refused) == (values > 2) and bool(log.point.unavailable) == (values > 3)
-    assert committed_txid_of(stored) == log.point.committed_txid
-    write(stored, log, point())
-    assert EARLIER_KEY not in stored
-    assert content(RecoveryLog(stored).point) == content(point())
-
-
 def test_another_incarnation_of_the_directory_takes_over_what_was_published_there() -> None:
     """Once: a root of that name that its own point holds came back from peers."""
     found = point().read_by(2)
@@ -248,19 +201,9 @@ def test_another_incarnation_of_the_directory_takes_over_what_was_published_ther
     assert set(again.awaited.roots) == {1, 2}
 
 
-def test_an_earlier_release_finds_nothing_and_reads_the_whole_journal() -> None:
+def test_ends_with_its_journal() -> None:
     stored: dict[str, bytes] = {}
     write(stored, RecoveryLog(stored), point())
-    assert EARLIER_KEY not in stored and all(key.startswith(PREFIX) for key in stored)
-
-
-@pytest.mark.parametrize("release", ["this one", "an earlier one"])
-def test_ends_with_its_journal(release: str) -> None:
-    stored: dict[str, bytes] = {}
-    if release == "this one":
-        write(stored, RecoveryLog(stored), point())
-    else:
-        stored[EARLIER_KEY] = earlier()
     stored |= {key: value for key, value in cut_to(6, stored).items() if value is not None}
     assert committed_txid_of(stored) == 6
     found = RecoveryLog(stored).point
@@ -282,12 +225,6 @@ def test_what_was_removed_since_was_durable() -> None:
     found = point().within(held, PublisherRanges({7: SequenceSet([(1, 7)])}))
     assert [list(each.ranges) for each in found.waiting] == [[(8, 9)]]
     assert list(found.awaited.of(1).of(7)) == [(1, 9)]
-
-
-@pytest.mark.parametrize("value", [[], [1], 7, [1, {}, {}, {}, 1, [[1, 2]]]])
-def test_what_is_no_recovery_point_of_an_earlier_release_is_refused(value: object) -> None:
-    with pytest.raises(RemoteProtocolError):
-        RecoveryLog({EARLIER_KEY: msgpack.packb(value)})
 
 
 @pytest.mark.parametrize(

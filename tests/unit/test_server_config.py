@@ -87,22 +87,19 @@ def test_what_is_configured_of_topics_with_state_survives() -> None:
         ),
     )
     assert InstanceConfig.from_json(made.to_json()) == made
-    # The release before knows of none.
-    assert "sow" not in json.loads(full().to_json())
     values = json.loads(made.to_json())
     values["sow"][0]["recovery_point"] = "soon"
     with pytest.raises(ConfigurationError, match="sow: expected epoch, now, or an instant"):
         InstanceConfig.from_json(json.dumps(values))
 
 
-def test_the_front_log_is_on_but_where_a_release_that_does_not_know_it_wrote_the_file() -> None:
+@pytest.mark.parametrize("version", [None, 2])
+def test_a_file_of_another_version_is_refused(version: int | None) -> None:
     values = json.loads(InstanceConfig("A", "g").to_json())
-    assert values["front_log"] is True, "a release that does not know it refuses this file"
-    assert InstanceConfig.from_json(json.dumps(values)).front_log
-    del values["front_log"]
-    without = InstanceConfig.from_json(json.dumps(values))
-    assert not without.front_log
-    assert json.loads(without.to_json()) == values, "and may go on with this one"
+    assert values["version"] == 1
+    told = f"^it has version {version}, this software reads 1: use the release that wrote it"
+    with pytest.raises(ConfigurationError, match=told):
+        InstanceConfig.from_json(json.dumps(values | {"version": version}), "it")
 
 
 def test_a_link_survives() -> None:
@@ -256,11 +253,3 @@ def test_wrong_values_of_a_destination(values: dict[str, Any], named: str) -> No
 def test_transports_are_on_loopback_where_no_address_is_given() -> None:
     config = InstanceConfig("A", "g")
     assert {config.client_host, config.replication_host, config.metrics_host} == {"127.0.0.1"}
-
-
-def test_links_lend_their_connections_but_where_it_is_said_that_they_do_not() -> None:
-    values = json.loads(InstanceConfig("A", "g").to_json())
-    assert "lent_links" not in values, "a release that does not know it reads this file"
-    assert InstanceConfig.from_json(json.dumps(values)).lent_links
-    off = InstanceConfig("A", "g", lent_links=False)
-    assert not InstanceConfig.from_json(off.to_json()).lent_links

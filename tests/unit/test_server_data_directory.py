@@ -6,9 +6,8 @@ import shutil
 from pathlib import Path
 
 import msgpack
-import pytest
 
-from raylay.services.replication.recovery import EARLIER_KEY, POINT_KEY
+from raylay.services.replication.recovery import POINT_KEY
 from raylay.services.server.data_directory import READY_KEY, DataDirectory
 from raylay.services.server.state_thread import StateThread
 from raylay.storage.state import LmdbStateStore
@@ -19,15 +18,13 @@ def opened(path: Path) -> tuple[StateThread, DataDirectory]:
     return state, DataDirectory(state, path / "state.lmdb")
 
 
-def made(path: Path, release: str = "this one") -> int:
+def made(path: Path) -> int:
     """A directory with an incarnation, closed."""
     path.mkdir()
     state, directory = opened(path)
     assert directory.incarnation == 0 and not directory.is_restored
     incarnation = directory.begin({"generation": b"\0\0\0\0\0\0\0\2"})
-    value = [10, {}, {}, {}] if release == "an earlier one" else [10, 10, 1]
-    key = EARLIER_KEY if release == "an earlier one" else POINT_KEY
-    state.put_now({READY_KEY: b"1", key: msgpack.packb(value)})
+    state.put_now({READY_KEY: b"1", POINT_KEY: msgpack.packb([10, 10, 1, []])})
     state.close()
     return incarnation
 
@@ -38,15 +35,6 @@ def test_the_same_directory_is_the_same_incarnation(tmp_path: Path) -> None:
     state, directory = opened(tmp_path / "b")
     assert not directory.why_another(10)
     assert directory.incarnation == incarnation and state.get_number("generation") == 2
-    state.close()
-
-
-def test_one_of_an_older_release_is_taken_as_it_is_and_known_from_then_on(tmp_path: Path) -> None:
-    made(tmp_path / "a")
-    state, directory = opened(tmp_path / "a")
-    state.put_now({"file": None})
-    assert not directory.why_another(10)
-    assert state.get("file") is not None
     state.close()
 
 
@@ -63,9 +51,8 @@ def test_a_copy_begins_anew_and_is_not_ready(tmp_path: Path) -> None:
     state.close()
 
 
-@pytest.mark.parametrize("release", ["this one", "an earlier one"])
-def test_a_journal_that_ends_before_the_floor_is_an_old_one(tmp_path: Path, release: str) -> None:
-    made(tmp_path / "a", release)
+def test_a_journal_that_ends_before_the_floor_is_an_old_one(tmp_path: Path) -> None:
+    made(tmp_path / "a")
     state, directory = opened(tmp_path / "a")
     assert directory.why_another(9).startswith(
         "has a journal that ends at transaction 9, before 10"

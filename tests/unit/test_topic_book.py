@@ -89,7 +89,6 @@ def test_what_nobody_declared_is_neither_journaled_nor_delivered() -> None:
 
 
 def test_where_nothing_is_said_all_others_are_delivered() -> None:
-    """An `instance.json` of the release before."""
     assert TopicBook(BOOK_OF)[b"trades", b"json"].declared
 
 
