@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
 import pytest
 from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, pair, servers, single
 
+from raylay.services.client import (
+    EPOCH,
+    MemoryBookmarkStore,
+    MessagesMissing,
+)
+from raylay.services.client import Client as AsyncClient
+from raylay.services.errors import BookmarkNotFound
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.server.opening import JOURNAL_DIRECTORY
@@ -115,3 +123,54 @@ def test_a_durable_subscriber_is_told_what_retention_removed(
     assert plain.ack(cid="s").header["missing"] == count
     delivery = plain.next(lambda frame: frame.header["c"] == "p")
     assert next(iterate_records(delivery.body)).sequence == last + 1
+
+
+def test_a_durable_subscriber_that_is_paused_for_too_long_is_told_when_it_goes_on(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = single(
+        servers,
+        tmp_path,
+        first=True,
+        segment_bytes=SEGMENT_BYTES,
+        retention_bytes=RETENTION_BYTES,
+    )
+    desk = Client(server.address, "desk")
+    publisher = desk.answer["publisher"]
+    publish_steadily(desk, 1, 100)
+
+    async def work() -> None:
+        told: list[MessagesMissing] = []
+
+        def on_event(event: object) -> None:
+            if isinstance(event, MessagesMissing):
+                told.append(event)
+
+        async with AsyncClient(
+            "reader", [server.address], on_event=on_event, bookmark_store=MemoryBookmarkStore()
+        ) as reader:
+            lenient = await reader.subscribe("orders", bookmark=EPOCH, subscription_id="lenient")
+            strict = await reader.subscribe(
+                "orders", bookmark=EPOCH, subscription_id="strict", bookmark_not_found="fail"
+            )
+            for subscription in (lenient, strict):
+                for number in range(1, 101):
+                    assert (await anext(subscription)).sequence == number
+            await reader.pause(lenient, strict)
+            await asyncio.to_thread(publish_steadily, desk, 101, MESSAGES)
+            await asyncio.to_thread(wait_until_within_its_bound, server)
+            await reader.resume(lenient)
+            first = (await anext(lenient)).sequence
+            # Mostly the only one: retention may remove more before the first read.
+            event = told[-1]
+            assert (event.subscription, event.instance) == ("lenient", "solo")
+            assert event.messages == first - 101
+            assert event.publishers == {publisher: (first - 101, 101, first - 1)}
+            for number in range(first + 1, 101 + MESSAGES):
+                assert (await anext(lenient)).sequence == number
+            await reader.resume(strict)
+            with pytest.raises(BookmarkNotFound, match="retention removed"):
+                await anext(strict)
+            assert told[-1] is event, "once for each gap"
+
+    asyncio.run(asyncio.wait_for(work(), 4 * DEADLINE_S))

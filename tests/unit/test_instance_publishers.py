@@ -16,11 +16,13 @@ from raylay.services.messages.records import (
     Command,
     RecordBuilder,
     Run,
+    author_publisher_id,
     decode_record,
     iterate_records,
     publisher_id,
     run_of,
     scan,
+    unnumbered_publisher_id,
 )
 from raylay.services.messages.stateful import Looking, Prepared, Refused, WritePermission
 from raylay.services.messages.topic_book import QueueTopics, TopicBook
@@ -42,11 +44,13 @@ from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.instance.publishers import Publishers
 from raylay.services.replication.journal_answers import Answers, read_all
+from raylay.services.replication.recovery import POINT_KEY, RecoveryLog, RecoveryPoint
 from raylay.services.replication.staged import RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import Counters, Identity
 from raylay.services.security.permissions import read_permissions
 from raylay.services.security.publishing import PublishJudge
+from raylay.storage.segment_index import OpeningEntries
 
 OWN, P = 0xA, publisher_id("p")
 
@@ -169,6 +173,46 @@ def _numbered(
     bench.publishers.published_unnumbered(session, run, "c1", 0)
     assert bench.out.take() == [Append(run)]
     return tuple(each for each in bench.intake.staged if isinstance(each, RunStaged))
+
+
+def test_a_session_whose_publishes_the_instance_numbers_leaves_nothing_behind() -> None:
+    """However many a name has in one life of the instance: they are one publisher and one range. A
+    life in which nothing is numbered has none, and logging on alone makes none."""
+    bench = Bench()
+    publishers = bench.publishers
+    before = set(bench.intake.known.sets)
+    for session in range(100, 1_100):
+        publishers.logged_on(session, "ann", 0)
+        publishers.left(session)
+    assert set(bench.intake.known.sets) == before
+    publisher, first = publishers.number_for("ann")
+    for session in range(100, 1_100):
+        publishers.logged_on(session, "ann", 0)
+        assert publishers.number_for("ann") == (publisher, first)
+        _numbered(bench, publisher, first, session)
+        publishers.left(session)
+        first += 1
+    assert set(bench.intake.known.sets) - before == {publisher}
+    assert list(bench.intake.known.of(publisher)) == [(1, 1_000)]
+    assert not publishers._unnumbered and len(publishers) == 1
+
+
+def test_what_a_start_costs_of_each_name_whose_publishes_the_instance_numbers() -> None:
+    """A publisher id for each of them, in what every instance remembers. To go on with the ids of
+    the start before is no choice: an old copy of the directory would give the numbers of its lost
+    tail once more (sim: an_old_copy_numbers_no_message_as_its_lost_tail)."""
+    held = PublisherRanges()
+    for life in range(1_000):
+        held.add(unnumbered_publisher_id("ann", OWN, life), 1, 5_000)
+        held.add(author_publisher_id("queues", OWN, life), 1, 5_000)
+    assert len(held.sets) == 2_000
+    none = OpeningEntries().of(1, PublisherRanges())
+    head = OpeningEntries().of(1, held)
+    size_bytes = [sum(len(key) + len(value) for key, value in each) for each in (none, head)]
+    assert size_bytes[1] - size_bytes[0] <= 2_000 * 64
+    # Of what is durable everywhere a recovery point has nothing.
+    point = RecoveryPoint(durable_txid=10_000_000, committed_txid=10_000_000)
+    assert [key for key, value in RecoveryLog({}).changes(point).items() if value] == [POINT_KEY]
 
 
 class Desk:

@@ -150,6 +150,28 @@ def test_what_is_found_to_be_unavailable_later_is_told_as_well() -> None:
     assert batch.lacks is not None and list(batch.lacks.sets[P]) == [(1, 5)]
 
 
+def test_what_is_removed_before_a_caught_up_link_could_send_it_is_told_with_what_is_left() -> None:
+    """By hand, say: retention waits for a link. Once for each gap."""
+    gone = held((1, 1))
+    made = link((1, 1), removed=gone)
+    made._removed = gone.copy
+    made.take([])
+    made.told(9)
+    assert not lacked(made.take([run(2, 2)]))
+    for first, upto, left in ((3, 4, 5), (6, 7, 8)):
+        gone.add(P, 1, upto)
+        effects = made.take([run(left, left)])
+        (batch,) = [effect for effect in effects if isinstance(effect, SendBatch)]
+        assert batch.lacks is not None and list(batch.lacks.sets[P])[-1] == (first, upto)
+        assert [effect for effect in effects if isinstance(effect, LinkLacks)]
+        assert sent(effects)[0][1] == [{P: [(left, left)]}]
+    assert not lacked(made.take([run(9, 9)]))
+
+
+def lacked(effects: list[LinkEffect]) -> bool:
+    return any(isinstance(each, SendBatch) and each.lacks for each in effects)
+
+
 def test_headers_are_skipped_as_far_as_the_destination_held_them_at_the_connect() -> None:
     made = link((1, 2), last_txid=4)
     assert not made.skip_headers([run(1, 1, 2), run(3, 3, 4)])
