@@ -550,9 +550,76 @@ def _beside(seed: int, plan: Plan) -> None:
         _queue_features(random.Random(f"queue features {seed}"), plan, plan.queues)
         _dead_letters(random.Random(f"dead letters {seed}"), plan.queues)
         _lose_a_region(random.Random(f"queues lost {seed}"), plan)
+    _lack_a_topic(random.Random(f"lacks a topic {seed}"), plan)
     clocks = random.Random(f"clocks {seed}")
     if clocks.random() < CLOCKS_CHANCE:
         _set_clocks(clocks, plan)
+
+
+LACKS_CHANCE = 0.08
+"""Of the seeds without a queue, in which every publisher is one process, and in which no instance is
+copied to another host: the copy would have the topics of its source."""
+
+
+def _lack_a_topic(rng: random.Random, plan: Plan) -> None:
+    """One instance does not have one of the topics in its transaction log, and those that replicate
+    to it do not check that (`exclude_validation`). Who publishes the topic does so elsewhere."""
+    members = plan.topology.members
+    reached = {
+        server
+        for member in members.values()
+        for each in member.destinations
+        for server in plan.topology.servers(each)
+    }
+    if plan.queues is not None or plan.parts or plan.twins or plan.resolves:
+        return
+    if rng.random() >= LACKS_CHANCE or not reached:
+        return
+    name, lacked = rng.choice(sorted(reached)), rng.choice(TOPICS)
+    other = next(each for each in TOPICS if each != lacked)
+    for member in list(members.values()):
+        found = tuple(
+            replace(each, topics=_unchecked(each.topics))
+            if name in plan.topology.servers(each)
+            else each
+            for each in member.destinations
+        )
+        without = (lacked,) if member.name == name else ()
+        members[member.name] = replace(member, destinations=found, without=without)
+    plan.script[:] = [
+        (
+            at_ms,
+            action,
+            (*what[:2], {to: _unchecked(rules) for to, rules in what[2].items()})
+            if action == "refilter"
+            else (what[0], [other if each == lacked else each for each in what[1]])
+            if action == "write" and what[0] == name
+            else what,
+        )
+        for at_ms, action, what in plan.script
+    ]
+    there = set()
+    for client, servers, _, _ in plan.clients:
+        if name in servers[1:]:
+            servers.remove(name)
+        if name in servers:
+            there.add(client)
+    for _, client, topics in plan.publishes:
+        if client in there:
+            topics[:] = [other if each == lacked else each for each in topics]
+    plan.commands[:] = [
+        (at_ms, client, other if topic == lacked and client in there else topic)
+        for at_ms, client, topic in plan.commands
+    ]
+    if TopicRule(".*") in plan.journaled:
+        plan.journaled = tuple(map(TopicRule, TOPICS))
+    if not plan.topology.name.startswith("mesh"):
+        # What the instance does not pass on comes to those behind it by other paths, or not.
+        plan.topology = replace(plan.topology, uniform=False)
+
+
+def _unchecked(rules: tuple[TopicRule, ...]) -> tuple[TopicRule, ...]:
+    return tuple(replace(rule, exclude_validation=("txlog",)) for rule in rules)
 
 
 CLOCKS_CHANCE = 0.25

@@ -186,6 +186,27 @@ def test_a_topic_that_is_not_journaled_is_passed_over_and_the_rest_is_taken(awai
     assert bench.counters.passed_over == 4
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_who_waits_for_what_was_passed_over_is_answered_whenever_it_asks(later: bool) -> None:
+    """With the message, or when somebody has begun to wait for it: it never comes to the log."""
+    bench = Bench()
+    other = records(1, 2, topic="quotes", awaited=False)
+    asked = {TWO: {P: [(1, 3)]}}
+    if later:
+        bench.bring(1, 1, other)
+        (ack,) = bench.store()
+        assert isinstance(ack, AckUpstream) and TWO not in ack.persisted
+        bench.upstreams.batch(1, 2, [], True, asked, False, 0)
+    else:
+        bench.upstreams.batch(1, 1, [other], True, asked, False, 0)
+    bench.out.take()
+    (ack,) = bench.store()
+    assert isinstance(ack, AckUpstream)
+    assert ack.persisted[TWO] == {P: [(1, 2)]}, "3 may come"
+    bench.upstreams.batch(2, 1, [], True, asked, False, 0)
+    assert all(not each.persisted for each in bench.store() if isinstance(each, AckUpstream))
+
+
 def test_clients_are_let_in_when_a_peer_of_the_group_has_caught_up() -> None:
     bench = Bench(ready=False)
     bench.bring(1, 1, records(1), caught_up=True)

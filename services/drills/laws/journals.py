@@ -226,6 +226,8 @@ def removal(history: History) -> list[Violation]:
                 reached = logs.reached.get(link)
                 server = servers[destination.name] or logs.server.get(link, several[0])
                 server = reached or server
+                if any(logs.passes_over(each, copy) for each in (server, *several)):
+                    continue
                 lacking = [server] if logs.lacks(link, (server,), key, reached=reached) else []
                 if len(several) > 1 and not lacking:
                     lacking = logs.lacking_behind(server, key, operation.incarnation)

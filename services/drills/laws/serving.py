@@ -165,6 +165,7 @@ def readiness(history: History) -> list[Violation]:
                         for key in keys - logs.copies[name].keys() - had[name]
                         if key in copies
                         and copies[key].txid > before_txid
+                        and not logs.passes_over(name, copies[key])
                         and any(
                             logs.routed(peer, destination, copies[key], operation.incarnation)
                             for destination in leading_there

@@ -76,6 +76,8 @@ class Upstream:
     """The roots for which it asked for answers, where it does not prove to be of the fabric."""
     told_of: set[bytes] = field(default_factory=set)
     """The topics that it sends and that are not in the log here, which was reported."""
+    passed_over: PublisherRanges = field(default_factory=PublisherRanges)
+    """The messages of those topics that it has sent over this connection."""
 
     def answer(self, root: int, publisher: int, ranges: list[Range]) -> None:
         """These are persisted, or stored where it does not wait for that."""
@@ -299,6 +301,16 @@ class Upstreams:
             self._pass_over(upstream, run, marked, touched)
         for root, asked_of in awaited.items():
             for publisher, ranges in asked_of.items():
+                passed = upstream.passed_over.get(publisher)
+                if passed is not None:
+                    # They are never stored here. They were answered as nobody waited for them, and
+                    # somebody does by now; a link that sends them asks in the same batch.
+                    there = [piece for a, b in ranges for piece in passed.within(a, b)]
+                    if there:
+                        touched.setdefault(root, {}).setdefault(publisher, []).extend(there)
+                        ranges = [piece for a, b in ranges for piece in passed.missing(a, b)]
+                        if not ranges:
+                            continue
                 known = self._intake.known.get(publisher)
                 if known is None or not all(known.covers(a, b) for a, b in ranges):
                     # It cannot send these. It asks again when it hears that they are here.
@@ -393,7 +405,9 @@ class Upstreams:
         out). Nobody is to wait for what is never stored, nor is the rest of the link: it counts as
         answered, as what no filter lets through."""
         root = self._root_of_arrival(run, upstream) if marked else UNAWAITED
-        touched.setdefault(root, {}).setdefault(run.publisher, []).extend(run.ranges())
+        ranges = run.ranges()
+        touched.setdefault(root, {}).setdefault(run.publisher, []).extend(ranges)
+        upstream.passed_over.add_ranges(run.publisher, ranges)
         self._counters.passed_over += run.count
         if run.topic not in upstream.told_of and len(upstream.told_of) < TOPICS_TOLD_MAX:
             upstream.told_of.add(run.topic)
