@@ -1454,6 +1454,8 @@ class Instance:
                 self.disk.is_old_copy = False
         elif event == "admitted":
             self._by_hand = effect.details["forced"]
+        elif event == "topic_passed_over":
+            self.world.probes["topic passed over"] += 1
         elif event == "conflict":
             source = effect.details["source"]
             if source in self.machine.destinations:

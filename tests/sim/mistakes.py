@@ -465,6 +465,14 @@ class PassedOverUnanswered(Upstreams):
         super()._pass_over(upstream, run, marked, {})
 
 
+class PassedOverForgotten(Upstreams):
+    """What is passed over is answered when it comes, and to nobody who asks for it later."""
+
+    def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
+        super()._pass_over(upstream, run, marked, touched)
+        upstream.passed_over = PublisherRanges()
+
+
 class NewsForgives(OutboundLink):
     """What is shown of a way clears what was missed of it, whoever published that."""
 
@@ -1315,6 +1323,10 @@ MISTAKES: dict[str, Machines] = {
     **{name: Machines(queues=of) for name, (of, _) in queue_mistakes.MISTAKES.items()},
     "queue: blames the lease": Machines(parts=Parts(publishers=BlamesTheLease)),
     "queue: judges what is here": Machines(parts=Parts(publishers=JudgesWhatIsHere)),
+    "passed over: forgotten": Machines(parts=Parts(upstreams=PassedOverForgotten)),
+    "passed over: ends the link": Machines(parts=Parts(upstreams=PassedOverEndsTheLink)),
+    "passed over: others with it": Machines(parts=Parts(upstreams=PassedOverWithAllOthers)),
+    "passed over: unanswered": Machines(parts=Parts(upstreams=PassedOverUnanswered)),
     "folds before the acks": Machines(steps=FoldsBeforeAcks),
     "folds in another order": Machines(folds=FoldsBackwards),
     "folded no more": Machines(folds=FoldedNoMore),
@@ -1417,9 +1429,6 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "gone and not asked for": Machines(link=GoneAndNotAskedFor),
     "what came round not shown": Machines(link=WhatCameRoundNotShown),
     "news forgives": Machines(link=NewsForgives),
-    "passed over: ends the link": Machines(parts=Parts(upstreams=PassedOverEndsTheLink)),
-    "passed over: others with it": Machines(parts=Parts(upstreams=PassedOverWithAllOthers)),
-    "passed over: unanswered": Machines(parts=Parts(upstreams=PassedOverUnanswered)),
     "floor at the tick": Machines(parts=Parts(links=FloorAtTheTick)),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
     "unused: given twice": Machines(parts=Parts(publishers=GivesUnusedTwice)),
@@ -1442,6 +1451,10 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     **{name: laws for name, (_, laws) in queue_mistakes.MISTAKES.items()},
     "queue: blames the lease": frozenset(("order",)),
     "queue: judges what is here": frozenset(("store",)),
+    "passed over: forgotten": frozenset(("liveness",)),
+    "passed over: ends the link": frozenset(("liveness",)),
+    "passed over: others with it": frozenset(("liveness", "removal")),
+    "passed over: unanswered": frozenset(("liveness",)),
     "folds before the acks": frozenset(("folds",)),
     "folds in another order": frozenset(("folds",)),
     "folded no more": frozenset(("folds",)),
@@ -1605,6 +1618,16 @@ REFILTERED = frozenset(("verdicts of other filters", "waits by other filters"))
 
 FILTERED_SUBSCRIBERS = frozenset(("judged by its first", "unfiltered when resumed"))
 """Mistakes that show only where a subscriber has a content filter."""
+
+PASSED_OVER = frozenset(
+    (
+        "passed over: forgotten",
+        "passed over: ends the link",
+        "passed over: others with it",
+        "passed over: unanswered",
+    )
+)
+"""Mistakes that show only where an instance does not have a topic in its transaction log."""
 
 QUEUES = frozenset(
     (*queue_mistakes.MISTAKES, "queue: blames the lease", "queue: judges what is here")

@@ -557,8 +557,8 @@ def _beside(seed: int, plan: Plan) -> None:
 
 
 LACKS_CHANCE = 0.08
-"""Of the seeds without a queue, in which every publisher is one process, and in which no instance is
-copied to another host: the copy would have the topics of its source."""
+"""Of the seeds without a queue, in which every publisher is one process, and in which no instance
+is copied to another host: the copy would have the topics of its source."""
 
 
 def _lack_a_topic(rng: random.Random, plan: Plan) -> None:

@@ -118,6 +118,7 @@ PROBES = (
     "deferred message sent after all",
     "deferred message skipped",
     "told what retention removed",
+    "topic passed over",
     "downgrade released acks",
     "downgraded",
     "duplicate by two paths",

@@ -858,6 +858,20 @@ def test_what_was_acked_is_refused_for_want_of_a_lease_only_by_who_has_not_got_i
     assert [found.law for found in checkers.store(history)] == (["store"] if but else [])
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_instance_that_was_moved_may_refuse_an_acknowledgment_that_it_took_before(
+    moved: bool,
+) -> None:
+    """Seed 3000010150: it began as the copy of another one, which had not got it yet."""
+    history = History(chain())
+    history.queues = (SharedQueue("t", "of", ("a", "b")),)
+    history.operations += [*up(), *published(1), journaled(10, "a", 1), acked(30, 1)]
+    if moved:
+        history.operations.append(Moved(40, "a", "a#0", A))
+    history.operations.append(Failed(70, "a", "p", P, 2, 1, "not_leased"))
+    assert [found.law for found in checkers.store(history)] == ([] if moved else ["store"])
+
+
 @pytest.mark.parametrize("loses", ["", "client", "disk"])
 def test_who_has_lost_what_it_knew_of_an_acknowledgment_may_send_or_refuse_it(loses: str) -> None:
     """A client that has not kept that it heard, and an instance whose disk is gone."""

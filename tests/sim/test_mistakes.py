@@ -30,6 +30,10 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
             or any(action == "refilter" for _, action, _ in plan.script)
         )
         and (name not in mistakes.FILTERED_SUBSCRIBERS or bool(plan.filters))
+        and (
+            name not in mistakes.PASSED_OVER
+            or any(member.without for member in plan.topology.members.values())
+        )
         and (name not in mistakes.QUEUES or plan.queues is not None)
         and (
             name not in mistakes.STRICT

@@ -1528,7 +1528,7 @@ def topic_passed_over(planted: str = "", *, sync: bool) -> tuple[History, set[st
     topology.members["c"] = replace(topology.members["c"], without=("trades",))
     play = Play(
         topology,
-        machines=SHOWN_BY_A_SCENARIO.get(planted),
+        machines=MISTAKES.get(planted),
         journaled=(TopicRule("orders"), TopicRule("trades")),
     )
     clients = [play.client("p", "a"), play.client("q", "b")]

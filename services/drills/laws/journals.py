@@ -79,19 +79,20 @@ class _RefusedAcknowledgments:
 
     def __init__(self, history: History) -> None:
         self._queues = {queue.name for queue in history.queues}
-        self._instances: dict[int, str] = {}
-        """By incarnation, whose it is."""
-        self._refusers: defaultdict[Key, set[str]] = defaultdict(set)
+        self._incarnations: dict[str, int] = {}
+        """By instance, of its last start."""
+        self._refusers: defaultdict[Key, set[int]] = defaultdict(set)
+        """By acknowledgment, the incarnations that refused it."""
         self._highest: dict[tuple[int, int, str], tuple[int, int]] = {}
         """By incarnation, publisher and topic: the highest sequence, and where it came in."""
 
     def take(self, operation: Operation) -> None:
         """The next one. `excuse` is called behind it."""
         if isinstance(operation, Started):
-            self._instances[operation.incarnation] = operation.instance
+            self._incarnations[operation.instance] = operation.incarnation
         elif isinstance(operation, Failed) and operation.reason == NOT_LEASED:
             key = (operation.publisher, operation.sequence)
-            self._refusers[key].add(operation.instance)
+            self._refusers[key].add(self._incarnations.get(operation.instance, 0))
         elif isinstance(operation, Journaled) and operation.topic in self._queues:
             of = (operation.incarnation, operation.publisher, operation.topic)
             last = operation.sequences[-1]
@@ -104,10 +105,7 @@ class _RefusedAcknowledgments:
         of = (late.incarnation, late.publisher, late.topic)
         if not late.path or self._highest.get(of, (0, origin))[1] == origin:
             return False
-        taken_by = self._instances.get(origin)
-        return all(
-            self._refusers[late.publisher, sequence] - {taken_by} for sequence in late.sequences
-        )
+        return all(self._refusers[late.publisher, each] - {origin} for each in late.sequences)
 
 
 def _origin(record: Journaled) -> int:

@@ -77,6 +77,10 @@ class _Acks:
         self._downgraded.pop(name, None)
         self._disks[name] += crash.lost
 
+    def moved(self, instance: str) -> None:
+        """What has its name from now on begins on another disk."""
+        self._disks[instance] += 1
+
 
 class _Acknowledgments:
     """Where acknowledgments of queues are, and who has heard that they are durable. A client that
@@ -174,6 +178,8 @@ def store(history: History) -> list[Violation]:
             acks.mode_set(operation)
         elif isinstance(operation, Crashed):
             acks.crashed(operation)
+        elif isinstance(operation, Moved):
+            acks.moved(operation.instance)
         elif isinstance(operation, Heard):
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)
