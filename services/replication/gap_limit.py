@@ -1,4 +1,5 @@
-"""What the gaps in one publisher's sequences may cost at an instance, and in those of one user.
+"""What the gaps in one publisher's sequences may cost at an instance, and in those of one user; and
+how far one may go.
 
 What an instance has of a publisher is kept in pieces: stretches of whole chunks of 4,096 sequences,
 and chunks that are not whole. Sequences that follow one another are a few pieces; so is what a
@@ -10,6 +11,12 @@ makes such a piece with each life behind one that did not end in good order (unu
 A client chooses its name, so one user could leave as much under each of many. All publishers of a
 user together have a limit as well. What they hold outlives their connections and the instance's
 process: whose a publisher is is written down once it has gaps.
+
+A publisher goes on behind its highest sequence, so a single one near the end of the numbers would
+use them all up, for good and for whoever has that name later. Nobody numbers like that: sequences
+begin at 1 or at the clock in microseconds. No clock is asked here, as one that is wrong would
+refuse everybody. Who numbers above that already may go on in steps that are as large as gaps are
+rare: before the numbers are used up there are too many of these.
 """
 
 from __future__ import annotations
@@ -28,6 +35,35 @@ PIECES_UNCOUNTED = 1_024
 """The pieces by which a session may grow before they are counted for its user; a batch of as many
 messages may bring them. At its end all are counted."""
 TOO_MANY_GAPS = "too_many_gaps"
+SEQUENCES_PLAUSIBLE = 1 << 52
+"""Up to here any sequence is plausible: the clock in microseconds is there in the year 2112."""
+STEP_MAX = 1 << 40
+"""How far above its publisher's highest one a sequence may lie; 12 days of 1,000,000 a second."""
+IMPLAUSIBLE_SEQUENCE = "implausible_sequence"
+
+
+def check_step(source: str, sequence: int, highest: int, known: SequenceSet | None) -> None:
+    """Raises RemoteProtocolError where a sequence lies so high that the numbers of its publisher
+    would be used up.
+
+    Args:
+        source: whoever brings it.
+        sequence: the highest of a batch.
+        highest: the highest that is here of its publisher; 0: none is.
+        known: what is here of it.
+    """
+    if sequence <= SEQUENCES_PLAUSIBLE or sequence <= highest:
+        return
+    # A link's are not refused for their gaps. So many are the end of this, too.
+    has_steps_left = known is None or known.pieces < PIECES_MAX
+    allowed = max(SEQUENCES_PLAUSIBLE, highest + STEP_MAX if has_steps_left else highest)
+    if sequence > allowed:
+        raise RemoteProtocolError(
+            f"{source} brings sequence {sequence} of a publisher of which {highest} is the highest "
+            f"here, and {allowed} is allowed: later messages would have no numbers left. Number "
+            "messages one after the other, from 1 or from the clock in microseconds",
+            IMPLAUSIBLE_SEQUENCE,
+        )
 
 
 def check_gaps(client: str, known: SequenceSet | None, ranges: Iterable[Range]) -> None:

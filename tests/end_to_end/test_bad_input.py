@@ -48,6 +48,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.replication.gap_limit import SEQUENCES_PLAUSIBLE
 from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
@@ -294,10 +295,18 @@ def test_a_sequence_beyond_the_highest_is_refused_at_the_door(
     answer = client.ack(a="processed").header
     assert answer["reason"] == "bad_record" and str(SEQUENCE_MAX) in answer["text"]
     assert client.closed()
+    for sequence in (SEQUENCE_MAX, SEQUENCES_PLAUSIBLE + 1):
+        # It would leave no numbers to whoever has the name later.
+        client = Client(first.address, BAD)
+        assert client.answer["highest"] == 0
+        client.send({"c": "pb", "n": 1}, record_of(BAD, sequence))
+        answer = client.ack(a="processed").header
+        assert answer["reason"] == "implausible_sequence" and str(sequence) in answer["text"]
+        assert client.closed()
+    first.wait_for("reason=implausible_sequence", 2)
     client = Client(first.address, BAD)
-    assert client.answer["highest"] == 0
-    client.send({"c": "pb", "n": 1}, record_of(BAD, SEQUENCE_MAX))
-    client.persisted(SEQUENCE_MAX)
+    client.send({"c": "pb", "n": 1}, record_of(BAD, SEQUENCES_PLAUSIBLE))
+    client.persisted(SEQUENCES_PLAUSIBLE)
     good.publishes()
     assert first.events("link_disconnected") == 0
     good.server = second
@@ -347,8 +356,8 @@ def test_nobody_takes_the_numbers_that_a_server_gives(servers: Servers, tmp_path
     asker = Client(server.address, "asker")
     taker = f"asker|{asker.answer['incarnation']}"
     client = Client(server.address, taker)
-    client.send({"c": "pb", "n": 1}, record_of(taker, SEQUENCE_MAX))
-    client.persisted(SEQUENCE_MAX)
+    client.send({"c": "pb", "n": 1}, record_of(taker, SEQUENCES_PLAUSIBLE))
+    client.persisted(SEQUENCES_PLAUSIBLE)
     asker.send({"c": "p", "t": "orders", "cid": "u", "a": "persisted"}, b"{}")
     assert asker.ack(cid="u").header["status"] == "success"
     asker.publish(range(1, 4))

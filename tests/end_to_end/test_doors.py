@@ -29,7 +29,7 @@ from end_to_end.test_instance import (
 )
 
 from raylay.services.capacity.config import CapacityConfig
-from raylay.services.messages.records import RecordBuilder
+from raylay.services.messages.records import SEQUENCE_MAX, RecordBuilder, publisher_id, run_of, scan
 from raylay.services.protocol.frames import (
     HEADER_BYTES_MAX,
     Frame,
@@ -214,6 +214,31 @@ def test_a_forged_batch_does_not_make_an_instance_begin_anew(
     server.wait_for("old_copy_unproven")
     link.send(encode_frame({"c": "batch", "n": 2, "y": [-7, 1, 2]}))
     assert link.next("refused")["reason"] == "bad_ranges"
+    good.publishes()
+    good.kept()
+    assert is_whole(server), server.log
+
+
+def test_a_forged_batch_does_not_use_up_the_numbers_of_a_publisher(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """The publisher went on behind it, and had no numbers left."""
+    server = single(servers, tmp_path, fabric_key=KEY)
+    good = Good(server)
+    link = Link(server)
+    link.send(logon())
+    link.next("accepted")
+    record = RecordBuilder(publisher_id("victim"), "orders", "json").build(SEQUENCE_MAX, b"{}", 1)
+    (chunk,) = scan(record)
+    link.send(encode_frame({"c": "batch", "n": 1}, run_of(chunk, record).encode()))
+    refused = link.next("refused")
+    assert refused["reason"] == "implausible_sequence" and str(SEQUENCE_MAX) in refused["text"]
+    assert link.is_closed()
+    server.wait_for("upstream_refused")
+    victim = Client(server.address, "victim")
+    assert victim.answer["highest"] == 0
+    victim.publish(range(1, 4))
+    victim.persisted(3)
     good.publishes()
     good.kept()
     assert is_whole(server), server.log

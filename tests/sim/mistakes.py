@@ -941,6 +941,13 @@ class GivesUnusedTwice(Publishers):
         return answer
 
 
+class TakesAnySequence(Publishers):
+    """A client may use the numbers of its name up."""
+
+    def _check_step(self, *_: Any) -> None:
+        pass
+
+
 class LeavesForWhoIsGone(Publishers):
     """Who is gone has ended, and has used what came here."""
 
@@ -1431,6 +1438,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "news forgives": Machines(link=NewsForgives),
     "floor at the tick": Machines(parts=Parts(links=FloorAtTheTick)),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
+    "any sequence taken": Machines(parts=Parts(publishers=TakesAnySequence)),
     "unused: given twice": Machines(parts=Parts(publishers=GivesUnusedTwice)),
     "unused: below what is known": Machines(parts=Parts(publishers=TakesBelowWhatIsKnown)),
     "unused: given while parted": Machines(instance=GivesWhileParted),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,7 +32,13 @@ from raylay.services.drills.history import (
     Topology,
     Used,
 )
-from raylay.services.errors import AdmissionRefused, CorruptRecord, StorageError, StorageFull
+from raylay.services.errors import (
+    AdmissionRefused,
+    CorruptRecord,
+    RemoteProtocolError,
+    StorageError,
+    StorageFull,
+)
 from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import (
     SEQUENCE_HELD_MAX,
@@ -42,6 +49,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.topics import TopicRule
+from raylay.services.replication import gap_limit
 from raylay.services.replication.commit_place import SLOW_COMMIT_NS
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.instance import publishers as publishers_module
@@ -2675,8 +2683,10 @@ def batch_of(client: SimClient, *sequences: int) -> bytes:
     return b"".join(builder.build(sequence, b"{}", 1) for sequence in sequences)
 
 
-def test_a_sequence_that_nobody_may_give_is_refused_at_the_door() -> None:
-    play = Play(fabric(a=(to("b"),), b=(to("a"),)))
+@pytest.mark.parametrize("planted", ["", "any sequence taken"])
+def test_a_sequence_that_nobody_may_give_is_refused_at_the_door(planted: str) -> None:
+    machines = SHOWN_BY_A_SCENARIO.get(planted)
+    play = Play(fabric(a=(to("b"),), b=(to("a"),)), machines=machines)
     client = play.client("p", "a", "b")
     play.until(50)
     instance = play.world.hosts["a"]
@@ -2686,6 +2696,9 @@ def test_a_sequence_that_nobody_may_give_is_refused_at_the_door() -> None:
     with pytest.raises(CorruptRecord, match=str(SEQUENCE_MAX)):
         payload = batch_of(client, SEQUENCE_MAX, SEQUENCE_MAX + 1)
         instance.machine.client_runs(session, payload)
+    refusal = pytest.raises(RemoteProtocolError, match="no numbers left")
+    with nullcontext() if planted else refusal:
+        instance.machine.client_runs(session, batch_of(client, 1, SEQUENCE_MAX))
     assert instance.machine.next_txid == before
     client.publish(["orders"] * 3)
     play.end()
@@ -2698,6 +2711,7 @@ def test_a_journal_that_holds_such_a_sequence_stops_no_link(
     """Earlier releases let it in where it came behind the highest that there is, in one batch."""
     monkeypatch.setattr(publishers_module, "scan", partial(scan, sequence_max=SEQUENCE_HELD_MAX))
     monkeypatch.setattr(outbox_module, "SEQUENCE_MAX", SEQUENCE_HELD_MAX)
+    monkeypatch.setattr(gap_limit, "SEQUENCES_PLAUSIBLE", SEQUENCE_HELD_MAX)
     play = Play(fabric(a=(to("b"),), b=(to("a"),)))
     old = play.client("old", "a", "b")
     other = play.client("other", "a", "b")

@@ -9,17 +9,18 @@ from unit.held_runs import HeldRuns
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import CHUNK, PublisherRanges, SequenceSet
-from raylay.services.messages.records import RecordBuilder, publisher_id
+from raylay.services.messages.records import SEQUENCE_MAX, RecordBuilder, publisher_id
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
 )
 from raylay.services.replication import gap_limit
 from raylay.services.replication.effects import Append
-from raylay.services.replication.gap_limit import check_gaps
+from raylay.services.replication.gap_limit import check_gaps, check_step
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.journal_answers import Answers
 
+ALLOWED = gap_limit.PIECES_MAX
 PIECES = 6
 P = publisher_id("p")
 
@@ -42,6 +43,11 @@ def machine() -> InstanceMachine:
     )
     made.client_logged_on(1, "p", 0)
     return made
+
+
+def records(*sequences: int) -> bytes:
+    builder = RecordBuilder(P, "orders", "json")
+    return b"".join(builder.build(sequence, b"x", 0) for sequence in sequences)
 
 
 def publish(
@@ -199,3 +205,71 @@ def test_sums_of_users_are_those_of_their_publishers(seed: int) -> None:
     for publisher in range(4):
         gaps.ends("amy", publisher, None)
     assert not len(gaps)
+
+
+# -- steps ---------------------------------------------------------------------------------------
+TOP = 1 << 52
+"""`SEQUENCES_PLAUSIBLE`: it must not fall while clocks in microseconds come nearer."""
+STEP = 1 << 40
+
+
+def refusal_of(made: InstanceMachine, *sequences: int) -> str:
+    with pytest.raises(RemoteProtocolError, match="from the clock in microseconds") as refused:
+        publish(made, *sequences)
+    return refused.value.reason
+
+
+def test_nobody_uses_up_the_numbers_of_a_name() -> None:
+    made = machine()
+    assert refusal_of(made, SEQUENCE_MAX) == "implausible_sequence"
+    assert refusal_of(made, 1, TOP + 1) == "implausible_sequence", "of the batch nothing is taken"
+    assert not made.known.get(P) and made.next_txid == 1
+    answer = made.client_logged_on(1, "p", 0)
+    assert answer.highest == 0, "the next life numbers as if nothing had come"
+    assert publish(made, 1, 2, 3) == 3
+
+
+def test_the_first_of_several_topics_is_looked_at_as_well() -> None:
+    made = machine()
+    builders = [RecordBuilder(P, "orders", each) for each in ("json", "fix")]
+    payload = builders[0].build(SEQUENCE_MAX, b"x", 0) + builders[1].build(1, b"x", 0)
+    with pytest.raises(RemoteProtocolError) as refused:
+        made.client_runs(1, payload)
+    assert refused.value.reason == "implausible_sequence"
+
+
+def test_numbers_begin_anywhere_up_to_a_clock_that_is_far_ahead() -> None:
+    made = machine()
+    assert publish(made, TOP) == 1
+
+
+def test_who_numbers_above_that_goes_on_by_steps_until_these_are_too_many() -> None:
+    made = machine()
+    publish(made, TOP)
+    highest = TOP
+    for _ in range(PIECES - 1):
+        assert refusal_of(made, highest + STEP + 1) == "implausible_sequence"
+        assert publish(made, highest + STEP) == 1
+        highest += STEP
+    assert made.known.of(P).pieces == PIECES
+    with pytest.raises(RemoteProtocolError) as refused:
+        publish(made, highest + STEP)
+    assert refused.value.reason in ("too_many_gaps", "implausible_sequence")
+    assert len(made.client_runs(1, records(TOP, highest))) == 1, "what is here is sent again"
+
+
+def test_steps_end_where_there_are_too_many_and_gaps_are_not_counted() -> None:
+    known = SequenceSet()
+    for number in range(PIECES - 1):
+        known.add(TOP + number * STEP, TOP + number * STEP)
+    highest = TOP + (PIECES - 2) * STEP
+    check_step("up", highest + STEP, highest, known)
+    known.add(highest + STEP, highest + STEP)
+    check_step("up", highest + STEP, highest + STEP, known)
+    with pytest.raises(RemoteProtocolError):
+        check_step("up", highest + STEP + 1, highest + STEP, known)
+
+
+def test_all_steps_that_are_allowed_leave_numbers() -> None:
+    assert gap_limit.SEQUENCES_PLAUSIBLE + ALLOWED * gap_limit.STEP_MAX < SEQUENCE_MAX // 8
+    assert (gap_limit.SEQUENCES_PLAUSIBLE, gap_limit.STEP_MAX) == (TOP, STEP)

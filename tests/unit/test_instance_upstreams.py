@@ -7,6 +7,7 @@ import pytest
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import (
     MESSAGES,
+    SEQUENCE_MAX,
     Command,
     Flag,
     RecordBuilder,
@@ -243,3 +244,21 @@ def test_what_an_upstream_shows_counts_when_it_lacks_here_and_it_is_of_the_fabri
     fabric = Bench(in_fabric=True)
     assert fabric.upstreams.shows(1, {P: [(1, 2)]}) == "", "anybody could say so"
     assert len(fabric.out) == 1, "which is told"
+
+
+def test_who_does_not_prove_to_be_of_the_fabric_uses_up_nobodys_numbers() -> None:
+    bench = Bench(in_fabric=True)
+    assert bench.bring(1, 1, records(1, 1 << 52))[0]
+    taken, (closed, told) = bench.bring(1, 2, records(5), records(SEQUENCE_MAX))
+    assert not taken and isinstance(closed, CloseUpstream) and isinstance(told, Report)
+    assert (closed.reason, told.event) == ("implausible_sequence", "upstream_refused")
+    assert bench.intake.highest[P] == 1 << 52 and bench.intake.next_txid == 3, "nothing is taken"
+    assert bench.upstreams.values() and 1 not in {u.connection for u in bench.upstreams.values()}
+
+
+@pytest.mark.parametrize("in_fabric", [False, True])
+def test_who_is_believed_brings_what_it_holds(in_fabric: bool) -> None:
+    bench = Bench(in_fabric=in_fabric)
+    bench.upstreams.logged_on(3, "three", "g", 0xD, "to-own", 1, proven=in_fabric)
+    bench.out.take()
+    assert bench.bring(3, 1, records(SEQUENCE_MAX))[0]

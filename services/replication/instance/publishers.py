@@ -216,6 +216,7 @@ class Publishers:
         found = self._sessions[session]
         publisher = found.publisher
         topics = self._topics
+        known = self._intake.known.get(publisher)
         chunks = scan(payload, record_bytes_max=RECORD_BYTES_MAX, commands=PUBLISHED)
         for chunk in chunks:
             if chunk.publisher != publisher:
@@ -224,6 +225,8 @@ class Publishers:
                     f"{chunk.publisher}: build records with the id from the logon answer",
                     "foreign_publisher",
                 )
+            if chunk.last_sequence > gap_limit.SEQUENCES_PLAUSIBLE:
+                self._check_step(found, chunk.last_sequence, known)
             refusal = topics[chunk.topic, chunk.message_type].refusal
             if refusal:
                 raise RemoteProtocolError(refusal, "bad_record")
@@ -241,13 +244,17 @@ class Publishers:
         runs = [run_of(chunk, payload) for chunk in chunks]
         if topics.has_targets:
             runs = [topics.routed(run) for run in runs]
-        known = self._intake.known.get(publisher)
         pieces = found.unjournaled.pieces + found.refused.pieces
         if known is not None:
             pieces += known.pieces
         if found_count + pieces > found.pieces_max:
             self._check_gaps(found, known, runs)
         return runs
+
+    def _check_step(self, session: _Session, sequence: int, known: SequenceSet | None) -> None:
+        # It ends the session: sequences ascend on one, so what came behind would lie as high.
+        highest = self._intake.highest.get(session.publisher, 0)
+        gap_limit.check_step(f"client {session.client}", sequence, highest, known)
 
     def _check_gaps(self, session: _Session, known: SequenceSet | None, runs: list[Run]) -> None:
         ranges: tuple[list[Range], ...] = [], [], []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, commands_flag, path_through
 from raylay.services.messages.stateful import Stateful
@@ -21,6 +22,7 @@ from raylay.services.replication.effects import (
     Rooted,
     ranges_of,
 )
+from raylay.services.replication.gap_limit import check_step
 from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.answers import AnswerBook
 from raylay.services.replication.instance.durability import Durability
@@ -285,6 +287,12 @@ class Upstreams:
                 taken.append((run, entry.state_of(run)))
             else:
                 passed_over.append(run)
+        if not self._believes(upstream):
+            # It may bring these messages, and not use up the numbers of their publishers.
+            try:
+                self._check_steps(upstream, [run for run, _ in taken])
+            except RemoteProtocolError as error:
+                return self._refuse(upstream, error.reason, str(error))
         if awaited and not self._believes(upstream):
             if len(upstream.roots | awaited.keys()) > ROOTS_MAX:
                 text = f"answers are asked for {ROOTS_MAX} roots and more"
@@ -340,6 +348,12 @@ class Upstreams:
         self._intake.batch(connection, number, touched, caught_up, ranges_of(upstream.contested))
         upstream.contested = PublisherRanges()
         return True
+
+    def _check_steps(self, upstream: Upstream, runs: list[Run]) -> None:
+        for run in runs:
+            highest = self._intake.highest.get(run.publisher, 0)
+            known = self._intake.known.get(run.publisher)
+            check_step(upstream.name, run.last_sequence, highest, known)
 
     def _take_replicated(
         self,
