@@ -51,7 +51,9 @@ def test_the_steps_are_bounded_and_another_process_takes_them_over() -> None:
         for at in range(1, STEPS_MAX + 10):
             latest[1].note(at, at * HOUR_US)
         received_us = last * HOUR_US
-        assert len({each.steady_us(txid, received_us, NOW_US) for each in latest}) == 1, txid
+        assert len({each.steady_us(txid, received_us, 2 * received_us) for each in latest}) == 1, (
+            txid
+        )
 
 
 def test_transaction_ids_that_are_given_again_have_the_latest_offset() -> None:
