@@ -46,6 +46,8 @@ what comes again when retention has removed what was here; what a link asks agai
 (it names ranges of what it held when it was async); and, behind the instance where a client
 published one, who got another from an instance meanwhile, or held one when the link last reached
 it and nobody had asked for this one: it said that it holds it, so it is asked for it by its range.
+So it is where a server lost this one, which it had answered, and got the other one from a client
+before the link came back.
 """
 
 from __future__ import annotations

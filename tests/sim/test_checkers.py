@@ -542,6 +542,47 @@ def test_law_1_sees_an_ack_while_another_content_is_where_the_acked_one_must_be(
     assert bool(checkers.acknowledged(history)) == (not excused)
 
 
+@pytest.mark.parametrize(
+    "but", ["", "nothing there", "not lost", "another lost", "behind the link", "brought there"]
+)
+def test_law_1_excuses_what_a_client_of_the_same_name_published_in_place_of_what_a_disk_lost(
+    but: str,
+) -> None:
+    """Seed 6054: `b` had it and answered, lost its disk, and holds the other content when the link
+    comes back: it is not asked again. `a` names the message durable to its client."""
+    history = sound()
+    history.operations[:] = [
+        op._replace(digest=7)
+        if isinstance(op, Published)
+        else op._replace(digests=(8 if but == "another lost" and op.instance == "b" else 7,))
+        if isinstance(op, Journaled)
+        else op
+        for op in history.operations
+    ]
+    lost = [Crashed(70, "b", B, True), Started(71, "b", B, True)]
+    there = journaled(75, "b", 1, path=(C,) if but == "brought there" else ())
+    replaced: list[Operation] = [Published(72, "q", P, 1, "t", 8), there._replace(digests=(8,))]
+    link: list[Operation] = [
+        Reached(80, "a", "to-b", "b", B),
+        Linked(81, "a", "to-b", "b"),
+        CaughtUp(82, "a", "to-b", B),
+    ]
+    if but == "behind the link":
+        replaced[1] = there._replace(digests=(8,), time_us=85)
+    steps = [*([] if but == "not lost" else lost), *([] if but == "nothing there" else replaced)]
+    steps = sorted([*steps, *link], key=lambda op: op.time_us)
+    if but == "not lost":
+        # It never had the first one.
+        history.operations[:] = [
+            op
+            for op in history.operations
+            if not (isinstance(op, Journaled) and op.instance == "b")
+        ]
+    history.operations += [*steps, acked(90, 1, by="logon")]
+    found = [each for each in checkers.acknowledged(history) if each.text.startswith("at 0.090")]
+    assert bool(found) == bool(but)
+
+
 def test_an_acked_message_that_no_log_holds_is_lost() -> None:
     history = sound()
     history.final = {"a": log(A, to="b"), "b": log(B, to="c"), "c": log(C)}

@@ -371,8 +371,25 @@ class Logs:
             return False
         if self.is_removed(name, key) or self.async_until_us.get(link, NEVER) >= here.time_us:
             return True
+        if self._was_replaced(link, name, key, here, there):
+            return True
         told_us = min(here.since_us(root), self.reached_us.get(link, NEVER))
         return bool(here.path) and (bool(there.path) or there.time_us <= told_us)
+
+    def _was_replaced(self, link: Link, name: str, key: Key, here: Copy, there: Copy) -> bool:
+        """Whether a server had this content on a disk that is lost, and another client of its
+        publisher's name published the other one there before the link reached it again: it says
+        that it holds it, and what it has answered is not asked again."""
+        reached_us = self.reached_us.get(link)
+        return (
+            reached_us is not None
+            and not there.path
+            and there.time_us <= reached_us
+            and any(
+                key in copies and copies[key].digest == here.digest
+                for copies, _ in self.lost_copies[name]
+            )
+        )
 
     def groups(self, path: tuple[int, ...]) -> tuple[str, ...]:
         """Those of the instances on a path."""
