@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from raylay.services.errors import MessageTypeError, SowKeyError
 from raylay.services.expressions.expression import expression
 from raylay.services.expressions.functions.registry import NOWHERE
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.composite import CompositeLocal
 from raylay.services.sow.keys import KeyRule
 from raylay.services.sow.ordering import place_of
 from raylay.services.sow.selecting import Selection
@@ -159,6 +161,21 @@ def check_deltas(kind: MessageType, bodies: list[bytes], without_value: object) 
             assert result.keys() == expected.keys() | lacking.keys()
             silent = kind.difference(before, after, empties=False)
             assert len(silent) <= len(delta)
+            kept = kind.parse(kind.merge(before, silent))
+            _check_kept(kept, lacking, expected)
+            for name, value in expected.items():
+                if type(value) is dict and not isinstance(kind, CompositeLocal):
+                    keyed = kind.parse(kind.difference(before, after, [(name,)]))
+                    assert keyed[name] == value, "a key is told whole"
+
+
+def _check_kept(kept: Any, lacking: dict[str, Any], after: dict[str, Any]) -> None:
+    """What the later one lacks stays as it was."""
+    for name, value in lacking.items():
+        if name not in after:
+            assert kept[name] == value, name
+        elif type(value) is dict and type(after[name]) is dict:
+            _check_kept(kept[name], value, after[name])
 
 
 def _without(tree: dict[str, object], kept: dict[str, object], empty: object) -> dict[str, object]:
