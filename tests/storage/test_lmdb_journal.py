@@ -35,6 +35,7 @@ from raylay.storage.segments import (
     SegmentFile,
     all_files,
     open_environment,
+    run_at,
 )
 from raylay.storage.state import StoreFile
 from raylay.storage.verify import Verified, verify_journal
@@ -549,6 +550,18 @@ def test_verify_names_each_damage_and_goes_on(closed: Path, tmp_path: Path) -> N
     at = damages[str(sealed[1])][0]
     assert sum(a != b for a, b in zip(data[at:], starts[1].encode()[:60], strict=False)) == 1
     assert lines[-1]["records"] > 1000, "it went on behind the damage"
+
+
+def test_a_run_is_found_in_its_block_by_each_of_its_ids() -> None:
+    runs = [a_run(first, range(first, last + 1)) for first, last in ((5, 7), (8, 8), (9, 12))]
+    block, begins = b"", list[int]()
+    for run in runs:
+        begins.append(len(block))
+        block += run.encode()
+    for run, begin in zip(runs, begins, strict=True):
+        for txid in range(run.first_txid, run.last_txid + 1):
+            assert run_at(block, txid) == begin
+    assert run_at(block, 1) == 0 and run_at(block, 13) == len(block)
 
 
 def test_retention_waits_for_a_planned_read_and_says_so(
