@@ -76,7 +76,6 @@ class ServerChooser:
         "_group_of",
         "_instance_at",
         "_listed",
-        "_partial",
         "_recalled",
         "_words",
         "allow_other_groups",
@@ -102,8 +101,6 @@ class ServerChooser:
         self.current_address = ""
         # By instance that spoke: its word on each of those that it named.
         self._words: dict[str, dict[str, bool]] = {}
-        # Of these only whom they called unsafe is known: an earlier release wrote down no more.
-        self._partial: set[str] = set()
         self._recalled = ""
         """The instance that an earlier life of this client used last."""
         self._listed: list[str] = []
@@ -152,7 +149,6 @@ class ServerChooser:
         unsafe += [name for name, safe in before.items() if safe and name not in words]
         safe = [name for name, safe in words.items() if safe and not before.get(name)]
         self._words[speaker] = words
-        self._partial.discard(speaker)
         return unsafe, safe
 
     def told_where(self, peers: Sequence[Peer]) -> None:
@@ -171,9 +167,7 @@ class ServerChooser:
             "safe": {
                 speaker: sorted(name for name, safe in said.items() if safe)
                 for speaker, said in words
-                if speaker not in self._partial
             },
-            # An earlier release reads no more than this.
             "unsafe": {
                 speaker: sorted(name for name, safe in said.items() if not safe)
                 for speaker, said in words
@@ -191,8 +185,6 @@ class ServerChooser:
                 words = self._words.setdefault(speaker, {})
                 words.update(dict.fromkeys(map(str, unsafe.get(speaker, ())), False))
                 words.update(dict.fromkeys(map(str, safe.get(speaker, ())), True))
-                if speaker not in safe:
-                    self._partial.add(speaker)
         except (ValueError, AttributeError, TypeError):
             return
 
@@ -216,8 +208,7 @@ class ServerChooser:
                 continue
             if said is False:
                 return f"{speaker} called it unsafe to fail over to"
-            if speaker not in self._partial:
-                return f"{speaker} has not called it safe to fail over to"
+            return f"{speaker} has not called it safe to fail over to"
         return ""
 
     def refused(self) -> dict[str, str]:

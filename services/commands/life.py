@@ -266,7 +266,7 @@ def down(fabric: FabricOption = "") -> None:
     entry = runs or running(fabric)
     if entry.host_pid:
         _ask_for_the_end(entry)
-        # One is all there should be. An earlier release let two have a directory.
+        # One is all there should be.
         held = holder_of(Path(entry.directory) / LOCK_FILE)
         own = Holder(entry.name, entry.directory, entry.host_pid, entry.host_start)
         _end_owners(entry.name, [own, *begun, *([held] if held is not None else [])])

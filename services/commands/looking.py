@@ -268,10 +268,9 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
 
 def logged(instance: dict[str, Any]) -> tuple[str, str]:
     """Messages that an instance ever logged, and the notes that it keeps beside them (who waits for
-    what, conflicts, what is unavailable). An earlier release tells only both together."""
+    what, conflicts, what is unavailable). Nothing of one that does not serve yet."""
     if "messages" not in instance:
-        both = instance.get("committed_txid")
-        return (f"{both:,} with notes" if both else "", "")
+        return ("", "")
     return f"{instance['messages']:,}", f"{instance['notes']:,}" if instance["notes"] else ""
 
 
@@ -347,8 +346,7 @@ def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:
                 f"{about_bytes(pool['disk_bytes_max'])} on disk for {pool['behind']:,} slow "
                 f"client{'' if pool['behind'] == 1 else 's'}, {pool['offline']:,} offline"
             )
-            # An earlier release tells only how many.
-            shown = pool.get("offline_clients", [])
+            shown = pool["offline_clients"]
             lines += [
                 f"  {each['client'] or each['peer']} is offline: "
                 f"{about_bytes(each['unsent_bytes'])} wait for it, the oldest for "

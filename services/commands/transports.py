@@ -66,7 +66,7 @@ def _switch(instance: str, transport: str, fabric: str, *, on: bool) -> None:
 
 
 def _of(instance: dict[str, Any]) -> list[dict[str, Any]]:
-    # One that does not run, or is of an earlier release, tells of none.
+    # One that does not run tells of none.
     found: list[dict[str, Any]] = instance.get("transports", [])
     return found
 

@@ -54,10 +54,7 @@ DRAINED_S = 0.25
 CHANGE_S_MAX = 60.0
 """That consumers are killed, or come back, within."""
 QUEUE_STORED_AS = f"{SOW_TYPE}/{DRILL_QUEUE}"
-UNQUEUED = (
-    f"no region has queue {DRILL_QUEUE} at all of its instances; a fabric that was started by an "
-    "earlier Raylay gets it when it is stopped and started again"
-)
+UNQUEUED = f"no region has queue {DRILL_QUEUE} at all of its instances"
 Options = Callable[[str, str], dict[str, Any]]
 """Those of a client, by its name and its region."""
 Answer = TypeVar("Answer")

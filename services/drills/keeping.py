@@ -44,10 +44,7 @@ DELTAS = 3
 ASK_S_MAX = 10.0
 DELETE_S_MAX = 5.0
 SOW_STORED_AS = f"{SOW_TYPE}/{DRILL_SOW_TOPIC}"
-UNKEPT = (
-    f"no region has topic {DRILL_SOW_TOPIC} at all of its instances; a fabric that was started by "
-    "an earlier Raylay gets it when it is stopped and started again"
-)
+UNKEPT = f"no region has topic {DRILL_SOW_TOPIC} at all of its instances"
 Options = Callable[[str, str], dict[str, Any]]
 """Those of a client, by its name and its region."""
 

@@ -1,7 +1,7 @@
 """What an instance tells of itself at its link's logon, as bytes: the body of that frame.
 
-A msgpack map. What is missing in it is none, what is unknown in it is passed over (keys, words of
-checks, values behind those that an array has here), so that versions understand each other.
+A msgpack map. What is missing in it is none, what is unknown in it is passed over: keys, words of
+checks, values behind those that an array has here.
 
     log      what is in the transaction log: [[name, message type], …]
     topics   of the Destination: [[name, message type, filter, [checks not enforced]], …]
@@ -129,7 +129,7 @@ def unpack_description(name: str, group: str, terms: DestinationTerms, data: byt
             for entry in _entries(value, "sow")
         ),
         tuple(
-            QueueDefinition(*(_text(entry, at) for at in range(min(7, max(6, len(entry))))))
+            QueueDefinition(*(_text(entry, at) for at in range(7)))
             for entry in _entries(value, "queues")
         ),
     )

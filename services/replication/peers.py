@@ -3,8 +3,7 @@ over to them now (design.md 5, "Safe failover").
 
 Safety is proved of one server of a destination: the one that its link last connected to, in the
 incarnation that it had then. The other servers of a list are unsafe, and so is everybody who is not
-named. They are named nevertheless as far as they are known, since a client of an earlier release
-takes a notice for news of those that it names.
+named. They are named nevertheless as far as they are known.
 """
 
 from __future__ import annotations

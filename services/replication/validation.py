@@ -500,8 +500,7 @@ class _Validation:
             ("Filter", mine.filter.strip(), theirs.filter.strip()),
             ("InitialOwner", mine.initial_owner, theirs.initial_owner),
         ):
-            # An instance of an earlier release does not tell the last one.
-            if one != other and (element != "InitialOwner" or (one and other)):
+            if one != other:
                 return (
                     f"the {element} of queue {mine.name} ({mine.message_type}) is {one!r} at "
                     f"{self._upstream.name} and {other!r} at {self._downstream.name}: write the "

@@ -25,7 +25,7 @@ TIMEOUT_S = 3.0
 READ_BYTES = 64 * 1024
 CHALLENGES_MAX = 8
 _NOT_TAKEN = ("auth", "not_ready", "storage_error", "unproven")
-"""Refusals before it was taken. One of an earlier release takes it and then refuses the logon."""
+"""Refusals before it was taken."""
 
 
 class Announcer:

@@ -131,9 +131,9 @@ class Recovery:
         for destination in config.destinations:
             known = state.get(f"peer/{destination.name}")
             if known is not None:
-                peers[destination.name], *names = msgpack.unpackb(known)[:2]
+                peers[destination.name] = msgpack.unpackb(known)[0]
                 met = state.get(f"servers/{destination.name}")
-                servers[destination.name] = names if met is None else msgpack.unpackb(met)
+                servers[destination.name] = [] if met is None else msgpack.unpackb(met)
         is_restored = self._admission.is_restored = directory.is_restored
         alone = not any(item.group == config.group for item in config.destinations)
         here.filters = filter_language(

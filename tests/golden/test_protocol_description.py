@@ -75,12 +75,12 @@ def test_what_is_included_travels_as_what_is_not() -> None:
     assert enforced(found.topics[0]) == {"txlog", *ALWAYS_CHECKED}
 
 
-def test_other_versions_are_understood() -> None:
+def test_what_is_unknown_is_passed_over() -> None:
     value = {
         "log": [["orders", "json", "more"]],
         "topics": [["orders", "json", "", ["txlog", "a check of tomorrow"], 5]],
         "queues": [
-            ["q", "json", "group_local", "", "", "d"],
+            ["q", "json", "group_local", "", "", "d", "A"],
             ["r", "json", "queue", "", "", "", "", 1],
         ],
         "more": 1,
@@ -90,7 +90,7 @@ def test_other_versions_are_understood() -> None:
     (terms,) = found.destinations
     assert terms.topics == (TopicRule("orders", "json", exclude_validation=("txlog",)),)
     assert found.queues == (
-        QueueDefinition("q", "json", "group_local", "", "", "d"),
+        QueueDefinition("q", "json", "group_local", "", "", "d", "A"),
         QueueDefinition("r", "json"),
     )
     assert unpack(msgpack.packb({})).log == ()

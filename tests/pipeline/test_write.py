@@ -269,21 +269,6 @@ def test_the_checksum_of_rows() -> None:
     assert rows_checksum(twice) not in (0, one), "rows count as often as they come"
 
 
-def test_a_state_of_an_older_release(tmp_path: Path) -> None:
-    whole = Published()
-    with Staging(tmp_path, owner="query", run="one") as staging, pytest.raises(ConnectionLost):
-        staging.commit("batch-3", [staged(tmp_path, 0, [b"a"])], Published(fail_after=0))
-    path = tmp_path / "state.json"
-    state = json.loads(path.read_bytes())
-    del state["last_checksum"], state["pending"]["checksum"], state["pending"]["asked"]
-    state["last_topics"] = state["pending"]["topics"] = 77
-    path.write_text(json.dumps(state))
-    # What was pending may have been sent in part: the servers are not asked about it.
-    with Staging(tmp_path, owner="query", run="two", seen=lambda name: 1) as staging:
-        assert staging.commit("batch-3", [staged(tmp_path, 0, [b"a"])], whole) == 1
-    assert whole.bodies == [(1, b"a")]
-
-
 def test_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
     whole, home = Published(), tmp_path / "staging"
     here, there = (staged(home, number, [b"%d" % number]) for number in range(2))

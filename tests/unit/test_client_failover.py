@@ -192,16 +192,3 @@ def test_a_restarted_client_is_bound_by_the_words_that_its_store_kept() -> None:
     assert trusting.refusal("A") == "" != trusting.refusal("D")
     for nonsense in (b"", b"\xff", b"[]", b'{"unsafe": 5}', b'{"safe": {"A": 5}}'):
         ServerChooser().recall(nonsense)
-
-
-def test_a_store_of_an_earlier_release_knows_only_who_was_called_unsafe() -> None:
-    made = ServerChooser([Server(f"{name.lower()}:1", name) for name in "ABCD"])
-    made.recall(b'{"instance": "B", "unsafe": {"B": ["A"]}}')
-    assert made.candidates() == ["b:1", "c:1", "d:1"]
-    again = ServerChooser([Server(f"{name.lower()}:1", name) for name in "ABCD"])
-    again.recall(made.remembered())
-    assert again.candidates() == ["b:1", "c:1", "d:1"]
-    # From when it has spoken again its word is complete.
-    again.use("b:1", "B")
-    again.heard("B", peers(A=True, C=False))
-    assert again.candidates() == ["a:1", "b:1"]

@@ -93,12 +93,12 @@ def test_only_regions_that_have_the_queue_and_links_both_ways_have_a_part() -> N
     assert some.regions == ["far"] and not some.why
 
 
-def test_a_fabric_of_an_earlier_release_is_told_how_it_gets_the_queue() -> None:
+def test_a_fabric_without_the_queue_is_not_judged() -> None:
     load = QueueLoad("1", GROUPS, dict.fromkeys(NAMES, cast(Any, {})), BOTH_WAYS)
     asyncio.run(load.open(lambda name, group: {}))
     verdict = load.judge({}, (), (), is_undisturbed=True)
-    assert not verdict.broken and "stopped and started again" in verdict.sentence
-    with pytest.raises(FabricError, match="stopped and started again"):
+    assert not verdict.broken and "no region has queue" in verdict.sentence
+    with pytest.raises(FabricError, match="no region has queue"):
         load.check("near")
 
 

@@ -64,7 +64,7 @@ def test_what_waits_for_slow_clients_is_that_of_all_pools() -> None:
     }  # fmt: skip
     both = sample_of(1, "A", {"ready": True, "capacity": [pool, pool]})
     assert both.waiting == Waiting(2, 4, 6, 8, 10)
-    assert sample_of(1, "A", {"ready": True}).waiting is None, "of an earlier release"
+    assert sample_of(1, "A", {"ready": True}).waiting is None, "it does not serve yet"
 
 
 def test_an_answer_stands_for_the_moment_at_which_it_came(watched: Watcher) -> None:

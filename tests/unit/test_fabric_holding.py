@@ -133,7 +133,7 @@ def test_down_says_that_a_process_did_not_end_only_where_it_has_not(
     (place / "go").touch()
     life._up_in_background("f", [], place)
     (stubborn,) = starting()
-    # Beside it, an owner as an earlier release left one: it has an entry, and ends.
+    # Beside it, an owner as a killed start may leave one: it has an entry, and ends.
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     begun = registry.process_start(other.pid)
     registry.register(registry.Entry("f", str(place), "127.0.0.1:1", other.pid, begun))

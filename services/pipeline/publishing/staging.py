@@ -246,8 +246,6 @@ class Staging:
         try:
             values = json.loads(path.read_bytes())
             pending = values.pop("pending")
-            for each, old in ((values, "last_topics"), (pending or {}, "topics")):
-                each.pop(old, None)  # of another release, and so of another run: not compared
             state = _State(**values, pending=Pending(**pending) if pending else None)
         except FileNotFoundError:
             state = _State(f"{self._name}-{os.urandom(8).hex()}", self._owner)
