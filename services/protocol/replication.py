@@ -83,9 +83,17 @@ path, topic, type and group beside it: less than 4 KiB."""
 PART_BYTES = 32 * 1024
 """Of a range set that is told in parts: 1,000 publishers of one range each, or a part of one with
 many gaps: some milliseconds of work for whoever reads it."""
-LACKS_BYTES_MAX = 2 * PART_BYTES
-"""The limit of one `lacks` frame. Its sender cuts what it says into parts."""
+PART_BYTES_MAX = 2 * PART_BYTES
+"""The limit of a part that is read: of what the other side holds, waits for, or lacks."""
+TOLD_PIECES_MAX = 2_000_000
+"""The stretches and chunks, and the publishers, of all parts of what the other side holds or waits
+for that are read of one logon: some 700 MB (services/replication/gap_limit.py)."""
+PIECES_OF_PART = 16
+"""The pieces that a part counts for, however little is in it."""
 RANGES_IN_ACK_MAX = 100_000
+ACK_BYTES_MAX = 8 * 1024 * 1024
+"""The limit of an ack that is read: as many ranges as one has take 5 MB, each of a publisher and a
+root of its own."""
 NAME_BYTES_MAX = 400
 """Of an instance, a group, a destination: part of a key of the instance's state, which has at most
 511 bytes. An address is as long: a host's name has at most 253 characters."""
@@ -418,6 +426,42 @@ def read_part(body: bytes, into: PublisherRanges) -> None:
         into.adopt(PublisherRanges.from_wire(_unpacked(body)))
 
 
+class PartReader:
+    """Reads the parts in which an instance tells a link what it holds and waits for.
+
+    Invariant: nothing is made of a part that passes a limit.
+    Owner: the link's connection. Lifecycle: one logon.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = TOLD_PIECES_MAX
+
+    def read(self, body: bytes, into: PublisherRanges | None = None) -> None:
+        """Reads one part, and adds it.
+
+        Args:
+            into: None: it is only looked at.
+
+        Raises:
+            RemoteProtocolError: it is none, or too much is told; with reason `bad_ranges`.
+        """
+        self._left -= PIECES_OF_PART
+        if len(body) > PART_BYTES_MAX or self._left < 0:
+            raise RemoteProtocolError(
+                f"a part of {len(body):,} bytes of what is held or waited for: at most "
+                f"{PART_BYTES_MAX:,}, and {TOLD_PIECES_MAX:,} pieces of all parts together",
+                "bad_ranges",
+            )
+        if not body:
+            return
+        part = PublisherRanges.from_wire(_unpacked(body), self._left)
+        self._left -= len(part.sets) + sum(each.pieces for each in part.sets.values())
+        if into is not None:
+            into.adopt(part)
+
+
 def batch_front(
     number: int,
     marked: bool,
@@ -535,9 +579,9 @@ def read_lacks(header: Header, body: bytes) -> tuple[PublisherRanges, bool]:
     Raises:
         RemoteProtocolError: with reason `bad_ranges`.
     """
-    if len(body) > LACKS_BYTES_MAX:
+    if len(body) > PART_BYTES_MAX:
         raise RemoteProtocolError(
-            f"a part of what is lacking has {len(body):,} bytes: at most {LACKS_BYTES_MAX:,}",
+            f"a part of what is lacking has {len(body):,} bytes: at most {PART_BYTES_MAX:,}",
             "bad_ranges",
         )
     lacks = PublisherRanges()
@@ -576,6 +620,10 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
     number = u64_of(header, "n")
     if not body:
         return number, {}, {}, {}
+    if len(body) > ACK_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"an ack has {len(body):,} bytes of ranges: at most {ACK_BYTES_MAX:,}", "bad_ranges"
+        )
     value = _unpacked(body)
     if type(value) is not list or len(value) != 3:
         raise RemoteProtocolError("an ack has no three maps of ranges", "bad_ranges")

@@ -27,13 +27,13 @@ from raylay.services.protocol.replication import (
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
     Accepted,
+    PartReader,
     UpstreamLogon,
     batch_front,
     link_logon,
     pack_rooted,
     read_accepted,
     read_ack,
-    read_part,
     read_placed,
 )
 from raylay.services.replication.effects import LinkEffect, SendBatch
@@ -306,7 +306,7 @@ class Reuniting:
         logon.proof = proof_of(self.config.fabric_key, logon)
         connection.writer.write(link_logon(replace(logon, user_id=said[0], password=said[1])))
         accepted: Accepted | None = None
-        held = PublisherRanges()
+        held, parts = PublisherRanges(), PartReader()
         while True:
             header, body = await connection.next()
             command = header["c"]
@@ -322,7 +322,7 @@ class Reuniting:
                 if self._placements.is_retired(accepted.name, accepted.generation):
                     raise RemoteProtocolError(f"{accepted.name} there is retired itself", "moved")
             elif command == "held":
-                read_part(body, held)
+                parts.read(body, held)
             elif command == "waited" and not header.get("more") and accepted is not None:
                 return accepted, self._held.copy() if accepted.same else held
 

@@ -237,6 +237,8 @@ class UpstreamConnection(Carrier, PacedReading):
         self.carried_certificate = PeerCertificate.from_wire(certificate)
         self._copied: BootstrapSource | None = None
         self._doubted = False
+        self._doubts: set[str] = set()
+        """The events that told what is not believed of it."""
         self._conflation_s = 0.0
         self._held_back: AckUpstream | None = None
         self._behind_answer: list[AckUpstream] | None = None
@@ -641,9 +643,7 @@ class UpstreamConnection(Carrier, PacedReading):
         if header["c"] == "batch":
             return self._batch(header, body, answers)
         lacks, whole = read_lacks(header, body)
-        permissions, logon = self.permissions, self.logon
-        if permissions is not None and not (permissions.replicates_all or (logon and logon.proven)):
-            # It names sequences and no topics: who may bring some of these may not speak of all.
+        if not self._speaks_of_all("lacks_unproven", "what is lacking for good"):
             return None
         self._here.perform(self._here.machine.upstream_lacks(self.number, lacks, whole))
         return None
@@ -672,7 +672,7 @@ class UpstreamConnection(Carrier, PacedReading):
         if questions:
             answers.decoded = batch, runs
             return questions
-        if batch.yours:
+        if batch.yours and self._speaks_of_all("old_copy_unproven", "what is in an old copy"):
             here.perform(machine.upstream_shows(self.number, batch.yours))
         here.perform(
             machine.upstream_batch(
@@ -688,6 +688,24 @@ class UpstreamConnection(Carrier, PacedReading):
         )
         self._upstreams.commits.check_slowed(self, is_link=True)
         return None
+
+    def _speaks_of_all(self, event: str, what: str) -> bool:
+        """Whether it may say something that names sequences and no topics: a link that may bring
+        messages of some topics may not speak of all. The first time that is told."""
+        permissions, logon = self.permissions, self.logon
+        if permissions is None or permissions.replicates_all or (logon and logon.proven):
+            return True
+        if event not in self._doubts:
+            self._doubts.add(event)
+            name = self._here.config.name
+            self._here.report(
+                event,
+                peer=logon.name if logon is not None else self.peer,
+                text=f"{self.said_by} says {what} at {name}, and may not replicate every topic to "
+                "it: not believed; where it should be, begin the `replicated-topics` of its user "
+                "with `.*`, or give both the fabric's key",
+            )
+        return False
 
     @property
     def _is_believed(self) -> bool:

@@ -19,19 +19,26 @@ from unit.test_sessions_fuzzed import Bench
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.protocol.frames import encode_frame
+from raylay.services.protocol import replication
+from raylay.services.protocol.frames import FrameReader, encode_frame
 from raylay.services.protocol.replication import (
-    LACKS_BYTES_MAX,
+    ACK_BYTES_MAX,
     PART_BYTES,
+    PART_BYTES_MAX,
+    RANGES_IN_ACK_MAX,
+    PartReader,
     UpstreamLogon,
+    ack_frames,
     link_logon,
     pack_rooted,
+    parts,
+    read_ack,
     read_batch,
     read_lacks,
 )
 from raylay.services.replication import unavailable
 from raylay.services.replication.admission import Admitted, decide
-from raylay.services.replication.effects import CloseUpstream
+from raylay.services.replication.effects import AckUpstream, CloseUpstream
 from raylay.services.replication.instance import upstreams
 from raylay.services.replication.journal_answers import Answers
 from raylay.services.replication.unavailable import UnavailableMessages
@@ -67,7 +74,7 @@ def test_what_is_lacking_is_told_in_parts() -> None:
     for frame in lacks_frames(gaps(20_000), True):
         assert len(frame) < PART_BYTES + 100, "what is sent is far below the limit"
     with pytest.raises(RemoteProtocolError) as caught:
-        read_lacks({"c": "lacks"}, b"\0" * (LACKS_BYTES_MAX + 1))
+        read_lacks({"c": "lacks"}, b"\0" * (PART_BYTES_MAX + 1))
     assert caught.value.reason == "bad_ranges" and "at most" in str(caught.value)
 
 
@@ -215,12 +222,86 @@ def test_half_frames_of_links_hold_no_more_than_their_share(tmp_path: Path) -> N
         peer = await Peer.at(b)
         peer.writer.write(unproven(incarnation=100, name="n"))
         await peer.until("accepted")
-        peer.writer.write(encode_frame({"c": "batch", "n": 1}, bytes(1_000_000))[:300_000])
+        half = encode_frame({"c": "batch", "n": 1}, bytes(1_000_000))
+        peer.writer.write(half[:199_000])
+        while frames.bytes < 199_000:
+            await asyncio.sleep(0)
+        # So few that they are read at once: what is not read of a connection resets it.
+        peer.writer.write(half[199_000:200_001])
         assert (await peer.until("refused"))["reason"] == "too_many"
         (told,) = events(b, "upstream_over_share")
         assert told["limit"] == "frames" and told["user"] == "links"
         peer.writer.close()
         while len(frames):
             await asyncio.sleep(0)
+
+    place.run(visit)
+
+
+def test_what_a_destination_holds_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link kept all that was told, however many publishers were invented for it."""
+    told = gaps(3_000)
+    told.of(7).add(1, FOR_EVER)
+    read = PublisherRanges()
+    reader = PartReader()
+    for part in parts(told):
+        reader.read(part, read)
+    assert read == told
+    with pytest.raises(RemoteProtocolError, match="pieces of all parts"):
+        reader.read(b"\0" * (PART_BYTES_MAX + 1))
+    monkeypatch.setattr(replication, "TOLD_PIECES_MAX", 2_999)
+    read, reader = PublisherRanges(), PartReader()
+    with pytest.raises(RemoteProtocolError) as caught:
+        for part in parts(told):
+            reader.read(part, read)
+    assert caught.value.reason == "bad_ranges"
+    assert sum(each.pieces for each in read.sets.values()) < 2_999
+    monkeypatch.setattr(replication, "TOLD_PIECES_MAX", 100)
+    reader = PartReader()
+    with pytest.raises(RemoteProtocolError):
+        for _ in range(7):
+            reader.read(b"")
+
+
+def test_an_ack_is_read_up_to_a_limit() -> None:
+    """Each range of a publisher and a root of its own: none takes more."""
+    high, last = (1 << 64) - RANGES_IN_ACK_MAX, FOR_EVER
+    most = AckUpstream(1, 1)
+    most.persisted.update(
+        {high + n: {high + n: [(last - 1, last)]} for n in range(RANGES_IN_ACK_MAX)}
+    )
+    (frame,) = FrameReader(1 << 30).feed(b"".join(ack_frames(most, 0)))
+    assert len(frame.body) <= ACK_BYTES_MAX
+    assert read_ack(*frame)[2] == most.persisted
+    with pytest.raises(RemoteProtocolError) as caught:
+        read_ack(frame.header, b"\0" * (ACK_BYTES_MAX + 1))
+    assert caught.value.reason == "bad_ranges"
+
+
+@pytest.mark.parametrize("user", ["some", "links"])
+def test_who_may_bring_some_topics_says_nothing_of_all(tmp_path: Path, user: str) -> None:
+    """Where there is no key, it made the instance begin anew, as an old copy of itself."""
+    place = Place(tmp_path)
+
+    async def visit() -> None:
+        b = await place.start(replace(place.guarded(), fabric_key=""))
+        peer = await Peer.at(b)
+        peer.writer.write(link_logon(logon(user, SECRET, placements={}, incarnation=79)))
+        await peer.until("accepted")
+        claims = [encode_frame({"c": "batch", "n": n, "y": [P, 1, 9]}) for n in (1, 2)]
+        peer.writer.write(lacks_frames(lacks(), True)[0] + claims[0])
+        if user == "some":
+            # All of it is taken: the next frame is looked at.
+            last = lacks_frames(lacks(), True)[0] + encode_frame({"c": "nonsense"})
+            peer.writer.write(claims[1] + last)
+            assert (await peer.said())[-1]["reason"] == "unknown_command"
+            assert not b.here.machine.went_back and not b.here.machine.missing.is_judging
+            for event in ("lacks_unproven", "old_copy_unproven"):
+                (told,) = events(b, event)
+                assert "may not replicate every topic" in told["text"], "once"
+        else:
+            while not b.here.machine.went_back:
+                await asyncio.sleep(0)
+        peer.writer.close()
 
     place.run(visit)

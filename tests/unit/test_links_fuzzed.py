@@ -70,6 +70,10 @@ class FabricBench(Bench):
         assert machine.ready and not machine.went_back and not machine.retired
         assert not len(machine.placements) and not machine.missing.is_judging
         assert not machine.missing.ranges.sets
+        keys = [key for key, _ in server.here.state.items("") if "epoch" in key or "proven" in key]
+        own = f"{TRUE:016x}"
+        assert keys == [f"epoch/{own}/to-solo", f"proven/{own}", "proven_name/true"], "others' too"
+        assert not server.upstreams.incomplete.bytes
         for event in ("fatal", "connection_fault", "went_back", "retired", "messages_unavailable"):
             assert not events(server, event), event
         machine.check_invariants()
@@ -163,7 +167,7 @@ LOGONS = st.builds(
     st.just("g"),
     st.sampled_from(["to-solo", "elsewhere"]),
     st.one_of(st.integers(1, 1 << 40), st.just((1 << 64) - 1)),
-    st.just(0),
+    st.just(b""),
     address=st.just(""),
     reunites=st.booleans(),
 )

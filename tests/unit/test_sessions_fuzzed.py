@@ -227,6 +227,7 @@ class Bench:
         assert not self.server.here.is_half_done
         faults = ("fatal", "query_failed", "connection_fault")
         assert not [e for e in self.server.events(0) if e["event"] in faults]
+        assert not len(clients.incomplete) and not self.server.upstreams.incomplete.bytes
         assert len(clients.sessions) == 1 and len(clients.live) == 0 and not len(clients.queries)
 
     def close(self) -> None:

@@ -15,8 +15,8 @@ from raylay.services.protocol.replication import (
     REFUSAL_CHARACTERS_MAX,
     REPLICATION_FRAME_BYTES_MAX,
     Accepted,
+    PartReader,
     read_accepted,
-    read_part,
     read_placed,
     root_of,
 )
@@ -88,6 +88,7 @@ class Downstream(Carrier):
         self._is_proven = proven
         self.accepted: Accepted | None = None
         self.held: PublisherRanges | None = None
+        self._parts = PartReader()
         self.early: list[Ack] = []
         """Acks that came before the instance said how to begin: their answers come once."""
         self.answer: asyncio.Future[None] = here.loop.create_future()
@@ -128,11 +129,11 @@ class Downstream(Carrier):
         elif command == RETRY and self.accepted is None and not self.challenge.done():
             self.challenge.set_result(read_said(header))
         elif command == "held" and self.held is not None and not self.answer.done():
-            read_part(body, self.held)
+            self._parts.read(body, self.held)
             self._dialler.relay("held", 0, body)
         elif command == "waited" and self.accepted is not None and not self.answer.done():
             # The instance trusts what its link relays: what is no ranges ends this connection.
-            read_part(body, PublisherRanges())
+            self._parts.read(body)
             self._dialler.relay("waited", root_of(header), body)
             if not header.get("more"):
                 self.answer.set_result(None)
