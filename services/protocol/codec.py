@@ -29,7 +29,8 @@ class Codec(Protocol):
     heartbeat: bytes
 
     def receive(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes; before `logged_on` none but a logon.
+        """The commands that `data` completes; before `logged_on` none but a logon. At most
+        `FRAMES_AT_ONCE`: where it gives as many, call it with nothing for the others.
 
         Raises:
             RemoteProtocolError: the session is over; its reason is to be told.

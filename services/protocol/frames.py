@@ -25,6 +25,8 @@ HEADER_BYTES_MAX = 64 * 1024 - 2
 LONG_HEADER = 64 * 1024 - 1
 """The header length of a frame whose header is longer; its true length follows."""
 LONG_HEADER_BYTES_MAX = 4 * 1024 * 1024
+LONG_HEADER_VALUES_MAX = 512 * 1024
+"""In a long header, keys of maps included. Four million empty arrays would take seconds to read."""
 UNAUTHENTICATED_FRAME_BYTES_MAX = 64 * 1024
 LOGON_TIMEOUT_S = 5.0
 
@@ -76,18 +78,31 @@ class FrameReader:
 
     `frame_bytes_max` may be raised after the logon by assigning it.
 
+    Args:
+        frames_max: frames that one call gives; where it gives as many there may be more: then it is
+            called with nothing. 0: all that are whole.
+
     Attributes:
         holds: told, before it is kept, how many bytes of a frame that is not whole are held, and
             that none are any more; it may raise RemoteProtocolError. None: nobody counts them.
     """
 
-    __slots__ = ("_buffer", "_wanted", "frame_bytes_max", "header_bytes_max", "holds")
+    __slots__ = (
+        "_buffer",
+        "_frames_max",
+        "_wanted",
+        "frame_bytes_max",
+        "header_bytes_max",
+        "holds",
+    )
 
     def __init__(
         self,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         header_bytes_max: int = HEADER_BYTES_MAX,
+        frames_max: int = 0,
     ) -> None:
+        self._frames_max = frames_max
         self.frame_bytes_max = frame_bytes_max
         self.header_bytes_max = header_bytes_max
         self.holds: Callable[[int], None] | None = None
@@ -170,6 +185,9 @@ class FrameReader:
                 header = decode_header(view[header_at:body_at])
                 frames.append(_new(Frame, (header, bytes(view[body_at:following]))))
                 at = following
+                if len(frames) == self._frames_max:
+                    self._wanted = 6
+                    break
             else:
                 self._wanted = 6
         finally:
@@ -207,7 +225,10 @@ def decode_header(data: bytes | memoryview) -> Header:
         RemoteProtocolError: with reason `bad_frame`.
     """
     try:
-        header = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        if len(data) <= HEADER_BYTES_MAX:
+            header = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        else:
+            header = _decode_long(data)
     except Exception as error:  # msgpack raises many kinds on bad bytes
         raise RemoteProtocolError(
             f"header is no msgpack: {type(error).__name__}", "bad_frame"
@@ -215,3 +236,25 @@ def decode_header(data: bytes | memoryview) -> Header:
     if type(header) is not dict or type(header.get("c")) is not str:
         raise RemoteProtocolError("header is no map with a command `c`", "bad_frame")
     return header
+
+
+def _decode_long(data: bytes | memoryview) -> Any:
+    """What the header is; nothing of it is kept as soon as it has too many values."""
+    left = LONG_HEADER_VALUES_MAX
+
+    def count(values: Any) -> Any:
+        nonlocal left
+        left -= 1 + len(values)
+        if left < 0:
+            raise ValueError("too many values")
+        return values
+
+    return msgpack.unpackb(
+        data,
+        raw=False,
+        strict_map_key=False,
+        max_array_len=LONG_HEADER_VALUES_MAX,
+        max_map_len=LONG_HEADER_VALUES_MAX // 2,
+        list_hook=count,
+        object_hook=count,
+    )

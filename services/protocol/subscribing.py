@@ -30,6 +30,8 @@ from raylay.services.protocol.header_values import (
 )
 
 SUBSCRIPTION_ID_BYTES_MAX = 1024
+UNSUBSCRIBED_MAX = 10_000
+"""In one command: as many as a connection may have."""
 BATCH_DEFAULT, BATCH_MAX = 10, 10_000
 """Records in a frame of a query's answer."""
 BACKLOG_MAX = 1_000_000
@@ -303,8 +305,15 @@ def read_unsubscribe(header: Header, _: bytes) -> Unsubscribe:
         subscriptions = None
     elif isinstance(value, str) and value:
         subscriptions = (value,)
-    elif isinstance(value, list) and all(isinstance(item, str) for item in value):
+    elif (
+        isinstance(value, list)
+        and len(value) <= UNSUBSCRIBED_MAX
+        and all(isinstance(item, str) for item in value)
+    ):
         subscriptions = tuple(value)
     else:
-        raise BadValue("bad_command", "unsubscribe needs `sub`: one id, a list, or all")
+        raise BadValue(
+            "bad_command",
+            f"unsubscribe needs `sub`: one id, a list of up to {UNSUBSCRIBED_MAX:,}, or all",
+        )
     return Unsubscribe(subscriptions, read_command_id(header), read_acks(header))

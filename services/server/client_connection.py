@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -41,6 +42,7 @@ from raylay.services.protocol.commands import (
     Unsubscribe,
 )
 from raylay.services.protocol.frames import LOGON_TIMEOUT_S, FrameReader
+from raylay.services.protocol.session import FRAMES_AT_ONCE
 from raylay.services.protocol.subscribing import SUBSCRIPTION_ID_BYTES_MAX
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.effects import RefuseClient
@@ -109,6 +111,10 @@ class ClientConnection(HeldConnection, PacedReading):
         self._asking = ClientSubscriptions(self, clients)
         self.published_upto = 0
         self.arrivals = Arrivals(self._perform)
+        self._said: deque[Command] = deque()
+        """What came and waits for a turn, or for a look into the journal for what came before."""
+        self._is_behind = False
+        """Whether the codec may have more."""
         self._acks = PublisherAcks(
             self.send,
             self.loop.call_later,
@@ -160,26 +166,77 @@ class ClientConnection(HeldConnection, PacedReading):
         self.end("logon_timeout", f"no logon within {LOGON_TIMEOUT_S:g} s")
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: performs the commands they complete."""
+        """Bytes came: performs the commands they complete, the rest of many in further turns."""
         self.received_at_s = self.loop.time()
         try:
-            try:
-                commands = self.codec.receive(data)
-            except RemoteProtocolError as error:
-                if self.is_open:
-                    self.end(error.reason, str(error))
+            said = self._said
+            if said or self._is_behind:
+                # It is not read meanwhile; this was on its way.
+                self._read(data)
                 return
-            for command in commands:
-                if not self.is_open:
+            self._read(data)
+            if len(said) == 1 and type(said[0]) is PublishBatch:
+                self._take(said.popleft())
+                return
+            turns = self._clients.turns
+            while said or self._is_behind:
+                if turns.is_over():
+                    self._wait_for_turn()
                     return
-                fetch = self.arrivals.came(command)
-                if fetch is not None:
-                    # What it sends again is looked at in the journal: what follows waits, most of
-                    # it in the socket.
-                    self.pause_reading("journal")
-                    self._clients.reading.read_for(self, fetch)
+                if not self._take_next():
+                    return
         except Exception as error:
             self.failed(error)
+
+    def _read(self, data: bytes) -> None:
+        try:
+            commands = self.codec.receive(data)
+        except RemoteProtocolError as error:
+            self._is_behind = False
+            if self.is_open:
+                self.end(error.reason, str(error))
+            return
+        self._is_behind = len(commands) >= FRAMES_AT_ONCE
+        self._said.extend(commands)
+
+    def _take(self, command: Command) -> bool:
+        """Performs it. Whether what follows may be taken now."""
+        fetch = self.arrivals.came(command)
+        if fetch is None:
+            return True
+        # What it sends again is looked at in the journal: what follows waits, most of it in the
+        # socket.
+        self.pause_reading("journal")
+        self._clients.reading.read_for(self, fetch)
+        return False
+
+    def _take_next(self) -> bool:
+        """Performs the next command. Whether more may be taken now."""
+        if not self.is_open:
+            self._said.clear()
+            self._is_behind = False
+            return False
+        if not self._said:
+            self._read(b"")
+            return True
+        return self._take(self._said.popleft())
+
+    def _wait_for_turn(self) -> None:
+        self.pause_reading("turn")
+        self._clients.turns.add(self)
+
+    def take_one(self) -> bool:
+        """Performs one of the commands that wait. Whether more of them may be taken now."""
+        try:
+            if not self._take_next():
+                return False
+        except Exception as error:
+            self.failed(error)
+            return False
+        if self._said or self._is_behind:
+            return True
+        self.resume_reading("turn")
+        return False
 
     def failed(self, error: Exception) -> None:
         """Ends the connection: there is a fault in what was done for a command."""
@@ -188,8 +245,13 @@ class ClientConnection(HeldConnection, PacedReading):
 
     def went_on(self, is_waiting: bool) -> None:
         """What waited for a look into the journal was taken; `is_waiting`: more does."""
-        if not is_waiting:
-            self.resume_reading("journal")
+        if is_waiting:
+            return
+        if self._said or self._is_behind:
+            self._wait_for_turn()
+        else:
+            self.resume_reading("turn")
+        self.resume_reading("journal")
 
     def unreadable(self, error: StorageError) -> None:
         """The journal cannot be read for it."""
@@ -230,6 +292,8 @@ class ClientConnection(HeldConnection, PacedReading):
         """The connection is gone: so are its subscriptions."""
         self.codec.closed()
         self.arrivals.clear()
+        self._said.clear()
+        self._is_behind = False
         self._clients.doorway.left(self)
         self.came_by.left(self)
         for timer in (self._logon_timer, self._heartbeat_timer):

@@ -355,9 +355,9 @@ class ClientSubscriptions:
             resolving.pop(name, None)
             if subscription is not None:
                 self._clients.unsubscribe(subscription)
-            if names is not None:
-                queries.forget(connection, name)
         if names is None:
             queries.forget_all(connection)
+        else:
+            queries.forget(connection, names)
         if "processed" in command.acks or not command.acks:
             self._acknowledge("processed", command.command_id)

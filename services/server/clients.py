@@ -28,6 +28,7 @@ from raylay.services.security.incomplete_frames import (
 from raylay.services.security.permissions import Permissions
 from raylay.services.server.admission import Admission
 from raylay.services.server.client_transport import ClientTransport
+from raylay.services.server.command_turns import CommandTurns
 from raylay.services.server.commits import Commits
 from raylay.services.server.doorway import Doorway
 from raylay.services.server.querying import Asking, QueryPump
@@ -107,6 +108,7 @@ class Clients:
         self.folds = folds
         self.pools = pools
         self.reading = reading
+        self.turns = CommandTurns(here)
         self.replays = replays
         self._sow = sow
         self.sessions: dict[int, Client] = {}

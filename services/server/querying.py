@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -269,22 +269,23 @@ class QueryPump:
             )
         return _Query(sow, subscribe, wanted, self._questions.accept(question))
 
-    def _forget_rewinds(self, connection: Asking, name: str | None = None) -> None:
+    def _forget_rewinds(self, connection: Asking, names: Collection[str] | None = None) -> None:
         for rewind, (asking, _) in list(self._rewinds.items()):
-            if asking is connection and name in (None, rewind.command.subscription):
+            if asking is connection and (names is None or rewind.command.subscription in names):
                 rewind.is_wanted = False
                 del self._rewinds[rewind]
 
-    def forget(self, connection: Asking, name: str) -> None:
-        """Ends what is asked under this id: nothing more of it is sent."""
-        self._forget_rewinds(connection, name)
+    def forget(self, connection: Asking, names: Collection[str]) -> None:
+        """Ends what is asked under these ids: nothing more of it is sent."""
+        names = frozenset(names)
+        self._forget_rewinds(connection, names)
         session = self._sessions.get(connection.number)
         if session is None:
             return
-        session.waiting = deque(each for each in session.waiting if each.sow.query != name)
+        session.waiting = deque(each for each in session.waiting if each.sow.query not in names)
         if session.behind is not None:
-            session.behind.forget(name)
-        if session.query is not None and session.query.sow.query == name:
+            session.behind.forget(names)
+        if session.query is not None and session.query.sow.query in names:
             self._close(session)
             self._begin_next(session)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import inf
 
 from raylay.services.subscriptions.delivery import Delivery, Sink
@@ -45,9 +45,9 @@ class BehindQuery:
         self.held_bytes += left.size_bytes
         self._grown()
 
-    def forget(self, subscription: str) -> None:
-        """That subscription has ended: nothing more of it is delivered."""
-        self._held = kept = deque(each for each in self._held if each[0] != subscription)
+    def forget(self, subscriptions: Collection[str]) -> None:
+        """These subscriptions have ended: nothing more of them is delivered."""
+        self._held = kept = deque(each for each in self._held if each[0] not in subscriptions)
         self.held_bytes = sum(each[2].size_bytes for each in kept)
 
     def forget_all(self) -> None:

@@ -619,7 +619,8 @@ def test_many_queries_of_many_clients_share_the_turns(tmp_path: Path) -> None:
         for reader in readers:
             reader.send(*(ask(f"q{n}", filter=f"/s = '{n}'") for n in range(many)))
         queries = house.server.clients.queries
-        assert len(queries) > many
+        while len(queries) <= many:  # What is said at once is taken in turns, too.
+            await asyncio.sleep(0)
         one = await house.client("one")
         one.send(ask("q"))
         assert len((await group(one, "q"))[0]) == 1_000
