@@ -25,6 +25,8 @@ from latency import NAMES as WINDOW_1
 from latency import deliver_1000_ms, deliver_10000_ms, pair_ack_window1_ms
 from machine import log_append_fsync, socket_echo, two_fsyncs_ms
 from memory import instance_memory_mb
+from neighbour import NAMES as NEIGHBOUR
+from neighbour import neighbour
 from pipeline import pipeline, pipeline_audit, pipeline_audit_beside
 from pipeline_lag import pipeline_lag
 from publishers import NAMES as PUBLISHERS
@@ -80,6 +82,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (("fanout_10_deliveries",), fanout_10_deliveries, ""),
     (OFFLINE, offline_store, ""),
     (SLOW_BESIDE, slow_beside, ""),
+    (NEIGHBOUR, neighbour, ""),
     (REPLAYS, replay, "single"),
     (
         ("publish_checks_throughput", "publish_checks_window1", "publish_checks_processor"),

@@ -176,7 +176,7 @@ class ClientConnection(HeldConnection, PacedReading):
                 return
             self._read(data)
             if len(said) == 1 and type(said[0]) is PublishBatch:
-                self._take(said.popleft())
+                self._take_command(said.popleft())
                 return
             turns = self._clients.turns
             while said or self._is_behind:
@@ -199,7 +199,7 @@ class ClientConnection(HeldConnection, PacedReading):
         self._is_behind = len(commands) >= FRAMES_AT_ONCE
         self._said.extend(commands)
 
-    def _take(self, command: Command) -> bool:
+    def _take_command(self, command: Command) -> bool:
         """Performs it. Whether what follows may be taken now."""
         fetch = self.arrivals.came(command)
         if fetch is None:
@@ -219,7 +219,7 @@ class ClientConnection(HeldConnection, PacedReading):
         if not self._said:
             self._read(b"")
             return True
-        return self._take(self._said.popleft())
+        return self._take_command(self._said.popleft())
 
     def _wait_for_turn(self) -> None:
         self.pause_reading("turn")
