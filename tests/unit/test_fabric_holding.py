@@ -142,3 +142,11 @@ def test_down_says_that_a_process_did_not_end_only_where_it_has_not(
     assert stubborn.alive and other.wait() != 0
     subprocess.run(["kill", "-9", str(stubborn.pid)], check=True)
     eventually(lambda: not stubborn.alive)
+
+
+def test_a_longer_text_of_an_earlier_holder_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE).write_text("x" * 4_096)
+    holds = StartHolds("f", tmp_path)
+    found = holder_of(tmp_path / LOCK_FILE)
+    assert found is not None and (found.fabric, found.alive) == ("f", True)
+    holds.release()

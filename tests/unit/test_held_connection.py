@@ -13,6 +13,7 @@ from raylay.services.capacity.pool import Policy
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.server.held_connection import (
     CHUNK_BYTES,
+    FRAME_BYTES,
     MOVING_BYTES,
     HeldConnection,
 )
@@ -195,6 +196,19 @@ def test_many_small_messages_go_to_the_disk_in_few_parts_and_few_at_a_time() -> 
             # As the pool does: it is online when its socket has taken what it was given.
             client.connection.look()
         assert client.pool.back == 1 and b"".join(client.socket.pieces) == client.sent
+
+    with_client(visit)
+
+
+def test_each_frame_of_a_chunk_says_its_own_length() -> None:
+    """A small message and a very long one are one chunk, and two frames."""
+
+    def visit(client: Client) -> None:
+        client.stall()
+        client.connection.go_offline(client.disk)
+        client.send(bytes(10_000))
+        client.send(bytes(FRAME_BYTES))
+        assert [size_bytes for _, _, size_bytes in client.disk.puts] == [10_000, FRAME_BYTES]
 
     with_client(visit)
 
