@@ -26,6 +26,7 @@ from raylay.services.server.sow_keeper import DAMAGED_SUFFIX, SOW_FILE, fingerpr
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowRules, SowState, encoded
+from raylay.storage import sow as sow_module
 from raylay.storage.sow import LmdbSowStore
 
 __all__ = ["servers"]
@@ -298,15 +299,15 @@ def test_a_store_that_cannot_be_opened_now_stays_where_it_is(
 ) -> None:
     """It is not damaged, and what the journal does not reach back to is in it alone."""
 
-    def fails(store: LmdbSowStore, path: Path) -> Any:
-        raise OSError("Too many open files")
+    def fails(path: Path, map_bytes: int) -> Any:
+        raise StorageError(f"{path} cannot be used") from OSError("Too many open files")
 
     async def lives() -> None:
         async with Life(tmp_path) as life:
             await life.publish("orders", 1, 2)
         with monkeypatch.context() as patched:
-            patched.setattr(LmdbSowStore, "_environment", fails)
-            with pytest.raises(StorageError, match="Too many open files"):
+            patched.setattr(sow_module, "open_store", fails)
+            with pytest.raises(StorageError, match="cannot be used"):
                 await Life(tmp_path).server.start()
         async with Life(tmp_path) as life:
             assert life.bodies() == of(1, 2) and not life.events("sow_store_damaged")
