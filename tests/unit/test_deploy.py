@@ -370,7 +370,7 @@ def served() -> set[str]:
     units = {"": "", "By": "_bytes", "s": "_seconds"}
     names = {
         f"raylay_{item.name}{units[item.unit]}{'_total' if item.counter else ''}"
-        for item in (*metrics._OF_INSTANCE, *metrics._OF_DESTINATION)
+        for item in (*metrics._OF_INSTANCE, *metrics._OF_DESTINATION, *metrics._OF_SHARE)
     }
     return names | {"raylay_commit_latency_seconds_bucket"}
 
