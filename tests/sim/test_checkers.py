@@ -1175,6 +1175,29 @@ def test_a_subscriber_is_told_what_is_removed_while_it_is_connected_and_never_co
     assert (checkers.told_missing(history) == []) is not comes
 
 
+@pytest.mark.parametrize("removed_before", [True, False])
+def test_what_was_removed_before_a_subscriber_connected_is_no_gap_in_what_it_reads(
+    removed_before: bool,
+) -> None:
+    """It has 4 when it connects, and gets 1 behind that: 2 is between the two only since then."""
+    history = sound()
+    history.operations = [
+        *published(1, 2, 4, 5),
+        journaled(21, "c", 2, txid=1),
+        journaled(22, "c", 4, txid=2),
+        journaled(23, "c", 1, txid=3),
+        journaled(24, "c", 5, txid=4),
+        Resumed(30, "s", "c"),
+        Delivered(31, "s", "c", P, (4,)),
+    ]
+    again = [Resumes(42, "c", "s"), Resumed(43, "s", "c")]
+    came = [Delivered(50, "s", "c", P, (1, 5))]
+    removed = [Removed(41 if removed_before else 51, "c", C, 1, ())]
+    first, second = (removed, again + came) if removed_before else (again + came, removed)
+    history.operations += [*first, *second, Removed(60, "c", C, 2, ())]
+    assert (checkers.told_missing(history) == []) is removed_before
+
+
 def test_a_subscriber_with_a_filter_gets_what_passes_and_nothing_else() -> None:
     history = sound()
     history.operations = [

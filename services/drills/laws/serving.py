@@ -300,7 +300,8 @@ def told_missing(history: History) -> list[Violation]:
     it of what is removed: such a subscriber may be told of less.
 
     What is removed while it is connected, and never comes, it is told in the same way: for that it
-    goes on there once more."""
+    goes on there once more. What was removed there before is no gap in what it reads, even where
+    it receives something of that publisher for the first time, or an earlier message, since."""
     logs = Logs(history.topology)
     got: defaultdict[str, set[Key]] = defaultdict(set)
     reads: dict[str, tuple[str, set[Key], set[Key]]] = {}
@@ -329,6 +330,10 @@ def told_missing(history: History) -> list[Violation]:
         return wanted - history.deletions, gone
 
     for operation in history.operations:
+        before: set[Key] = set()
+        if isinstance(operation, Removed) and operation.instance in connected.values():
+            name = operation.instance
+            before = {key for key in logs.copies[name] if logs.is_removed(name, key)}
         logs.take(operation)
         if isinstance(operation, Published):
             topic_of[operation.publisher, operation.sequence] = operation.topic
@@ -349,7 +354,7 @@ def told_missing(history: History) -> list[Violation]:
             for subscriber, name in connected.items():
                 if name == operation.instance:
                     wanted, _ = removed_behind(subscriber, name)
-                    overtaken[subscriber].update(dict.fromkeys(wanted, name))
+                    overtaken[subscriber].update(dict.fromkeys(wanted - before, name))
         elif isinstance(operation, ToldMissing):
             _, _, gone = reads[operation.subscriber]
             count = sum(of for _, (of, _, _) in operation.publishers)
