@@ -65,7 +65,7 @@ soak-hosts: $(STAMP)  ## those, a head away for three minutes, every drill, a mo
 types: $(STAMP)  ## the links by which static tools find the package
 	@mkdir -p $(TYPES)
 	@for part in actors services storage; do ln -sfn ../../../$$part $(TYPES)/$$part; done
-	@ln -sfn ../../../services/door/__init__.py $(TYPES)/__init__.py
+	@ln -sfn ../../../services/api/__init__.py $(TYPES)/__init__.py
 
 check: types  ## lint, formatting, types, tests
 	$(PY) -m ruff check .

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from raylay.actors.program import Program
-from raylay.services.programs.link.run_link import serve
-from raylay.services.server.config import LinkConfig
+from raylay.services.config.instance import LinkConfig
+from raylay.services.processes.link.run_link import serve
 
 
 class DestinationLink(Program):

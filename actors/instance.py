@@ -11,7 +11,7 @@ import ray
 
 from raylay.actors.launch_program import start_buffer, start_link, start_queue_owner
 from raylay.actors.titles import carry_name
-from raylay.services.security.control import Said
+from raylay.services.security.control import Caller
 from raylay.services.server.runner import InstanceThread
 
 
@@ -54,49 +54,51 @@ class Instance:
         return self._thread.events(after, limit)
 
     @ray.method(num_returns=1)
-    def authorize(self, call: str, said: Said | None, details: dict[str, Any]) -> None:
+    def authorize(self, call: str, said: Caller | None, details: dict[str, Any]) -> None:
         """Whether somebody may have this done to it, which is not done by a method of its own."""
         self._thread.authorize(call, said, details)
 
     @ray.method(num_returns=1)
-    def downgrade(self, destination: str, force: bool = False, said: Said | None = None) -> None:
+    def downgrade(self, destination: str, force: bool = False, said: Caller | None = None) -> None:
         """Persisted acks wait no more for this destination."""
         self._thread.downgrade(destination, force, said)
 
     @ray.method(num_returns=1)
-    def upgrade(self, destination: str, said: Said | None = None) -> None:
+    def upgrade(self, destination: str, said: Caller | None = None) -> None:
         """Persisted acks wait for this destination again."""
         self._thread.upgrade(destination, said)
 
     @ray.method(num_returns=1)
     def inject(
-        self, kind: str, seconds: float, options: dict[str, Any], said: Said | None = None
+        self, kind: str, seconds: float, options: dict[str, Any], said: Caller | None = None
     ) -> None:
         """For a drill: breaks something for a while."""
         self._thread.inject(kind, seconds, options, said)
 
     @ray.method(num_returns=1)
-    def placed(self, told: list[list[Any]], said: Said | None = None) -> None:
+    def placed(self, told: list[list[Any]], said: Caller | None = None) -> None:
         """Instances were moved: name, generation, replication and client address each."""
         self._thread.placed(told, said)
 
     @ray.method(num_returns=1)
-    def admit(self, senders: Sequence[str], force: bool = False, said: Said | None = None) -> None:
+    def admit(
+        self, senders: Sequence[str], force: bool = False, said: Caller | None = None
+    ) -> None:
         """Admits clients although no peer of the group has brought what it has."""
         self._thread.admit(senders, force, said)
 
     @ray.method(num_returns=1)
-    def proxied(self, queue: str, on: bool, said: Said | None = None) -> str:
+    def proxied(self, queue: str, on: bool, said: Caller | None = None) -> str:
         """Lets a queue take over messages of instances that are not reachable, or no more."""
         return self._thread.proxied(queue, on, said)
 
     @ray.method(num_returns=1)
-    def switch_transport(self, name: str, on: bool, said: Said | None = None) -> str:
+    def switch_transport(self, name: str, on: bool, said: Caller | None = None) -> str:
         """Enables or disables a transport for clients. What was done."""
         return self._thread.switch_transport(name, on, said)
 
     @ray.method(num_returns=1)
-    def reset_entitlement(self, user: str, said: Said | None = None) -> int:
+    def reset_entitlement(self, user: str, said: Caller | None = None) -> int:
         """Asks anew what a user, or everybody, may do. How many sessions ended."""
         return self._thread.reset_entitlement(user, said)
 
@@ -106,14 +108,14 @@ class Instance:
         action: str,
         before_txid: int | None = None,
         force: bool = False,
-        said: Said | None = None,
+        said: Caller | None = None,
     ) -> list[dict[str, Any]]:
         """`compress`, `archive` or `remove` of sealed segments."""
         return self._thread.maintenance(action, before_txid, force, said)
 
     @ray.method(num_returns=1)
     def stop(
-        self, said: Said | None = None, call: str = "stop", details: dict[str, Any] | None = None
+        self, said: Caller | None = None, call: str = "stop", details: dict[str, Any] | None = None
     ) -> bool:
         """Stops gracefully; the process lives on until Ray ends it. Whether it stopped in time."""
         return self._thread.stop(said=said, call=call, **(details or {}))

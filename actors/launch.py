@@ -10,9 +10,9 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raylay.actors.errands import Errands
 from raylay.actors.instance import Instance
 from raylay.actors.launch_program import CONTROL_CALLS_AT_ONCE
+from raylay.actors.node_worker import NodeWorker
 
 RESTARTS_ENDLESS = -1
 __all__ = [
@@ -53,7 +53,7 @@ def launch_errands(node: str) -> Any:
     """Starts the actor that does this driver's errands on a node, given by its id in hex."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": there}
-    return ray.remote(**options)(Errands).remote()
+    return ray.remote(**options)(NodeWorker).remote()
 
 
 def task(function: Any, **options: Any) -> Any:

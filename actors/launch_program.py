@@ -11,8 +11,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raylay.actors.destination_link import DestinationLink
 from raylay.actors.queue_owner import QueueOwner
 from raylay.actors.slow_client_buffer import SlowClientBuffer
-from raylay.services.server.buffer_config import SlowClientBufferConfig
-from raylay.services.server.config import LinkConfig, QueueOwnerConfig
+from raylay.services.config.buffer import SlowClientBufferConfig
+from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
 
 CONTROL_CALLS_AT_ONCE = 8
 """Control calls that one actor serves at the same time: a slow one must not hold up `status`."""

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from raylay.actors.titles import carry_name
-from raylay.services.programs.running import Config, ProgramThread
+from raylay.services.processes.running import Config, ProgramThread
 
 
 class Program:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from raylay.actors.program import Program
-from raylay.services.programs.queue_owner.run_queue_owner import serve
-from raylay.services.server.config import QueueOwnerConfig
+from raylay.services.config.instance import QueueOwnerConfig
+from raylay.services.processes.queue_owner.run_queue_owner import serve
 
 
 class QueueOwner(Program):

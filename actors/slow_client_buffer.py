@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from raylay.actors.program import Program
-from raylay.services.programs.slow_client_buffer.run_slow_client_buffer import serve
-from raylay.services.server.buffer_config import SlowClientBufferConfig
+from raylay.services.config.buffer import SlowClientBufferConfig
+from raylay.services.processes.slow_client_buffer.run_slow_client_buffer import serve
 
 
 class SlowClientBuffer(Program):

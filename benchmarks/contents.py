@@ -18,7 +18,7 @@ import orjson
 from context import Bench, Figure
 from memory import anonymous_mb
 
-from raylay.services.core.feature import Batch
+from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature
 from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import message_type
@@ -114,7 +114,7 @@ async def sow(bench: Bench) -> list[Figure]:
     for first in range(0, RECORDS, A_RUN):
         run = _run([body for body, _ in rows[first : first + A_RUN]], first + 1)
         began = time.process_time()
-        feature.fold(Batch([run], run.last_txid))
+        feature.fold(CommitBatch([run], run.last_txid))
         if (first + A_RUN) % A_COMMIT == 0:
             store.commit(feature.pending())
             feature.saved()

@@ -13,7 +13,7 @@ import lmdb
 
 from raylay.services.client import Client
 from raylay.services.fabric import Fabric, Topic
-from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
+from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS
 
 REST_S_MAX = 15.0
 REST_COMMITS = 50

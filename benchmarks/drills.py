@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.client import Client
-from raylay.services.drills.drill import Drill, Result
+from raylay.services.drills.drill import Drill, DrillResult
 from raylay.services.drills.measure import percentile
 from raylay.services.drills.scenario import parse
 from raylay.services.fabric import Fabric, Topic
@@ -70,7 +70,7 @@ def _started(name: str, *regions: str, downgrade_age: str = "5s") -> Iterator[Fa
         yield fabric
 
 
-def _tell(figure: str, result: Result | None = None, **values: Any) -> None:
+def _tell(figure: str, result: DrillResult | None = None, **values: Any) -> None:
     judged = {} if result is None else {"valid": result.valid}
     print(json.dumps({"figure": figure, **values, **judged}))
     sys.stdout.flush()

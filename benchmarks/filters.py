@@ -10,12 +10,12 @@ import orjson
 from context import Bench, Figure
 
 from raylay.services.expressions.expression import expression
-from raylay.services.expressions.functions.registry import NOWHERE
+from raylay.services.expressions.functions.registry import NO_CONTEXT
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import message_type
 from raylay.services.plugins.filters import filtered_subscriptions
-from raylay.services.subscriptions.matching import Subscription, nobody, topic_filter
+from raylay.services.subscriptions.matching import LiveSubscription, nobody, topic_filter
 
 MESSAGES = 20_000
 ROUNDS = 5
@@ -83,7 +83,7 @@ async def filters(bench: Bench) -> list[Figure]:
         )
 
     runs: dict[str, Callable[[], int]] = {
-        "filter": lambda: sum(passes(parse(body), NOWHERE) for body in bodies),
+        "filter": lambda: sum(passes(parse(body), NO_CONTEXT) for body in bodies),
         "lambda": lambda: sum(by_hand(orjson.loads(body)) for body in bodies),
         "one": lambda: sum(len(one.matching(parse(body))) for body in bodies),
         "many": lambda: sum(len(many.matching(parse(body))) for body in bodies),
@@ -120,7 +120,7 @@ async def filtered_live(bench: Bench) -> list[Figure]:
         table = filtered_subscriptions((), "bench", "bench", nobody)
         for number in range(count):
             wanted = f"/flight = {number}"
-            table.add(Subscription(1, str(number), topic_filter("flights", ""), wanted))
+            table.add(LiveSubscription(1, str(number), topic_filter("flights", ""), wanted))
         tables.append(table)
     best = [0.0] * len(tables)
     for _ in range(ROUNDS):

@@ -21,8 +21,8 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from attacker import SCRIPTS, Script, logon, ping
 
+from raylay.services.config.instance import split_address
 from raylay.services.protocol.frames import FrameReader
-from raylay.services.server.config import split_address
 
 PAUSE_S = 0.02
 READ_BYTES = 1 << 18

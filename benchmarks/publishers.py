@@ -23,12 +23,12 @@ from context import Bench, Figure, body
 from memory import anonymous_mb
 
 from raylay.services.client import Client
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import Flag, RecordBuilder, publisher_id, run_of, scan
 from raylay.services.messages.topics import TopicRule
-from raylay.services.protocol.replication import Accepted, exchange_frames
+from raylay.services.protocol.link.replication import LinkAccepted, exchange_frames
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.server.config import DestinationConfig, InstanceConfig
-from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal
 
 COUNTS = (1_000, 10_000, 100_000)
@@ -257,7 +257,9 @@ def logon_frames(directory: Path) -> list[int]:
     journal = LmdbJournal(directory / JOURNAL_DIRECTORY, segment_bytes=SEGMENT_BYTES)
     held = journal.recovered.held
     journal.close()
-    return [len(f) for f in exchange_frames(Accepted("A", "g", 1, "", False), held, RootedRanges())]
+    return [
+        len(f) for f in exchange_frames(LinkAccepted("A", "g", 1, "", False), held, RootedRanges())
+    ]
 
 
 async def many_publishers(bench: Bench) -> list[Figure]:

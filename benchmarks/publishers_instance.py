@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from raylay.services.server.children.subprocess import start_buffer_process, start_link_process
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
-from raylay.services.server.subprocess_link import start_buffer_process, start_link_process
 
 LOOK_S = 0.001
 LONG_MS = 5.0

@@ -26,8 +26,8 @@ from publishers import Process
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import Client
+from raylay.services.config.instance import InstanceConfig, split_address
 from raylay.services.protocol.frames import encode_frame
-from raylay.services.server.config import InstanceConfig, split_address
 from raylay.services.telemetry.logs import LogOptions
 
 MIB = 1024 * 1024

@@ -35,7 +35,7 @@ from three_regions import read_flights
 
 from raylay import Client, Fabric, Message, RaylayError, Topic
 from raylay.services.pipeline.aggregate import Windows, aggregate
-from raylay.services.pipeline.journals import Place, places
+from raylay.services.pipeline.journals import JournalPlace, places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,7 +180,7 @@ async def feed(client: Client, bodies: list[bytes], seconds: float) -> None:
 
 async def run(
     spark: SparkSession,
-    place: Place,
+    place: JournalPlace,
     publish: Mapping[str, str],
     clients: tuple[Client, Client],
     bodies: list[bytes],

@@ -11,8 +11,8 @@ import yaml
 
 from raylay import Client, Fabric
 from raylay.services.errors import CommandFailed, LogonRefused
+from raylay.services.net.tls_authority import CertificateAuthority
 from raylay.services.plugins.authentication import hasher
-from raylay.services.tls.authority import Authority
 
 PASSWORDS = {"amy": "amy's long secret", "bob": "bob's long secret"}
 PERMISSIONS = {
@@ -27,7 +27,7 @@ LINKS = {
 
 def prepare(directory: Path) -> None:
     """Makes certificates, the file of passwords and those of permissions."""
-    authority = Authority(directory)
+    authority = CertificateAuthority(directory)
     for name in LINKS:
         authority.issue(name, ["127.0.0.1"], days=30)
     lines = [f"{user}:{hasher().hash(password)}\n" for user, password in PASSWORDS.items()]

@@ -41,7 +41,13 @@ from rich.table import Table
 from raylay import EPOCH, Client, ConfigurationError, Fabric, RaylayError, Topic
 from raylay.services.client.messages import ranges_of
 from raylay.services.commands.starting import shown_progress
-from raylay.services.drills.verdict import Record, Stretch, Verdict, judge, stretches_of_run
+from raylay.services.drills.verdict import (
+    PublishRecord,
+    SequenceStretch,
+    Verdict,
+    judge,
+    stretches_of_run,
+)
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.stores import LmdbBookmarkStore
 
@@ -171,7 +177,7 @@ class Subscriber:
 
     region: str
     client: Client
-    received: list[Stretch] = field(default_factory=list)
+    received: list[SequenceStretch] = field(default_factory=list)
     messages: int = 0
 
     async def run(self) -> None:
@@ -180,7 +186,9 @@ class Subscriber:
         async for batch in subscription.batches():
             bodies = batch.bodies()
             self.messages += len(bodies)
-            self.received += [Stretch(*each) for each in ranges_of(batch.payload, batch.count)]
+            self.received += [
+                SequenceStretch(*each) for each in ranges_of(batch.payload, batch.count)
+            ]
 
 
 # -- the run -------------------------------------------------------------------------------------
@@ -235,7 +243,7 @@ class Demo:
 
     async def _publish_and_settle(
         self, started_s: float, publish_s: float
-    ) -> dict[str, list[Stretch]]:
+    ) -> dict[str, list[SequenceStretch]]:
         self.phase = "publishing"
         await asyncio.gather(
             self._kill_half_way(),
@@ -273,7 +281,7 @@ class Demo:
         pid = await asyncio.to_thread(self.fabric.kill, VICTIM)
         self.console.print(f"half way: SIGKILL to {VICTIM} (process {pid})")
 
-    async def _settled(self) -> dict[str, list[Stretch]]:
+    async def _settled(self) -> dict[str, list[SequenceStretch]]:
         """Waits until all journals and subscribers have everything, or time is up; the verdict
         then says what is missing. Returns what the journals hold."""
         journals = {
@@ -294,8 +302,8 @@ class Demo:
                 journal.reader.close()
         return {name: journal.held for name, journal in journals.items()}
 
-    def _judge(self, journals: dict[str, list[Stretch]]) -> Verdict:
-        record = Record()
+    def _judge(self, journals: dict[str, list[SequenceStretch]]) -> Verdict:
+        record = PublishRecord()
         for publisher in self.publishers:
             assert publisher.client is not None
             record.add(
@@ -391,7 +399,7 @@ class _Journal:
 
     def __init__(self, directory: Path) -> None:
         self.reader = LmdbJournalReader(directory)
-        self.held: list[Stretch] = []
+        self.held: list[SequenceStretch] = []
         self.messages = 0
         self._after = 0
 

@@ -23,64 +23,64 @@ _COMMANDS = "raylay.services.commands"
 # What `raylay --help` says of each is the beginning of its own help: a test compares them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": (
-        f"{_COMMANDS}.life:up",
+        f"{_COMMANDS}.lifecycle:up",
         "Start the fabric of a file, or of its instances' files; again on the data that is there.",
     ),
     "apply": (
-        f"{_COMMANDS}.life:apply",
+        f"{_COMMANDS}.lifecycle:apply",
         "Make a running fabric what its changed file says, while clients go on: start what is new, "
         "restart what differs, one after the other.",
     ),
-    "down": (f"{_COMMANDS}.life:down", "Stop a fabric: its data stays."),
+    "down": (f"{_COMMANDS}.lifecycle:down", "Stop a fabric: its data stays."),
     "status": (
-        f"{_COMMANDS}.looking:status",
+        f"{_COMMANDS}.status:status",
         "Show every instance and its destinations, of all fabrics that run here or of one. Exit "
         "code 1 where one is not ready.",
     ),
     "list": (
-        f"{_COMMANDS}.looking:list_fabrics",
+        f"{_COMMANDS}.status:list_fabrics",
         "List the fabrics of this machine: those that run, and those that are stopped with the "
         "command that starts them again.",
     ),
     "topics": (
-        f"{_COMMANDS}.looking:topics",
+        f"{_COMMANDS}.status:topics",
         "Show the topics of a fabric, what is published to each now, and who journals it.",
     ),
     "subscribers": (
-        f"{_COMMANDS}.looking:subscribers",
+        f"{_COMMANDS}.status:subscribers",
         "Show who subscribes at which instance, and how far behind each is.",
     ),
     "downgrade": (
-        f"{_COMMANDS}.mending:downgrade",
+        f"{_COMMANDS}.admin:downgrade",
         "Let persisted acks no longer wait for a destination, until an upgrade or a restart.",
     ),
     "upgrade": (
-        f"{_COMMANDS}.mending:upgrade",
+        f"{_COMMANDS}.admin:upgrade",
         "Let persisted acks wait again for a destination that is configured sync.",
     ),
     "admit": (
-        f"{_COMMANDS}.mending:admit",
+        f"{_COMMANDS}.admin:admit",
         "Let an instance admit clients although no peer of its group has brought what it has.",
     ),
     "restart": (
-        f"{_COMMANDS}.mending:restart",
+        f"{_COMMANDS}.admin:restart",
         "Restart instances one after the other while clients go on, each when every link has "
         "caught up behind the one before: to bring a release into use that was installed. One that "
         "is named and down is started, with a configuration written anew where its disk was lost.",
     ),
     "relocate": (
-        f"{_COMMANDS}.mending:relocate",
+        f"{_COMMANDS}.admin:relocate",
         "Move an instance to another node of its region: a new data directory, filled from its "
         "group. What it was before is retired for good. What was done is shown before it is ready.",
     ),
     "watch": (
-        f"{_COMMANDS}.mending:watch",
+        f"{_COMMANDS}.admin:watch",
         "Move instances whose host is away for longer than `relocate_after` of the settings, until "
         "it is stopped. Start it where Ray's head can be reached, once; without the setting it "
         "refuses.",
     ),
     "events": (
-        f"{_COMMANDS}.looking:events",
+        f"{_COMMANDS}.status:events",
         "Show what happened: connects, downgrades, resyncs, late or conflicting records, …",
     ),
     "publish": (
@@ -94,7 +94,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "deleted in parts.",
     ),
     "sow": (
-        f"{_COMMANDS}.asking:sow_app",
+        f"{_COMMANDS}.sow:sow_app",
         "Print the records of a SOW topic as they are now, one a line. `raylay sow diff` compares "
         "two instances.",
     ),
@@ -122,7 +122,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "input where that is no terminal. Instances read the file at the next logon.",
     ),
     "filter": (
-        f"{_COMMANDS}.filtering:filter_command",
+        f"{_COMMANDS}.filter:filter_command",
         "Print the messages that pass a filter. Exit code 2 with the column where it is no filter, "
         "1 where a message cannot be read; those behind it are looked at all the same.",
     ),
@@ -150,7 +150,7 @@ _OF_CLIENTS = tuple(
 """They speak to servers, and may do so over TLS."""
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands of COMMANDS: each is imported when it is called, none for the list of them."""
 
     _listing = False
@@ -189,7 +189,7 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     help="Raylay, a leaderless replicated message broker on Ray.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -210,7 +210,7 @@ def main() -> None:
         _give_up_output()
         sys.exit(1)
     except Exception as error:
-        from raylay.services.commands.failing import line_of
+        from raylay.services.commands.error_messages import line_of
         from raylay.services.commands.printing import echo_text
 
         line = line_of(error)

@@ -59,7 +59,7 @@ _COUNT = struct.Struct("<I")
 _TAIL = struct.Struct("<QQQQ8s")
 
 
-class Group(NamedTuple):
+class CompressedGroup(NamedTuple):
     """Where one group lies in the file."""
 
     first_txid: int
@@ -82,7 +82,7 @@ def write_container(
     block), ascending."""
     compressor = zstandard.ZstdCompressor(level=level, write_checksum=False)
     header = _HEADER.pack(_MAGIC, CONTAINER_VERSION, 0, 0, first_txid, last_txid)
-    groups: list[Group] = []
+    groups: list[CompressedGroup] = []
     with open(path, "wb", opener=private_opener) as file:
         file.write(header)
         at = len(header)
@@ -93,7 +93,9 @@ def write_container(
         def write_group() -> int:
             packed = compressor.compress(b"".join(pending))
             file.write(packed)
-            groups.append(Group(pending_first, at, len(packed), pending_bytes, checksum64(packed)))
+            groups.append(
+                CompressedGroup(pending_first, at, len(packed), pending_bytes, checksum64(packed))
+            )
             return len(packed)
 
         for txid, block in blocks:
@@ -164,13 +166,13 @@ class Container:
             raise self._damaged("has a footer that fails its checksum", at)
         self._decompressor = zstandard.ZstdDecompressor()
         footer = self._unpack(packed, at)
-        self.groups: list[Group] = []
+        self.groups: list[CompressedGroup] = []
         self.entries: dict[bytes, bytes] = {}
         try:
             (count,) = _COUNT.unpack_from(footer)
             at_entry = _COUNT.size
             for _ in range(count):
-                self.groups.append(Group(*_GROUP.unpack_from(footer, at_entry)))
+                self.groups.append(CompressedGroup(*_GROUP.unpack_from(footer, at_entry)))
                 at_entry += _GROUP.size
             (count,) = _COUNT.unpack_from(footer, at_entry)
             at_entry += _COUNT.size

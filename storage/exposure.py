@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 Right = Literal["read", "change"]
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """One directory on the way to a file, or the file itself at the end."""
 
     path: str
@@ -47,7 +47,7 @@ def exposed(path: Path) -> list[ExposedPath]:
     return judge(steps, os.getegid())
 
 
-def steps_to(path: Path) -> list[Step]:
+def steps_to(path: Path) -> list[PathStep]:
     """The way to a file, from the root on, without links.
 
     Raises:
@@ -55,13 +55,13 @@ def steps_to(path: Path) -> list[Step]:
     """
     whole = path.resolve()
     return [
-        Step(str(each), status.st_mode, status.st_gid)
+        PathStep(str(each), status.st_mode, status.st_gid)
         for each in (*reversed(whole.parents), whole)
         for status in (each.stat(),)
     ]
 
 
-def judge(steps: Sequence[Step], own_group: int) -> list[ExposedPath]:
+def judge(steps: Sequence[PathStep], own_group: int) -> list[ExposedPath]:
     """The judgement of `exposed`.
 
     A directory that others cannot pass closes what is below it. In one that they may write to,

@@ -45,15 +45,15 @@ from raylay.storage.front_entries import (
     FILE_BYTES,
     FILES,
     PAGE_BYTES,
-    Entry,
+    FrontEntry,
+    FrontRecovery,
     FrontSpace,
-    Recovery,
     encode_into,
     pages_of,
     recover,
     scan,
 )
-from raylay.storage.journal import Ahead
+from raylay.storage.journal import DiskWaitTask
 from raylay.storage.overlapped import OverlappedWrite
 from raylay.storage.segments import OpenSegment
 
@@ -93,13 +93,13 @@ def front_files(directory: Path) -> list[Path]:
     return [path for path in found if path.exists()]
 
 
-def read_entries(directory: Path) -> list[list[Entry]]:
+def read_entries(directory: Path) -> list[list[FrontEntry]]:
     """Every sound entry of each file; none of a file that is not there.
 
     Raises:
         StorageError: a file cannot be read.
     """
-    found: list[list[Entry]] = []
+    found: list[list[FrontEntry]] = []
     for name in FRONT_NAMES:
         path = directory / name
         try:
@@ -111,7 +111,7 @@ def read_entries(directory: Path) -> list[list[Entry]]:
     return found
 
 
-def recovered(directory: Path, last_txid: int) -> Recovery:
+def recovered(directory: Path, last_txid: int) -> FrontRecovery:
     """What is in front of a store that ends with this transaction id.
 
     Raises:
@@ -216,7 +216,7 @@ class Front:
             raise
 
     def append(
-        self, first_txid: int, last_txid: int, block: bytes, ahead: Ahead | None = None
+        self, first_txid: int, last_txid: int, block: bytes, ahead: DiskWaitTask | None = None
     ) -> int:
         """Writes an entry. Returns its number for `space.moved`; 0: there is no place for it.
 
@@ -394,7 +394,7 @@ class FrontReader:
         self._followed: tuple[tuple[int, int], int, int, int, bytes] | None = None
         """What a head said of the end; what was found behind it: the last transaction id, where
         that entry ends, where it begins, and how."""
-        self._resting: tuple[tuple[int, ...], Sequence[Entry]] | None = None
+        self._resting: tuple[tuple[int, ...], Sequence[FrontEntry]] | None = None
         """Of files that nobody writes: what tells them, and what follows in them."""
 
     def blocks(self, txid: int, bytes_max: int, stored: Callable[[], int]) -> Blocks | None:
@@ -526,7 +526,7 @@ class FrontReader:
             self._next = (last + 1, offset)
         return found
 
-    def _resting_entries(self, stored_txid: int) -> Sequence[Entry]:
+    def _resting_entries(self, stored_txid: int) -> Sequence[FrontEntry]:
         """What a restart would find."""
         told: list[int] = [stored_txid]
         for name in FRONT_NAMES:

@@ -46,7 +46,7 @@ _FIRST_BYTES = PAGE_BYTES - _HEAD.size
 _FURTHER_BYTES = PAGE_BYTES - len(MARK)
 
 
-class Entry(NamedTuple):
+class FrontEntry(NamedTuple):
     """One commit in the front."""
 
     generation: int
@@ -63,7 +63,7 @@ def pages_of(block_bytes: int) -> int:
     return 1 - (_FIRST_BYTES - block_bytes) // _FURTHER_BYTES
 
 
-def encode(entry: Entry) -> bytes:
+def encode(entry: FrontEntry) -> bytes:
     """The entry's pages."""
     block = entry.block
     checked = _CHECKED.pack(
@@ -89,7 +89,7 @@ def encode_into(
     as the entry of a single message has. Returns how many bytes its pages are."""
     end = _HEAD.size + len(block)
     if end > PAGE_BYTES:
-        content = encode(Entry(generation, number, first_txid, last_txid, block))
+        content = encode(FrontEntry(generation, number, first_txid, last_txid, block))
         pages[: len(content)] = content
         return len(content)
     checked = _CHECKED.pack(generation, number, first_txid, last_txid, len(block), 0)
@@ -102,7 +102,7 @@ def encode_into(
     return PAGE_BYTES
 
 
-def decode(content: bytes | memoryview, offset: int) -> Entry | None:
+def decode(content: bytes | memoryview, offset: int) -> FrontEntry | None:
     """The entry that begins at this page; None where no sound one does."""
     if offset + PAGE_BYTES > len(content) or content[offset : offset + 8] != MAGIC:
         return None
@@ -125,12 +125,12 @@ def decode(content: bytes | memoryview, offset: int) -> Entry | None:
     checked = bytes(content[offset + _CHECKED_FROM : offset + _HEAD.size])
     if checksum64(block, seed=checksum64(checked)) != check or not 0 < first_txid <= last_txid:
         return None
-    return Entry(generation, number, first_txid, last_txid, block)
+    return FrontEntry(generation, number, first_txid, last_txid, block)
 
 
-def scan(content: bytes | memoryview) -> list[Entry]:
+def scan(content: bytes | memoryview) -> list[FrontEntry]:
     """Every sound entry of a file, in the order of its pages."""
-    found: list[Entry] = []
+    found: list[FrontEntry] = []
     offset = 0
     while offset < len(content):
         entry = decode(content, offset)
@@ -143,10 +143,10 @@ def scan(content: bytes | memoryview) -> list[Entry]:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class FrontRecovery:
     """What a restart, or a reader of a journal that nobody writes, makes of the files."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[FrontEntry]
     """What is to be appended to the store, in order."""
     generation: int
     """Of the next entry that is written."""
@@ -155,7 +155,7 @@ class Recovery:
     it was there. 0: nothing is."""
 
 
-def recover(found: Iterable[Entry], last_txid: int) -> Recovery:
+def recover(found: Iterable[FrontEntry], last_txid: int) -> FrontRecovery:
     """What follows the store's last transaction id, while contiguous.
 
     An entry is written when the one before it is durable: one that is missing before another one
@@ -168,17 +168,17 @@ def recover(found: Iterable[Entry], last_txid: int) -> Recovery:
         (each for each in entries if each.generation == newest and each.first_txid > last_txid),
         key=lambda each: each.number,
     )
-    taken: list[Entry] = []
+    taken: list[FrontEntry] = []
     expected, number = last_txid + 1, 0
     for entry in behind:
         if entry.first_txid != expected or (number and entry.number != number):
-            return Recovery(taken, newest + 1, expected - 1)
+            return FrontRecovery(taken, newest + 1, expected - 1)
         taken.append(entry)
         expected, number = entry.last_txid + 1, entry.number + 1
-    return Recovery(taken, newest + 1, 0)
+    return FrontRecovery(taken, newest + 1, 0)
 
 
-class Place(NamedTuple):
+class FrontPlace(NamedTuple):
     """Where an entry is written."""
 
     file: int
@@ -221,7 +221,7 @@ class FrontSpace:
         """Whether all that was written is in the store."""
         return self._moved >= self._written
 
-    def place(self, block_bytes: int) -> Place | None:
+    def place(self, block_bytes: int) -> FrontPlace | None:
         """Where an entry with so long a block goes; None: nowhere before `moved`."""
         if not self._files or (self._number == 0 and not self.holds_nothing):
             return None
@@ -232,7 +232,7 @@ class FrontSpace:
                 return None
             self._files.reverse()
             self._offset = 0
-        return Place(self._files[0], self._offset, self.generation, self._number + 1)
+        return FrontPlace(self._files[0], self._offset, self.generation, self._number + 1)
 
     def written(self, block_bytes: int) -> int:
         """The entry is where `place` said, synced. Returns what `moved` wants to hear."""

@@ -25,7 +25,7 @@ from raylay.storage.front import (
     remove_front,
 )
 from raylay.storage.front_entries import PAGE_BYTES
-from raylay.storage.journal import Ahead
+from raylay.storage.journal import DiskWaitTask
 
 _KEY = struct.Struct(">Q")
 
@@ -39,7 +39,7 @@ MUCH_COMMITS = 512
 commit has a page of its own in files of 2,048."""
 
 
-class Fronted(NamedTuple):
+class FrontedCommit(NamedTuple):
     """One commit in front of the store."""
 
     number: int
@@ -81,7 +81,7 @@ class FrontLog:
         self._opened: list[Front] = []
         """Whose descriptors are open: somebody may be writing."""
         self._must_go = not wanted
-        self._pending: list[Fronted] = []
+        self._pending: list[FrontedCommit] = []
         self._last_txid = 0
         self._lock = threading.Lock()
         self.bytes_pending = 0
@@ -93,7 +93,7 @@ class FrontLog:
         self._much = threading.Event()
         """Set while that is MUCH_BYTES or MUCH_COMMITS or more."""
 
-    def recover(self, stored_txid: int, *, damaged: bool = False) -> list[Fronted]:
+    def recover(self, stored_txid: int, *, damaged: bool = False) -> list[FrontedCommit]:
         """What an earlier life left in front of a store that ends with this transaction id. It is
         pending from now on. `damaged`: what is sound is taken, whatever is lost.
 
@@ -122,7 +122,7 @@ class FrontLog:
                 runs.append(run)
                 lengths.append(len(run.raw))
                 offset += lengths[-1]
-            self._add(Fronted(0, runs, lengths, entry.block), entry.last_txid)
+            self._add(FrontedCommit(0, runs, lengths, entry.block), entry.last_txid)
         return list(self._pending)
 
     def open(self) -> None:
@@ -198,7 +198,7 @@ class FrontLog:
         runs: Sequence[Run],
         lengths: Sequence[int],
         block: bytes,
-        ahead: Ahead | None = None,
+        ahead: DiskWaitTask | None = None,
     ) -> bool:
         """Makes a commit durable. False: it is not, the store must take it, behind what is pending.
         `ahead` is told as `Journal.commit_here` says.
@@ -227,13 +227,13 @@ class FrontLog:
                 self.error = error
                 self._front = None
                 return False
-            self._add(Fronted(number, runs, lengths, block), last_txid)
+            self._add(FrontedCommit(number, runs, lengths, block), last_txid)
         if ahead is not None:
             # Not before readers in other processes see it: a link that is woken reads at once.
             ahead.durable()
         return True
 
-    def _add(self, commit: Fronted, last_txid: int) -> None:
+    def _add(self, commit: FrontedCommit, last_txid: int) -> None:
         self._pending.append(commit)
         self._last_txid = last_txid
         self.bytes_pending += len(commit.block)
@@ -262,12 +262,12 @@ class FrontLog:
         self._work.set()
         self._much.set()
 
-    def pending(self) -> list[Fronted]:
+    def pending(self) -> list[FrontedCommit]:
         """What is to be moved, in order."""
         with self._lock:
             return list(self._pending)
 
-    def moved(self, commits: Sequence[Fronted], stored_txid: int) -> None:
+    def moved(self, commits: Sequence[FrontedCommit], stored_txid: int) -> None:
         """These, the first of what is pending, are in the store, synced, which ends with this
         transaction id now."""
         with self._lock:
@@ -328,7 +328,7 @@ class InProcessFront:
         """Nothing: the journal closes it."""
 
 
-def merged(commits: Sequence[Fronted]) -> list[tuple[bytes, bytes]]:
+def merged(commits: Sequence[FrontedCommit]) -> list[tuple[bytes, bytes]]:
     """(key, block) as the store takes them: small commits together."""
     found: list[tuple[bytes, bytes]] = []
     parts: list[bytes] = []

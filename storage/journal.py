@@ -48,7 +48,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredJournal:
     """What a journal found when it was opened."""
 
     next_txid: int = 1
@@ -60,7 +60,7 @@ class Recovered:
     truncated_bytes: int = 0
 
 
-class Ahead(Protocol):
+class DiskWaitTask(Protocol):
     """Who uses the time in which the disk writes a commit; see `Journal.commit_here`."""
 
     def prepare(self, last_txid: int) -> None:
@@ -127,7 +127,7 @@ class JournalReader(Protocol):
 class Journal(JournalReader, Protocol):
     """The one writer of a data directory, and a reader as well."""
 
-    recovered: Recovered
+    recovered: RecoveredJournal
 
     def stage(self, run: Run) -> None:
         """Takes a run whose `first_txid` is the next one. Called on the event loop; never blocks.
@@ -145,7 +145,7 @@ class Journal(JournalReader, Protocol):
         """Whether `commit_here` may be called: the writer thread has nothing, neither to commit nor
         to drop, and the next commit is a short one, on which nobody is to wait for others."""
 
-    def commit_here(self, ahead: Ahead | None = None) -> None:
+    def commit_here(self, ahead: DiskWaitTask | None = None) -> None:
         """Commits what is kept back, on the caller's thread, and calls `committed` or `failed`
         (see `start`) before it returns. Blocks for a synced write.
 

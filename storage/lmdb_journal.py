@@ -31,13 +31,13 @@ from raylay.storage.files import (
     make_directory,
     sync_directory,
 )
-from raylay.storage.front_log import Fronted, FrontLog, merged
+from raylay.storage.front_log import FrontedCommit, FrontLog, merged
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
-    Ahead,
+    DiskWaitTask,
     Outcome,
-    Recovered,
+    RecoveredJournal,
     believed_time_us,
 )
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -47,7 +47,6 @@ from raylay.storage.maintenance import (
     read_floor,
     write_floor,
 )
-from raylay.storage.own_reading import OwnReader, OwnReading
 from raylay.storage.segment_index import (
     HELD_PREFIX,
     OpeningEntries,
@@ -58,15 +57,16 @@ from raylay.storage.segment_index import (
 from raylay.storage.segments import (
     META_PREFIX,
     EnvironmentSegment,
+    OpenedSegment,
     SegmentFile,
     block_last_txid,
     list_segments,
     open_environment,
-    opened,
     read_meta,
     segment_path,
 )
 from raylay.storage.spare import SpareSegment
+from raylay.storage.writer_reader import ReaderMixin, WriterReader
 
 COMMIT_BYTES_MAX = 8 * 1024 * 1024
 """What one commit takes, about; a run (at most a frame, 16 MiB) is never divided."""
@@ -87,7 +87,7 @@ class _Stop:
     """The last thing staged."""
 
 
-class LmdbJournal(OwnReading):
+class LmdbJournal(ReaderMixin):
     """One instance's log on disk (interface: `journal.Journal`).
 
     Invariants: runs are committed in the order of their ids, each id once; `committed` is called
@@ -196,7 +196,7 @@ class LmdbJournal(OwnReading):
         self._active: ActiveSegment | None = None
         try:
             self.recovered = self._recover()
-            self._reader = OwnReader(
+            self._reader = WriterReader(
                 self._directory, self._archive, self._front, self._active_index
             )
         except BaseException:
@@ -204,7 +204,7 @@ class LmdbJournal(OwnReading):
             raise
 
     # -- recovery ----------------------------------------------------------------------------
-    def _recover(self) -> Recovered:
+    def _recover(self) -> RecoveredJournal:
         started = time.perf_counter()
         self._maintenance.tidy()
         files = list_segments(self._directory, self._archive)
@@ -229,7 +229,7 @@ class LmdbJournal(OwnReading):
             # Of an earlier life: a peer may have lost since what it had then.
             write_floor(self._directory, 0)
         self._closed_bytes = self._measure_closed()
-        return Recovered(
+        return RecoveredJournal(
             next_txid=self._next_txid,
             held=held,
             segments=max(1, len(files)),
@@ -255,7 +255,7 @@ class LmdbJournal(OwnReading):
         """Last transaction id of the newest segment, which is not live; 0 without segments."""
         if not files:
             return 0
-        with opened(files[-1]) as segment:
+        with OpenedSegment(files[-1]) as segment:
             return segment.last_txid()
 
     def _held_at_opening(self, active: ActiveSegment, files: list[SegmentFile]) -> PublisherRanges:
@@ -268,7 +268,9 @@ class LmdbJournal(OwnReading):
         if not older:
             return PublisherRanges()
         # The newest one was never committed to: the snapshot before it, and what is behind that.
-        with opened(list_segments(self._directory, self._archive)[len(older) - 1]) as segment:
+        with OpenedSegment(
+            list_segments(self._directory, self._archive)[len(older) - 1]
+        ) as segment:
             held = ranges_from_entries(segment.entries(), HELD_PREFIX, str(segment.file.path))
             held.update(segment.index().summary)
         return held
@@ -370,7 +372,7 @@ class LmdbJournal(OwnReading):
             and not self._must_rotate()
         )
 
-    def commit_here(self, ahead: Ahead | None = None) -> None:
+    def commit_here(self, ahead: DiskWaitTask | None = None) -> None:
         """Commits what is kept back on this thread; see `Journal.commit_here`.
 
         Raises:
@@ -463,7 +465,7 @@ class LmdbJournal(OwnReading):
         self._done += taken
         return not stopped
 
-    def _commit(self, runs: list[Run], ahead: Ahead | None = None) -> None:
+    def _commit(self, runs: list[Run], ahead: DiskWaitTask | None = None) -> None:
         blocks, lengths, bytes_in_all = pack_blocks(runs)
         started_ns = time.perf_counter_ns()
         first_txid = runs[0].first_txid
@@ -620,13 +622,13 @@ class LmdbJournal(OwnReading):
         assert active is not None
         return explained(error, active.path)
 
-    def _rotate(self, first_txid: int, along: Sequence[Fronted] = ()) -> ActiveSegment:
+    def _rotate(self, first_txid: int, along: Sequence[FrontedCommit] = ()) -> ActiveSegment:
         """Opens the next segment; the old one is sealed by the maintenance thread. `along` is what
         is in front, where the old one could not take it any more."""
         old = self._active
         assert old is not None
         if along:
-            with opened(SegmentFile(old.first_txid, ".live", False, old.path)) as segment:
+            with OpenedSegment(SegmentFile(old.first_txid, ".live", False, old.path)) as segment:
                 old.index = segment.index()
         fresh = self._create_active(along[0].first_txid if along else first_txid)
         for commit in along:
@@ -843,5 +845,5 @@ __all__ = ["COMMIT_BYTES_MAX", "LmdbJournal", "LmdbJournalReader"]
 
 
 def _index(file: SegmentFile) -> SegmentIndex:
-    with opened(file) as segment:
+    with OpenedSegment(file) as segment:
         return segment.index()

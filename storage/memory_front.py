@@ -12,9 +12,9 @@ from raylay.services.messages.records import Run, decode_run
 from raylay.storage.front_entries import (
     FILES,
     PAGE_BYTES,
-    Entry,
+    FrontEntry,
+    FrontPlace,
     FrontSpace,
-    Place,
     encode,
     recover,
     scan,
@@ -46,7 +46,7 @@ class MemoryFront:
         self._space = self.space_of(generation, FILE_PAGES * PAGE_BYTES)
         self._written = 0
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[FrontEntry]:
         """Every sound entry."""
         return [entry for content in self._files for entry in scan(bytes(content))]
 
@@ -99,13 +99,13 @@ class MemoryFront:
         """All of it is in the store, synced."""
         self._space.moved(self._written)
 
-    def _pages(self, runs: Sequence[Run]) -> tuple[Place, bytes, int] | None:
+    def _pages(self, runs: Sequence[Run]) -> tuple[FrontPlace, bytes, int] | None:
         block = b"".join(run.encode() for run in runs)
         place = self._space.place(len(block))
         if place is None:
             return None
         first_txid, last_txid = runs[0].first_txid, runs[-1].last_txid
-        entry = Entry(place.generation, place.number, first_txid, last_txid, block)
+        entry = FrontEntry(place.generation, place.number, first_txid, last_txid, block)
         return place, encode(entry), len(block)
 
     def copied(self) -> MemoryFront:

@@ -17,9 +17,9 @@ from raylay.services.messages.records import Kind, Run, decode_run, sequences_of
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
-    Ahead,
+    DiskWaitTask,
     Outcome,
-    Recovered,
+    RecoveredJournal,
     SegmentInfo,
 )
 from raylay.storage.memory_front import MemoryFront
@@ -122,7 +122,7 @@ class MemoryJournal:
         retention_bytes: int | None = None,
         front: MemoryFront | None = None,
     ) -> None:
-        self.recovered = Recovered()
+        self.recovered = RecoveredJournal()
         self._segment_bytes = segment_bytes
         self._encode = encode
         self._retention_bytes = retention_bytes
@@ -200,7 +200,7 @@ class MemoryJournal:
         runs, self._staged = self._staged, []
         return self._commit(runs)
 
-    def commit_here(self, ahead: Ahead | None = None) -> None:
+    def commit_here(self, ahead: DiskWaitTask | None = None) -> None:
         """Commits what is kept back; see `Journal.commit_here`. `ahead` is told of what is taken in
         front; of a full disk before it is, of any other failure behind that."""
         self._check_alive()
@@ -209,7 +209,7 @@ class MemoryJournal:
         runs, self._kept = self._kept, []
         self._commit(runs, ahead)
 
-    def _commit(self, runs: list[Run], ahead: Ahead | None = None) -> int:
+    def _commit(self, runs: list[Run], ahead: DiskWaitTask | None = None) -> int:
         if not runs:
             return self._last_txid
         newest = self._segments[-1]
@@ -302,7 +302,7 @@ class MemoryJournal:
             ranges = run.ranges()
             if ranges:
                 held.add_ranges(run.publisher, ranges)
-        other.recovered = Recovered(
+        other.recovered = RecoveredJournal(
             next_txid=other._next_txid,
             held=held,
             segments=len(other._segments),

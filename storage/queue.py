@@ -1,7 +1,7 @@
 """What the owner of a queue has on disk: what it can make the queue again with.
 
 It says nothing that the journal has not: from where the journal has to be read again, and what of
-before that still counts there (services/queues/rebuilding.py). So a file that is lost or damaged
+before that still counts there (services/queues/checkpoint.py). So a file that is lost or damaged
 costs time, and nothing else: the queue is made from the whole journal.
 
     key b"queue"    u64 checksum of all behind it, u64 transaction id, u64 length of the rules, the

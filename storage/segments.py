@@ -532,7 +532,7 @@ def open_segment(file: SegmentFile) -> OpenSegment:
     return EnvironmentSegment(file)
 
 
-class opened:
+class OpenedSegment:
     """A segment opened for the length of a `with`."""
 
     def __init__(self, file: SegmentFile) -> None:

@@ -57,7 +57,7 @@ class _Block:
 
 
 @dataclass(slots=True)
-class Verified:
+class VerifyResult:
     """What was looked at."""
 
     segments: int = 0
@@ -68,7 +68,7 @@ class Verified:
 def verify_journal(
     directory: Path,
     archive: Path | None,
-    verified: Verified,
+    verified: VerifyResult,
     only: frozenset[Path] | None = None,
 ) -> Iterator[Damage]:
     """Every damage of every segment, oldest first; counts into `verified` as it goes.
@@ -102,7 +102,7 @@ def verify_journal(
         yield from _verify_front(directory, expected, verified)
 
 
-def _verify_front(directory: Path, expected: int, verified: Verified) -> Iterator[Damage]:
+def _verify_front(directory: Path, expected: int, verified: VerifyResult) -> Iterator[Damage]:
     """What is in front of the newest segment, which ends before `expected`."""
     reader = FrontReader(directory)
     path = directory / END_NAME
@@ -125,7 +125,7 @@ def _verify_front(directory: Path, expected: int, verified: Verified) -> Iterato
         yield Damage(directory / FRONT_NAMES[0], 0, text)
 
 
-def _verify_segment(file: SegmentFile, verified: Verified) -> Iterator[Damage | int]:
+def _verify_segment(file: SegmentFile, verified: VerifyResult) -> Iterator[Damage | int]:
     """Damages; at the end the transaction id behind the segment, where that is known."""
     entries: dict[bytes, bytes] = {}
     found = SegmentIndex()
@@ -235,7 +235,7 @@ def _place(path: Path, content: bytes) -> int:
 
 
 def _verify_block(
-    file: SegmentFile, block: _Block, verified: Verified
+    file: SegmentFile, block: _Block, verified: VerifyResult
 ) -> Iterator[Damage | tuple[Run, int]]:
     content = block.content
     offset = 0

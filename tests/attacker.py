@@ -17,11 +17,11 @@ from typing import NamedTuple
 import msgpack
 from argon2 import PasswordHasher
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.records import RecordBuilder, publisher_id
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, Header, encode_frame
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.config import InstanceConfig
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.logs import LogOptions
 

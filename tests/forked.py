@@ -33,9 +33,9 @@ from typing import Any
 
 TESTS = Path(__file__).parent
 IMPORTED = (
-    "raylay.services.programs.link.run_link",
-    "raylay.services.programs.queue_owner.run_queue_owner",
-    "raylay.services.programs.slow_client_buffer.run_slow_client_buffer",
+    "raylay.services.processes.link.run_link",
+    "raylay.services.processes.queue_owner.run_queue_owner",
+    "raylay.services.processes.slow_client_buffer.run_slow_client_buffer",
     "raylay.services.server.run_instance",
     "uvloop",
 )
@@ -231,7 +231,7 @@ def _serve_below() -> None:
         _become(asked | {"below": True})
     theirs.close()
     _server = Server(ours)
-    subprocess_link = importlib.import_module("raylay.services.server.subprocess_link")
+    subprocess_link = importlib.import_module("raylay.services.server.children.subprocess")
     subprocess_link.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=Popen, PIPE=subprocess.PIPE
     )

@@ -12,13 +12,13 @@ from typing import Any
 
 from raylay.services.errors import MessageTypeError, SowKeyError
 from raylay.services.expressions.expression import expression
-from raylay.services.expressions.functions.registry import NOWHERE
+from raylay.services.expressions.functions.registry import NO_CONTEXT
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.composite import CompositeLocal
 from raylay.services.sow.keys import KeyRule
 from raylay.services.sow.ordering import place_of
-from raylay.services.sow.selecting import Selection
+from raylay.services.sow.projection import Projection
 
 FUZZ_BODIES = 1_500
 FUZZ_S_MAX = 20.0
@@ -132,8 +132,8 @@ def _keyed_and_filtered(kind: MessageType, body: bytes) -> None:
         with suppress(SowKeyError):
             assert len(KeyRule("orders", [f"/{name}"]).key_of(tree)) == 32
         if Ability.SELECT not in kind.lacks and not set(name) & set(","):
-            assert set(Selection(f"-/,+/{name}", kind).of_tree(tree)) <= {name}
-        _FILTERS.matches({"id": tree[name]}, NOWHERE)
+            assert set(Projection(f"-/,+/{name}", kind).of_tree(tree)) <= {name}
+        _FILTERS.matches({"id": tree[name]}, NO_CONTEXT)
     place_of(tree)
 
 

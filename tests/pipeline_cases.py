@@ -15,6 +15,7 @@ import forked
 import lmdb
 from journal_cases import StepJournal, a_note
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.fabric.plan import FabricRecord, InstancePorts
 from raylay.services.messages.records import (
@@ -27,7 +28,6 @@ from raylay.services.messages.records import (
     iterate_records,
     publisher_id,
 )
-from raylay.services.server.config import InstanceConfig
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
 from raylay.storage.state import LmdbStateStore

@@ -18,7 +18,7 @@ from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
 from raylay.services.pipeline.publishing.sink import WriteOptions
 from raylay.services.pipeline.replay.job import replay
-from raylay.services.pipeline.replay.source import Selection, SparkSource
+from raylay.services.pipeline.replay.source import ReplaySelection, SparkSource
 
 FOR_SMALL_QUERIES = {
     "spark.sql.shuffle.partitions": "2",
@@ -86,7 +86,7 @@ def run_aggregate(spark: Any, source: Path, place: Path, address: str, topic: st
 def run_replay(spark: Any, source: Path, place: Path, address: str, topic: str) -> Any:
     """All messages, in several chunks, as fast as it goes."""
     return replay(
-        SparkSource(spark, str(source), Selection(to_topic=topic)),
+        SparkSource(spark, str(source), ReplaySelection(to_topic=topic)),
         WriteOptions.of({"servers": address}),
         place,
         REPLAY_JOB,

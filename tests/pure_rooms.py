@@ -20,31 +20,26 @@ PURE_FOLDERS = tuple(
         "security",
         "capacity",
         "topology",
-        "drills/laws",
+        "verification",
     )
 )
 PURE_FILES = (
     "services/errors.py",
-    "services/client/commanding.py",
+    "services/client/pending_commands.py",
     "services/client/deletes.py",
     "services/client/events.py",
     "services/client/failover.py",
-    "services/client/first_given.py",
-    "services/client/focus.py",
+    "services/client/first_recipients.py",
+    "services/client/delivered_rows.py",
     "services/client/machine.py",
     "services/client/messages.py",
     "services/client/outbox.py",
     "services/client/publish_store.py",
     "services/client/queries.py",
-    "services/client/queue_acks.py",
-    "services/client/resumption.py",
-    "services/client/resumptions.py",
-    "services/drills/checkers.py",
-    "services/drills/history.py",
+    "services/client/pending_acks.py",
+    "services/client/subscription_state.py",
+    "services/client/subscription_registry.py",
     "services/drills/measure.py",
-    "services/drills/queue_history.py",
-    "services/drills/rules.py",
-    "services/drills/verdicts.py",
 )
 
 

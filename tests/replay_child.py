@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from raylay.services.pipeline.publishing.sink import WriteOptions
 from raylay.services.pipeline.publishing.staging import StagedFile, stage
-from raylay.services.pipeline.replay.job import REPLAYED, Chunk, Plan, replay
+from raylay.services.pipeline.replay.job import REPLAYED, LogChunk, ReplayPlan, replay
 
 CHUNK_ROWS = 400
 
@@ -25,19 +25,19 @@ class Numbers:
     def __init__(self, topic: str, count: int) -> None:
         self.what: dict[str, Any] = {"topic": topic, "count": count}
 
-    def plan(self, chunk_rows: int) -> Plan:
+    def plan(self, chunk_rows: int) -> ReplayPlan:
         """Chunks of so many numbers."""
         count = self.what["count"]
         firsts = range(1, count + 1, chunk_rows)
         lasts = [min(count, first + chunk_rows - 1) for first in firsts]
         pairs = zip(firsts, lasts, strict=True)
-        chunks = [Chunk(0, first, last, last - first + 1) for first, last in pairs]
-        return Plan(self.what, "numbers", [""], chunks)
+        chunks = [LogChunk(0, first, last, last - first + 1) for first, last in pairs]
+        return ReplayPlan(self.what, "numbers", [""], chunks)
 
-    def open(self, plan: Plan) -> None:
+    def open(self, plan: ReplayPlan) -> None:
         """Nothing to open."""
 
-    def stage(self, chunk: Chunk, run: Path) -> StagedFile:
+    def stage(self, chunk: LogChunk, run: Path) -> StagedFile:
         """A chunk's numbers."""
         numbers = range(chunk.first_txid, chunk.last_txid + 1)
         rows = [

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from raylay.services.tls.config import TlsConfig
+from raylay.services.net.tls_config import TlsConfig
 
 DAY = datetime.timedelta(days=1)
 

@@ -16,7 +16,7 @@ from markdown_it.token import Token
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
-from raylay.services.commands.failing import line_of
+from raylay.services.commands.error_messages import line_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 SERVER = "host-a:9007"

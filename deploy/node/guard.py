@@ -34,9 +34,9 @@ from typing import Any
 from raylay.services.errors import RaylayError
 from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.plain_text import plain
+from raylay.services.net import tls_hosts
+from raylay.services.net.tls_authority import FILE_MODE, CertificateAuthority, write_private
 from raylay.services.plugins.authentication import hasher
-from raylay.services.tls import hosts
-from raylay.services.tls.authority import FILE_MODE, Authority, write_private
 
 HOME = Path.home()
 BASE = HOME / "raylay"
@@ -78,7 +78,7 @@ def head(address: str = "") -> None:
     for folder in (AUTHORITY, CREDENTIALS):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-    authority = Authority(AUTHORITY)
+    authority = CertificateAuthority(AUTHORITY)
     _keep(CA, (AUTHORITY / "ca.pem").read_bytes())
     _user(OPERATOR, CREDENTIALS / f"{OPERATOR}-password", CREDENTIALS / "passwords")
     _user(LINKS, CREDENTIALS / f"{LINKS}-password", CREDENTIALS / "link-passwords")
@@ -87,9 +87,9 @@ def head(address: str = "") -> None:
             write_whole(CREDENTIALS / name, text)
     # One: of the others some, of bridges say, are addresses of other hosts as well.
     own = own_addresses(address)[0]
-    why = hosts.problem(CERTIFICATE, KEY, CA, [own])
+    why = tls_hosts.problem(CERTIFICATE, KEY, CA, [own])
     if why:
-        key, request = hosts.request(socket.gethostname())
+        key, request = tls_hosts.request(socket.gethostname())
         _take(key, authority.sign(request, [socket.gethostname(), own]), why)
     _let_hosts_ask(own)
 
@@ -137,8 +137,8 @@ def sign() -> None:
     """Signs the request that comes in, for the address that it comes from."""
     peer = os.environ["SSH_CONNECTION"].split()[0]
     request = sys.stdin.buffer.read(1 << 20)
-    names = hosts.names_for(peer, hosts.requested_name(request), looked_up)
-    sys.stdout.buffer.write(Authority(AUTHORITY).sign(request, names))
+    names = tls_hosts.names_for(peer, tls_hosts.requested_name(request), looked_up)
+    sys.stdout.buffer.write(CertificateAuthority(AUTHORITY).sign(request, names))
 
 
 def looked_up(name: str) -> set[str]:
@@ -184,10 +184,10 @@ def worker(head_address: str, address: str = "") -> None:
     """Gets this host its certificate, where it has none that can be relied on."""
     if not CA.exists():
         raise Refused(f"there is no {CA}: the head makes it, and its launcher copies it")
-    why = hosts.problem(CERTIFICATE, KEY, CA, own_addresses(address))
+    why = tls_hosts.problem(CERTIFICATE, KEY, CA, own_addresses(address))
     if not why:
         return
-    key, request = hosts.request(socket.gethostname())
+    key, request = tls_hosts.request(socket.gethostname())
     for attempt in range(1, ATTEMPTS + 1):
         done = subprocess.run(
             _ask(head_address, address), input=request, capture_output=True, check=False

@@ -49,7 +49,7 @@ class Policy(NamedTuple):
     message_age_ms_max: int | None
 
 
-class Holding(NamedTuple):
+class ClientHolding(NamedTuple):
     """What one client holds.
 
     Attributes:
@@ -74,7 +74,7 @@ class GoOffline(NamedTuple):
     """Of this client, when it was decided."""
 
 
-class Disconnect(NamedTuple):
+class DisconnectClient(NamedTuple):
     """This client is to be disconnected."""
 
     client: int
@@ -84,7 +84,7 @@ class Disconnect(NamedTuple):
     """For people, with the numbers."""
 
 
-Decision = GoOffline | Disconnect
+Decision = GoOffline | DisconnectClient
 
 
 class _Held:
@@ -92,7 +92,7 @@ class _Held:
 
     __slots__ = ("holding", "is_offline", "mark_ms", "marks", "policy")
 
-    def __init__(self, holding: Holding, policy: Policy) -> None:
+    def __init__(self, holding: ClientHolding, policy: Policy) -> None:
         self.policy = policy
         self.holding = holding
         self.is_offline = False
@@ -146,7 +146,7 @@ class Pool:
         return [client for client, held in self._clients.items() if held.is_offline]
 
     # -- what they hold ------------------------------------------------------------------------
-    def holds(self, client: int, holding: Holding, policy: Policy | None = None) -> bool:
+    def holds(self, client: int, holding: ClientHolding, policy: Policy | None = None) -> bool:
         """A client holds so much now. Whether a limit is passed: then `decide` is to be asked.
 
         Args:
@@ -156,7 +156,7 @@ class Pool:
         if held is None:
             if _is_nothing(holding):
                 return False
-            held = self._clients[client] = _Held(Holding(0), policy or self.policy)
+            held = self._clients[client] = _Held(ClientHolding(0), policy or self.policy)
         self._count(held, -1)
         if _is_nothing(holding) and not held.is_offline:
             del self._clients[client]
@@ -260,9 +260,9 @@ class Pool:
             key=lambda each: (clients[each].holding.memory_bytes, -each),
         )
 
-    def _gone(self, client: int, limit: str, why: str) -> Disconnect:
+    def _gone(self, client: int, limit: str, why: str) -> DisconnectClient:
         self.left(client)
-        return Disconnect(client, limit, why)
+        return DisconnectClient(client, limit, why)
 
     # -- ages ----------------------------------------------------------------------------------
     def look(self, now_ms: int) -> list[Decision]:
@@ -288,7 +288,7 @@ class Pool:
         return 0 if held is None or not held.marks else max(0, now_ms - held.marks[0][0])
 
 
-def _is_nothing(holding: Holding) -> bool:
+def _is_nothing(holding: ClientHolding) -> bool:
     return not holding.unsent_bytes and not holding.memory_bytes
 
 

@@ -8,11 +8,13 @@
             print(message.bookmark, message.body)
 
 `SyncClient` is the same for scripts without an event loop. `machine.py` decides, with `outbox.py`
-(what was published), `failover.py` (which server), `resumptions.py` and `resumption.py` (what was
-subscribed); they are pure as `messages.py` is. `performing.py` performs what they decide.
+(what was published), `failover.py` (which server), `subscription_registry.py` and
+`subscription_state.py` (what was subscribed); they are pure as `messages.py` is. `base.py` performs
+what they decide.
 
 Tracing: hand in an object with the methods of `Tracer` (telemetry/client_traces.py has one).
-Stores: anything with the methods of `PublishStore` and `BookmarkStore`; `MemoryPublishStore`,
+Stores: anything with the methods of `PublishStoreProtocol` and `BookmarkStoreProtocol`;
+`MemoryPublishStore`,
 `LmdbPublishStore`, `MemoryBookmarkStore` and `LmdbBookmarkStore` have them.
 """
 
@@ -37,15 +39,15 @@ from raylay.services.client.events import (
 from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.publish_store import PublishStore
+from raylay.services.client.publish_store import PublishStoreProtocol
 from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
-from raylay.services.client.resumption import BookmarkStore
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Merged, Subscription
+from raylay.services.client.subscription_state import BookmarkStoreProtocol
 from raylay.services.client.sync import SyncClient, SyncQuery, SyncSubscription
 from raylay.services.client.tracer import Tracer
 from raylay.services.messages.bookmarks import EPOCH, NOW
-from raylay.services.tls.config import TlsConfig
+from raylay.services.net.tls_config import TlsConfig
 from raylay.storage.stores import (
     LmdbBookmarkStore,
     LmdbPublishStore,
@@ -81,8 +83,8 @@ __all__ = [
     "StoreFailed",
     "WaitingForSafeInstance",
     "WaitingForServer",
-    "PublishStore",
-    "BookmarkStore",
+    "PublishStoreProtocol",
+    "BookmarkStoreProtocol",
     "LmdbBookmarkStore",
     "LmdbPublishStore",
     "MemoryBookmarkStore",

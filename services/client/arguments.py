@@ -8,12 +8,12 @@ from typing import Any
 
 from raylay.services.client.connection import split_address
 from raylay.services.client.failover import Server, as_server
-from raylay.services.client.publish_store import PublishStore
+from raylay.services.client.publish_store import PublishStoreProtocol
 from raylay.services.errors import ConfigurationError, LocalProtocolError
 from raylay.services.messages.digests import FILTER, digest
 from raylay.services.messages.records import decode_record, publisher_id
-from raylay.services.tls.config import TlsConfig
-from raylay.services.tls.files import client_context
+from raylay.services.net.tls_config import TlsConfig
+from raylay.services.net.tls_files import client_context
 
 ServerLike = Server | str | Mapping[str, Any]
 Resolver = Callable[[], Sequence[ServerLike] | Awaitable[Sequence[ServerLike]]]
@@ -39,7 +39,7 @@ def usable(tls: Tls, client_name: str) -> TlsConfig | ssl.SSLContext | None:
     return config
 
 
-def check_owner(store: PublishStore, client_name: str) -> None:
+def check_owner(store: PublishStoreProtocol, client_name: str) -> None:
     """Raises ConfigurationError when the store holds publishes of another client name."""
     held = next(store.replay(store.lowest), None) if store.messages else None
     if held is not None and decode_record(held[1]).publisher != publisher_id(client_name):

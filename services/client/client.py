@@ -7,17 +7,17 @@ from types import TracebackType
 
 from raylay.services.client.deletes import delete_in_parts
 from raylay.services.client.events import (
-    Started,
+    StartRequested,
 )
-from raylay.services.client.machine import State
-from raylay.services.client.queueing import Queueing
+from raylay.services.client.machine import ClientState
+from raylay.services.client.queue import QueueOperations
 from raylay.services.errors import (
     ConnectionLost,
     LocalProtocolError,
 )
 
 
-class Client(Queueing):
+class Client(QueueOperations):
     """A connection to a fabric that outlives connections: publishes, subscribes, fails over.
 
         async with Client("orders-desk", servers=["host-a:9007", "host-b:9007"]) as client:
@@ -90,7 +90,7 @@ class Client(Queueing):
             raise LocalProtocolError(f"client {self.name} was started before: make a new one")
         self._loop = asyncio.get_running_loop()
         self._connected = self._loop.create_future()
-        self._step(Started())
+        self._step(StartRequested())
         try:
             await asyncio.wait_for(asyncio.shield(self._connected), self._connect_wait_s)
         except TimeoutError:
@@ -115,7 +115,7 @@ class Client(Queueing):
         if timeout_s is None:
             timeout_s = self.close_timeout_s
         try:
-            if flush and self._error is None and self._machine.state is not State.ENDED:
+            if flush and self._error is None and self._machine.state is not ClientState.ENDED:
                 try:
                     await self._until_settled(timeout_s)
                 except TimeoutError:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import cast
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.net.dialling import connect
+from raylay.services.net.tls_config import TlsConfig
 from raylay.services.protocol.frames import (
     FRAME_BYTES_MAX,
     Frame,
@@ -15,8 +17,6 @@ from raylay.services.protocol.frames import (
     Header,
     encode_frame,
 )
-from raylay.services.tls.config import TlsConfig
-from raylay.services.tls.dialling import connect
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Above this the socket does not keep up: publishes then wait in the store, not in a buffer."""

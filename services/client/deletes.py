@@ -17,7 +17,7 @@ PART_KEYS = 1_000
 ROWS_A_FRAME = 1_000
 
 
-class Row(Protocol):
+class DeletableRow(Protocol):
     """One that a query gives."""
 
     @property
@@ -25,7 +25,7 @@ class Row(Protocol):
         """Its SOW key."""
 
 
-class Deleting(Protocol):
+class DeleteClient(Protocol):
     """A client (`Client`)."""
 
     def sow(
@@ -37,7 +37,7 @@ class Deleting(Protocol):
         select: str = "",
         non_regex_topic: bool = False,
         batch: int = ROWS_A_FRAME,
-    ) -> AsyncIterator[Row]:
+    ) -> AsyncIterator[DeletableRow]:
         """Asks for records."""
 
     def sow_delete(
@@ -51,7 +51,7 @@ class Deleting(Protocol):
         """Publishes a delete."""
 
 
-async def delete_in_parts(client: Deleting, topic: str, filter: str, message_type: str) -> int:
+async def delete_in_parts(client: DeleteClient, topic: str, filter: str, message_type: str) -> int:
     """Deletes what passes a filter, however many records that are: by the filter, or where those
     are too many for one delete by keys that are asked for, in parts; of each part what passes when
     it is deleted.
@@ -76,7 +76,9 @@ async def delete_in_parts(client: Deleting, topic: str, filter: str, message_typ
     return deletes
 
 
-async def _rows(client: Deleting, topic: str, filter: str, message_type: str) -> AsyncIterator[Row]:
+async def _rows(
+    client: DeleteClient, topic: str, filter: str, message_type: str
+) -> AsyncIterator[DeletableRow]:
     """What passes, with no more of it than is needed."""
     asked: dict[str, Any] = {
         "message_type": message_type,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raylay.services.client.failover import Server
-from raylay.services.client.resumption import Resumption
+from raylay.services.client.subscription_state import SubscriptionState
 from raylay.services.errors import CommandFailed, RaylayError, StorageError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Header
@@ -14,7 +14,7 @@ from raylay.services.protocol.frames import Header
 
 # -- events ------------------------------------------------------------------------------------
 @dataclass(slots=True)
-class Started:
+class StartRequested:
     """The client shall connect."""
 
 
@@ -53,7 +53,7 @@ class FrameReceived:
 class SubscriptionWanted:
     """The application wants a subscription."""
 
-    subscription: Resumption
+    subscription: SubscriptionState
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class ResumeWanted:
 
 @dataclass(slots=True)
 class CommandWanted:
-    """The application asks something of whoever is there (commanding.py). `number`: of the
+    """The application asks something of whoever is there (pending_commands.py). `number`: of the
     question, for `CommandAnswered`."""
 
     number: int
@@ -106,14 +106,14 @@ class TimePassed:
 
 
 @dataclass(slots=True)
-class Stopped:
+class ClientStopped:
     """The client is closed. `failed`: by an error of its own."""
 
     failed: bool = False
 
 
 Event = (
-    Started
+    StartRequested
     | ServersResolved
     | ConnectionOpened
     | ConnectionEnded
@@ -125,7 +125,7 @@ Event = (
     | ReplaceWanted
     | CommandWanted
     | TimePassed
-    | Stopped
+    | ClientStopped
 )
 
 
@@ -291,7 +291,7 @@ class Connect:
 
 
 @dataclass(slots=True)
-class Disconnect:
+class DropStream:
     """Drop the stream at once. `ConnectionEnded` need not be fed."""
 
     connection: int
@@ -327,7 +327,7 @@ class SubscriptionAccepted:
 
 @dataclass(slots=True)
 class SubscriptionPersisted:
-    """To be handed to `Resumption.passed` when the consumer has taken what came before."""
+    """To be handed to `SubscriptionState.passed` when the consumer has taken what came before."""
 
     subscription_id: str
     have: PublisherRanges
@@ -387,7 +387,7 @@ class SubscriptionFailed:
 
 
 @dataclass(slots=True)
-class Tell:
+class Notify:
     """Tell the application."""
 
     event: ClientEvent
@@ -403,7 +403,7 @@ class Fail:
 Effect = (
     ResolveServers
     | Connect
-    | Disconnect
+    | DropStream
     | SendFrame
     | SendPublishes
     | Settled
@@ -415,6 +415,6 @@ Effect = (
     | ReplaceAnswered
     | CommandAnswered
     | SubscriptionFailed
-    | Tell
+    | Notify
     | Fail
 )

@@ -38,7 +38,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerStatus:
     """What an instance says of one of its destinations."""
 
     instance: str
@@ -47,9 +47,9 @@ class Peer:
     safe: bool
 
 
-def read_peers(value: object) -> list[Peer]:
+def read_peers(value: object) -> list[PeerStatus]:
     """The peers of a logon answer or a `safety` frame; entries that make no sense are left out."""
-    peers: list[Peer] = []
+    peers: list[PeerStatus] = []
     if not isinstance(value, list):
         return peers
     for entry in value:
@@ -57,7 +57,7 @@ def read_peers(value: object) -> list[Peer]:
             continue
         addresses = entry.get("addresses")
         peers.append(
-            Peer(
+            PeerStatus(
                 entry["name"],
                 str(entry.get("group") or ""),
                 tuple(str(address) for address in addresses) if isinstance(addresses, list) else (),
@@ -136,7 +136,7 @@ class ServerChooser:
         self.current = instance
         self.current_address = address
 
-    def heard(self, speaker: str, peers: Sequence[Peer]) -> tuple[list[str], list[str]]:
+    def heard(self, speaker: str, peers: Sequence[PeerStatus]) -> tuple[list[str], list[str]]:
         """Takes an instance's word, in place of the one before. Returns who became unsafe, and who
         safe, by it."""
         before = self._words.get(speaker, {})
@@ -151,7 +151,7 @@ class ServerChooser:
         self._words[speaker] = words
         return unsafe, safe
 
-    def told_where(self, peers: Sequence[Peer]) -> None:
+    def told_where(self, peers: Sequence[PeerStatus]) -> None:
         """One that may not be used says where others live. No word of it counts."""
         for peer in peers:
             for address in peer.addresses:

@@ -4,14 +4,14 @@ The shell (client.py, or the simulator) feeds events to `step` and performs the 
 Two paths stay outside of `step`, because they are walked for every message or batch: `publish`
 and `next_batch` on the way out (outbox.py), `arrived` on the way in. Here is which server is used,
 from the first attempt to the last; which one may be: failover.py; what is asked of it:
-resumptions.py.
+subscription_registry.py.
 
 Invariants, beside those of the outbox:
 - nothing is sent or taken off the store on a connection whose instance the chooser refuses;
 - effects of an old connection's events are none.
 
-Owner: one shell, on one thread. Lifecycle: `Started` … `Stopped` or `Failed`; it is not started
-again.
+Owner: one shell, on one thread. Lifecycle: `StartRequested` … `ClientStopped` or `Failed`; it is
+not started again.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from raylay.services.client.commanding import Commands
 from raylay.services.client.events import (
+    ClientStopped,
     ClockDiffers,
     CommandWanted,
     Connect,
     Connected,
     ConnectionEnded,
     ConnectionOpened,
-    Disconnect,
     Disconnected,
+    DropStream,
     Effect,
     Event,
     Fail,
     FrameReceived,
     LoopBlocked,
+    Notify,
     PauseWanted,
     PeerBecameSafe,
     PeerBecameUnsafe,
@@ -47,11 +48,9 @@ from raylay.services.client.events import (
     SendPublishes,
     ServerRefused,
     ServersResolved,
-    Started,
-    Stopped,
+    StartRequested,
     SubscriptionUnwanted,
     SubscriptionWanted,
-    Tell,
     TimePassed,
     WaitingForSafeInstance,
     WaitingForServer,
@@ -68,9 +67,10 @@ from raylay.services.client.messages import (
     last_origin_time_us,
     latest_origin_time_us,
 )
-from raylay.services.client.outbox import CLOCK_AHEAD_US_MAX, Outbox
-from raylay.services.client.publish_store import PublishStore
-from raylay.services.client.resumptions import Resumptions
+from raylay.services.client.outbox import CLOCK_AHEAD_US_MAX, PublishOutbox
+from raylay.services.client.pending_commands import PendingCommands
+from raylay.services.client.publish_store import PublishStoreProtocol
+from raylay.services.client.subscription_registry import SubscriptionRegistry
 from raylay.services.errors import (
     LogonRefused,
     RaylayError,
@@ -132,7 +132,7 @@ class ClientOptions:
     seed: int = 0
 
 
-class State(Enum):
+class ClientState(Enum):
     """Where the client stands."""
 
     NEW = "new"
@@ -150,10 +150,10 @@ def _untimed(
     return lambda event, now_s, effects: handler(event, effects)
 
 
-class ClientMachine(Outbox):
+class ClientMachine(PublishOutbox):
     """See the top of this file."""
 
-    def __init__(self, options: ClientOptions, store: PublishStore) -> None:
+    def __init__(self, options: ClientOptions, store: PublishStoreProtocol) -> None:
         super().__init__(
             options.client_name,
             store,
@@ -169,13 +169,13 @@ class ClientMachine(Outbox):
             failover=options.failover,
         )
         self.chooser.recall(store.words)
-        self.state = State.NEW
+        self.state = ClientState.NEW
         self.connection = 0
         """Number of the current stream; events of others are void."""
         self.instance = ""
         """The instance logged on to; empty while there is none."""
         self.incarnation: object = None
-        self._resumptions = Resumptions()
+        self._resumptions = SubscriptionRegistry()
         self.subscriptions = self._resumptions.by_id
         self.reading_paused = False
         """Set by the shell while it does not read: silence then proves nothing."""
@@ -188,9 +188,9 @@ class ClientMachine(Outbox):
         self._beat_due_s: float | None = None
         self._started_s = self._ready_since_s = 0.0
         asked = self._resumptions
-        self._commands = Commands()
+        self._commands = PendingCommands()
         self._handlers: dict[type[Any], Callable[[Any, float, list[Effect]], None]] = {
-            Started: self._started,
+            StartRequested: self._started,
             ServersResolved: self._servers_resolved,
             ConnectionOpened: self._connection_opened,
             ConnectionEnded: self._connection_ended,
@@ -202,21 +202,25 @@ class ClientMachine(Outbox):
             ReplaceWanted: _untimed(asked.replace_wanted),
             CommandWanted: self._command_wanted,
             TimePassed: self._time_passed,
-            Stopped: self._stopped,
+            ClientStopped: self._stopped,
         }
 
     @property
     def waits_for_safe_instance(self) -> bool:
         """Whether it is not connected, and some servers must not be failed over to."""
-        return self.state not in (State.READY, State.ENDED) and bool(self.chooser.refused())
+        return self.state not in (ClientState.READY, ClientState.ENDED) and bool(
+            self.chooser.refused()
+        )
 
     @property
     def status(self) -> str:
         """Where it stands, in words."""
-        if self.state is State.READY:
+        if self.state is ClientState.READY:
             return f"connected to {self.instance} at {self._address}"
         refused = "; ".join(f"{name}: {why}" for name, why in self.chooser.refused().items())
-        waiting = f", not usable: {refused}" if refused and self.state is not State.ENDED else ""
+        waiting = (
+            f", not usable: {refused}" if refused and self.state is not ClientState.ENDED else ""
+        )
         return f"not connected ({self.state.value}){waiting}"
 
     # -- deliveries --------------------------------------------------------------------------
@@ -249,9 +253,9 @@ class ClientMachine(Outbox):
         if beat_due_s is not None and now_s - beat_due_s > self.options.heartbeat_s / 2:
             # The timer of the beat was due half a heartbeat after the last one.
             self._beat_due_s = now_s
-            if self.state is State.READY:
+            if self.state is ClientState.READY:
                 blocked_s = now_s - beat_due_s
-                effects.append(Tell(LoopBlocked(blocked_s)))
+                effects.append(Notify(LoopBlocked(blocked_s)))
         self._handlers[type(event)](event, now_s, effects)
         return effects
 
@@ -259,28 +263,28 @@ class ClientMachine(Outbox):
     def wake_s(self) -> float | None:
         """When `TimePassed` is due, in `now_s`; None: not before another event."""
         due = self._deadline_s
-        if self.state is State.READY and self._beat_due_s is not None:
+        if self.state is ClientState.READY and self._beat_due_s is not None:
             due = self._beat_due_s if due is None else min(due, self._beat_due_s)
         return due
 
-    def _started(self, _: Started, now_s: float, effects: list[Effect]) -> None:
-        assert self.state is State.NEW
+    def _started(self, _: StartRequested, now_s: float, effects: list[Effect]) -> None:
+        assert self.state is ClientState.NEW
         self._started_s = now_s
         self._begin_round(now_s, effects)
 
-    def _stopped(self, event: Stopped, now_s: float, effects: list[Effect]) -> None:
-        if self.connection and self.state is not State.ENDED:
-            if self.state is State.READY and not event.failed:
+    def _stopped(self, event: ClientStopped, now_s: float, effects: list[Effect]) -> None:
+        if self.connection and self.state is not ClientState.ENDED:
+            if self.state is ClientState.READY and not event.failed:
                 # By the clock of its beginning: that on the wall may have been set since.
                 lasted_us = int((now_s - self._started_s) * 1e6)
                 unused = self.unused(self.options.clock_us + lasted_us)
                 if unused is not None:
                     effects.append(SendFrame({"c": "logoff", "unused": list(unused)}))
-            effects.append(Disconnect(self.connection))
+            effects.append(DropStream(self.connection))
         self._end()
 
     def _end(self) -> None:
-        self.state = State.ENDED
+        self.state = ClientState.ENDED
         self.ended = True
         self.sending = self._resumptions.connected = False
         self.instance = ""
@@ -290,7 +294,7 @@ class ClientMachine(Outbox):
     # -- finding a server --------------------------------------------------------------------
     def _begin_round(self, now_s: float, effects: list[Effect]) -> None:
         if self.options.resolves:
-            self.state = State.RESOLVING
+            self.state = ClientState.RESOLVING
             self._deadline_s = None
             effects.append(ResolveServers())
             return
@@ -307,7 +311,7 @@ class ClientMachine(Outbox):
     ) -> None:
         if event.servers is not None:
             self.chooser.set_servers(event.servers)
-        if self.state is State.RESOLVING:
+        if self.state is ClientState.RESOLVING:
             self._list_servers()
             self._next_server(now_s, effects)
 
@@ -316,26 +320,28 @@ class ClientMachine(Outbox):
             self._pause(now_s, effects)
             return
         self.connection += 1
-        self.state = State.CONNECTING
+        self.state = ClientState.CONNECTING
         self._address = self._untried.popleft()
         self._deadline_s = now_s + self.options.connect_timeout_s
         effects.append(Connect(self.connection, self._address))
 
     def _pause(self, now_s: float, effects: list[Effect]) -> None:
-        self.state = State.PAUSING
+        self.state = ClientState.PAUSING
         pause_s = self._backoff.next_pause_s()
         self._deadline_s = now_s + pause_s
         refused = tuple(self.chooser.refused().items())
         effects.append(
-            Tell(WaitingForSafeInstance(refused, pause_s) if refused else WaitingForServer(pause_s))
+            Notify(
+                WaitingForSafeInstance(refused, pause_s) if refused else WaitingForServer(pause_s)
+            )
         )
 
     def _connection_opened(
         self, event: ConnectionOpened, now_s: float, effects: list[Effect]
     ) -> None:
-        if event.connection != self.connection or self.state is not State.CONNECTING:
+        if event.connection != self.connection or self.state is not ClientState.CONNECTING:
             return
-        self.state = State.LOGGING_ON
+        self.state = ClientState.LOGGING_ON
         self._send_logon(self.options.user_id, self.options.password, effects)
 
     def _send_logon(self, user_id: str, password: str, effects: list[Effect]) -> None:
@@ -360,19 +366,19 @@ class ClientMachine(Outbox):
         self, event: ConnectionEnded, now_s: float, effects: list[Effect]
     ) -> None:
         if event.connection == self.connection:
-            if self.state is State.LOGGING_ON:
-                effects.append(Tell(ServerRefused("", self._address, event.reason)))
+            if self.state is ClientState.LOGGING_ON:
+                effects.append(Notify(ServerRefused("", self._address, event.reason)))
             self._lost(event.reason, now_s, effects)
 
     def _lost(self, reason: str, now_s: float, effects: list[Effect], text: str = "") -> None:
         """The stream is gone or given up: on to the next server."""
         was = self.state
-        if was in (State.CONNECTING, State.LOGGING_ON):
+        if was in (ClientState.CONNECTING, ClientState.LOGGING_ON):
             self._next_server(now_s, effects)
             return
-        if was is not State.READY:
+        if was is not ClientState.READY:
             return
-        effects.append(Tell(Disconnected(self.instance, self._address, reason, text)))
+        effects.append(Notify(Disconnected(self.instance, self._address, reason, text)))
         self.instance = ""
         self._beat_due_s = None
         self._stop_sending()
@@ -390,25 +396,29 @@ class ClientMachine(Outbox):
             self._begin_round(now_s, effects)
 
     def _give_up(self, reason: str, now_s: float, effects: list[Effect], text: str = "") -> None:
-        effects.append(Disconnect(self.connection))
+        effects.append(DropStream(self.connection))
         self._lost(reason, now_s, effects, text)
 
     def _fail(self, error: RaylayError, effects: list[Effect]) -> None:
-        effects.append(Disconnect(self.connection))
+        effects.append(DropStream(self.connection))
         self._end()
         effects.append(Fail(error))
 
     def _time_passed(self, _: TimePassed, now_s: float, effects: list[Effect]) -> None:
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
-            if self.state is State.PAUSING:
+            if self.state is ClientState.PAUSING:
                 self._begin_round(now_s, effects)
-            elif self.state in (State.CONNECTING, State.LOGGING_ON):
+            elif self.state in (ClientState.CONNECTING, ClientState.LOGGING_ON):
                 reason = f"no answer within {self.options.connect_timeout_s} s"
-                effects.append(Tell(ServerRefused("", self._address, reason)))
+                effects.append(Notify(ServerRefused("", self._address, reason)))
                 self._give_up(reason, now_s, effects)
             return
-        if self.state is not State.READY or self._beat_due_s is None or now_s < self._beat_due_s:
+        if (
+            self.state is not ClientState.READY
+            or self._beat_due_s is None
+            or now_s < self._beat_due_s
+        ):
             return
         if self.reading_paused:
             self.heard_s = now_s
@@ -419,7 +429,9 @@ class ClientMachine(Outbox):
         effects.append(SendFrame({"c": "heartbeat"}))
 
     def _command_wanted(self, event: CommandWanted, now_s: float, effects: list[Effect]) -> None:
-        self._commands.wanted(event, effects, "" if self.state is State.READY else self.status)
+        self._commands.wanted(
+            event, effects, "" if self.state is ClientState.READY else self.status
+        )
 
     # -- frames ------------------------------------------------------------------------------
     def _frame_received(self, event: FrameReceived, now_s: float, effects: list[Effect]) -> None:
@@ -427,12 +439,12 @@ class ClientMachine(Outbox):
             return
         header = event.header
         command = header["c"]
-        if self.state is State.READY:
+        if self.state is ClientState.READY:
             if command == "ack":
                 self._acknowledged(header, event.body, now_s, effects)
             elif command == "safety":
                 self._hear(header, effects)
-        elif self.state is State.LOGGING_ON and command == "ack":
+        elif self.state is ClientState.LOGGING_ON and command == "ack":
             if header.get("status") != "success":
                 self._logon_refused(header, now_s, effects)
             elif header.get("cid") == _LOGON:
@@ -447,7 +459,7 @@ class ClientMachine(Outbox):
             asked = str(header.get("user_id") or ""), str(header.get("pw") or "")
             self._send_logon(*self.options.answers(*asked), effects)
             return
-        effects.append(Tell(ServerRefused(instance, self._address, text or reason)))
+        effects.append(Notify(ServerRefused(instance, self._address, text or reason)))
         if reason in _TRY_ELSEWHERE or self._address in self._asks:
             self._give_up(reason, now_s, effects)
         else:
@@ -459,7 +471,7 @@ class ClientMachine(Outbox):
         chooser.found(self._address, instance, group)
         refusal = chooser.refusal(instance, group)
         if refusal:
-            effects.append(Tell(ServerRefused(instance, self._address, refusal)))
+            effects.append(Notify(ServerRefused(instance, self._address, refusal)))
             chooser.told_where(read_peers(header.get("peers")))
             self._give_up("not safe", now_s, effects)
             return
@@ -469,7 +481,7 @@ class ClientMachine(Outbox):
             self._fail(LogonRefused("logon", "bad_version", text), effects)
             return
         chooser.use(self._address, instance)
-        self.state = State.READY
+        self.state = ClientState.READY
         self.sending = True
         self.instance = instance
         self.incarnation = header.get("incarnation")
@@ -480,9 +492,9 @@ class ClientMachine(Outbox):
         self.hear_clock(int(header.get("now") or 0), now_s)
         self._take_durable(header)
         resent = self.store.messages
-        effects.append(Tell(Connected(instance, group, self._address, resent)))
+        effects.append(Notify(Connected(instance, group, self._address, resent)))
         if abs(self.clock_ahead_us) > CLOCK_AHEAD_US_MAX:
-            effects.append(Tell(ClockDiffers(instance, self.clock_ahead_us / 1e6)))
+            effects.append(Notify(ClockDiffers(instance, self.clock_ahead_us / 1e6)))
         heartbeat_s = self.options.heartbeat_s
         if heartbeat_s > 0:
             self._beat_due_s = now_s + heartbeat_s / 2
@@ -501,8 +513,8 @@ class ClientMachine(Outbox):
         unsafe, safe = self.chooser.heard(speaker, read_peers(header.get("peers")))
         # Before the acks that the news is sent ahead of: a restarted client must know it too.
         self._remember()
-        effects.extend(Tell(PeerBecameUnsafe(name, speaker)) for name in unsafe)
-        effects.extend(Tell(PeerBecameSafe(name, speaker)) for name in safe)
+        effects.extend(Notify(PeerBecameUnsafe(name, speaker)) for name in unsafe)
+        effects.extend(Notify(PeerBecameSafe(name, speaker)) for name in safe)
 
     def _remember(self) -> None:
         words = self.chooser.remembered()
@@ -541,6 +553,6 @@ class ClientMachine(Outbox):
     def check_invariants(self) -> None:
         """Raises AssertionError when an invariant of this file's top does not hold."""
         super().check_invariants()
-        assert self.sending is (self.state is State.READY)
+        assert self.sending is (self.state is ClientState.READY)
         if self.sending:
             assert not self.chooser.refusal(self.instance)

@@ -36,9 +36,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from raylay.services.client.events import Effect, PublishFailed, SendPublishes, Settled, Tell
-from raylay.services.client.first_given import UNKNOWN, FirstGiven
-from raylay.services.client.publish_store import PublishStore
+from raylay.services.client.events import Effect, Notify, PublishFailed, SendPublishes, Settled
+from raylay.services.client.first_recipients import UNKNOWN, FirstRecipients
+from raylay.services.client.publish_store import PublishStoreProtocol
 from raylay.services.errors import (
     CommandFailed,
     ConnectionLost,
@@ -120,7 +120,7 @@ def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
             )
 
 
-class PublishBatch(NamedTuple):
+class PublishFrame(NamedTuple):
     """What one `pb` frame takes: records with ascending sequences.
 
     Attributes:
@@ -139,7 +139,7 @@ class PublishBatch(NamedTuple):
         return header if self.resent is None else header | {"r": self.resent}
 
 
-class Outbox:
+class PublishOutbox:
     """See the top of this file. A client's machine is one, so that a publish is one call.
 
     Owner: that machine; one shell, on one thread.
@@ -155,7 +155,7 @@ class Outbox:
     def __init__(
         self,
         client_name: str,
-        store: PublishStore,
+        store: PublishStoreProtocol,
         clock_us: int,
         *,
         gathers: bool = True,
@@ -208,7 +208,7 @@ class Outbox:
         self._resend: Iterator[tuple[int, bytes]] | None = None
         self._resend_upto = 0
         self._sent_upto = 0
-        self._given = FirstGiven()
+        self._given = FirstRecipients()
         self._sends_to = ""
         self._resend_next: tuple[int, bytes] | None = None
         self._tail: deque[bytes] = deque()
@@ -376,7 +376,7 @@ class Outbox:
             f"{SEQUENCE_MAX}: choose another client name"
         )
 
-    def next_batch(self, bytes_max: int) -> PublishBatch | None:
+    def next_batch(self, bytes_max: int) -> PublishFrame | None:
         """What to send next, up to `bytes_max` of records; a single larger record still goes. None
         when nothing waits, nobody listens, or more is gathered. The caller has flushed the store
         before: a crash must not leave a server with a sequence that it would give out again."""
@@ -416,7 +416,7 @@ class Outbox:
             self._unanswered.append((self._sent_upto, count))
             self._unanswered_messages += count
             self._frame_messages += (count - self._frame_messages) / CROWD_PART
-        return PublishBatch(first, self._sent_upto, records)
+        return PublishFrame(first, self._sent_upto, records)
 
     @property
     def _crowded(self) -> bool:
@@ -440,7 +440,7 @@ class Outbox:
         self._hurried_upto = self.next_sequence - 1
         self.gathering = False
 
-    def _next_resend(self, bytes_max: int) -> PublishBatch:
+    def _next_resend(self, bytes_max: int) -> PublishFrame:
         """A batch of what the store held at the logon, from `_resend_next` on."""
         entry = self._resend_next
         assert entry is not None and self._resend is not None
@@ -463,7 +463,7 @@ class Outbox:
         if entry is None:
             self._resend = None
         self._sent_upto = last
-        return PublishBatch(first, last, records, given)
+        return PublishFrame(first, last, records, given)
 
     @property
     def unsent(self) -> bool:
@@ -569,7 +569,7 @@ class Outbox:
         kind = SequenceConflict if reason == "sequence_conflict" else CommandFailed
         failure = PublishFailed(sequence, kind("publish", reason, text), record)
         self.failures.append(failure)
-        effects.append(Tell(failure))
+        effects.append(Notify(failure))
 
     def _settle(self, effects: list[Effect]) -> None:
         upto = self.settled_upto

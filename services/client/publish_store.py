@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 
-class PublishStore(Protocol):
+class PublishStoreProtocol(Protocol):
     """What was published and is not known durable yet (storage/stores.py)."""
 
     def put(self, sequence: int, record: bytes) -> None:

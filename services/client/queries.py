@@ -5,7 +5,8 @@ thing, so it is asked again after a failover only where nothing of it was handed
 is void. Otherwise it ends with `ConnectionLost`.
 
 A `sow_and_subscribe` is asked again whatever was handed out, and leaves out what the consumer holds
-(focus.py). Where its filter is replaced, the group that follows has only what is newly in focus.
+(delivered_rows.py). Where its filter is replaced, the group that follows has only what is newly in
+focus.
 
 One with a bookmark has rows of the past, and a replay behind them. The end of its group says what
 lies before the replay. With that it has what any bookmark subscription has, exact ranges, and goes
@@ -17,9 +18,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylay.services.client.focus import Focus
+from raylay.services.client.delivered_rows import DeliveredRows
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.resumption import BookmarkStore, Resumption, read_have
+from raylay.services.client.subscription_state import (
+    BookmarkStoreProtocol,
+    SubscriptionState,
+    read_have,
+)
 from raylay.services.errors import ConnectionLost, RaylayError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Header
@@ -29,7 +34,7 @@ GROUP_END = "group_end"
 """The kind of a batch that says that all rows have come."""
 
 
-class Query(Resumption):
+class PendingQuery(SubscriptionState):
     """One `sow`. It ends with its group."""
 
     __slots__ = ("handed_out", "matches")
@@ -51,7 +56,7 @@ class Query(Resumption):
         return _ACKS
 
     def lost(self) -> RaylayError | None:
-        """See `Resumption.lost`."""
+        """See `SubscriptionState.lost`."""
         self.active = False
         if not self.handed_out:
             return None
@@ -61,7 +66,7 @@ class Query(Resumption):
         )
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
-        """See `Resumption.grouped`."""
+        """See `SubscriptionState.grouped`."""
         command = header["c"]
         if command == "sow":
             return [MessageBatch(self.id, header.get("n") or 0, payload, kind="sow")]
@@ -70,7 +75,7 @@ class Query(Resumption):
         return []
 
 
-class FocusedSubscription(Resumption):
+class QuerySubscription(SubscriptionState):
     """One `sow_and_subscribe`."""
 
     __slots__ = ("_next_is_part", "focus")
@@ -80,7 +85,7 @@ class FocusedSubscription(Resumption):
         self, subscription_id: str, topic: str, message_type: str, options: dict[str, Any]
     ) -> None:
         super().__init__(subscription_id, topic, message_type, "", options)
-        self.focus = Focus()
+        self.focus = DeliveredRows()
         self._next_is_part = False
         """Whether the next group has only what is newly in focus."""
 
@@ -90,28 +95,28 @@ class FocusedSubscription(Resumption):
 
     @property
     def takes_replace(self) -> bool:
-        """See `Resumption.takes_replace`: behind its group."""
+        """See `SubscriptionState.takes_replace`: behind its group."""
         return self.active and self.completed
 
     def replaced(self, options: dict[str, Any]) -> None:
-        """See `Resumption.replaced`."""
+        """See `SubscriptionState.replaced`."""
         super().replaced(options)
         self.completed = False
         self._next_is_part = True
 
     def lost(self) -> RaylayError | None:
-        """See `Resumption.lost`: the next group has all rows."""
+        """See `SubscriptionState.lost`: the next group has all rows."""
         self.completed = self._next_is_part = False
         return super().lost()
 
     def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
-        """See `Resumption.arrived`."""
+        """See `SubscriptionState.arrived`."""
         payload, count = self.focus.delivered(payload, header.get("n") or 0)
         self.suppressed = self.focus.suppressed
         return self._batch(header, count, payload, None) if count else None
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
-        """See `Resumption.grouped`."""
+        """See `SubscriptionState.grouped`."""
         command, count = header["c"], header.get("n") or 0
         focus = self.focus
         if command == "group_begin":
@@ -131,7 +136,7 @@ class FocusedSubscription(Resumption):
         return []
 
 
-class FocusedReplay(Resumption):
+class QueryReplay(SubscriptionState):
     """One `sow_and_subscribe` with a bookmark.
 
     Invariant: `received` is empty until `has_rows`.
@@ -146,23 +151,24 @@ class FocusedReplay(Resumption):
         message_type: str,
         bookmark: str,
         options: dict[str, Any],
-        store: BookmarkStore | None = None,
+        store: BookmarkStoreProtocol | None = None,
     ) -> None:
         super().__init__(subscription_id, topic, message_type, bookmark, options, store)
         self.has_rows = bool(self.received)
         """Whether a group has ended, in this life or, as the bookmark store says, one before."""
-        self.focus = Focus()
+        self.focus = DeliveredRows()
         """Of groups that were interrupted, and of this one."""
         self.before = PublisherRanges()
         """What lies before the replay, as the end of the group says."""
 
     @property
     def command(self) -> str:  # type: ignore[override]
-        """See `Resumption.command`."""
+        """See `SubscriptionState.command`."""
         return "subscribe" if self.has_rows else "sow_and_subscribe"
 
     def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
-        """See `Resumption.subscribe_frame`. The rows are not paused: what is behind them is, once
+        """See `SubscriptionState.subscribe_frame`. The rows are not paused: what is behind them is,
+        once
         it is accepted."""
         header, body = super().subscribe_frame(command_id)
         options = dict(header.get("o") or {})
@@ -178,13 +184,14 @@ class FocusedReplay(Resumption):
         return {**header, "o": options}, body
 
     def lost(self) -> RaylayError | None:
-        """See `Resumption.lost`."""
+        """See `SubscriptionState.lost`."""
         if not self.has_rows:
             self.completed = False
         return super().lost()
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
-        """See `Resumption.grouped`. The end of the group is a batch of its own, of no messages."""
+        """See `SubscriptionState.grouped`. The end of the group is a batch of its own, of no
+        messages."""
         command, focus = header["c"], self.focus
         if command == "group_begin":
             focus.begin()
@@ -193,7 +200,7 @@ class FocusedReplay(Resumption):
             self.suppressed = focus.suppressed
             return [MessageBatch(self.id, count, payload, kind="sow")] if count else []
         elif command == "group_end":
-            self.focus = Focus()
+            self.focus = DeliveredRows()
             self.has_rows = True
             self.before = read_have(header, payload) or PublisherRanges()
             if self.received is not None:

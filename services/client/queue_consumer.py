@@ -14,7 +14,7 @@ from raylay.services.client.subscription import Subscription
 from raylay.services.errors import LocalProtocolError
 
 
-class Consuming(Protocol):
+class ConsumingClient(Protocol):
     """The client, to one consumer."""
 
     async def _consume(self, consumer: QueueConsumer) -> Subscription:
@@ -128,7 +128,7 @@ class QueueConsumer:
 
     def __init__(
         self,
-        client: Consuming,
+        client: ConsumingClient,
         queue: str,
         *,
         message_type: str,

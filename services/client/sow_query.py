@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.queries import Query
+from raylay.services.client.queries import PendingQuery
 from raylay.services.client.subscription import Subscription
 from raylay.services.errors import LocalProtocolError
 
@@ -27,11 +27,11 @@ class SowQuery(Subscription):
 
     def __init__(
         self,
-        query: Query,
+        query: PendingQuery,
         queue_bytes_max: int,
         congestion_changed: Callable[[Subscription], None],
         unsubscribe: Callable[[Subscription], None],
-        begin: Callable[[SowQuery, Query], Awaitable[None]],
+        begin: Callable[[SowQuery, PendingQuery], Awaitable[None]],
     ) -> None:
         super().__init__(query, queue_bytes_max, congestion_changed, unsubscribe)
         self._query = query

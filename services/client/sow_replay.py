@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.queries import GROUP_END, FocusedReplay
+from raylay.services.client.queries import GROUP_END, QueryReplay
 from raylay.services.client.subscription import Subscription
 from raylay.services.errors import RaylayError
 
@@ -24,7 +24,7 @@ class SowReplay(Subscription):
 
     def __init__(
         self,
-        replay: FocusedReplay,
+        replay: QueryReplay,
         queue_bytes_max: int,
         congestion_changed: Callable[[Subscription], None],
         unsubscribe: Callable[[Subscription], None],

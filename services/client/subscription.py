@@ -9,7 +9,7 @@ from typing import Any
 
 from raylay.services.client.arguments import sow_keys
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.resumption import Resumption
+from raylay.services.client.subscription_state import SubscriptionState
 from raylay.services.errors import LocalProtocolError, RaylayError
 from raylay.services.messages.ranges import PublisherRanges
 
@@ -32,7 +32,7 @@ class Subscription:
 
     def __init__(
         self,
-        resumption: Resumption,
+        resumption: SubscriptionState,
         queue_bytes_max: int,
         congestion_changed: Callable[[Subscription], None],
         unsubscribe: Callable[[Subscription], None],

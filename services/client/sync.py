@@ -20,7 +20,7 @@ from raylay.services.client.deletes import delete_body
 from raylay.services.client.fork_guard import guard
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.outbox import body_bytes, check_values
-from raylay.services.client.publishing import DELTA_PUBLISH
+from raylay.services.client.publish import DELTA_PUBLISH
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.client.sync_queue import SyncQueueConsumer

@@ -26,10 +26,10 @@ def certificates(
 ) -> None:
     """Make certificates by a CA of your own, which is made with the first. Called again it renews
     them by the same CA; instances take them up while they run."""
-    from raylay.services.tls.authority import Authority
+    from raylay.services.net.tls_authority import CertificateAuthority
 
     wanted = [_parsed(each) for each in name]
-    authority = Authority(directory)
+    authority = CertificateAuthority(directory)
     if authority.is_new:
         echo(f"{directory}/ca.pem: the CA, for `ca_file`; keep {directory}/ca.key to yourself")
     for each, addresses in wanted:

@@ -17,7 +17,7 @@ from raylay.services.configuration.amps.show import (
     shown_fabric,
     store_lines,
 )
-from raylay.services.configuration.amps.support import Finding, findings
+from raylay.services.configuration.amps.support import ElementFinding, findings
 from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.files import load_files
 from raylay.services.configuration.model import FabricSettings
@@ -31,7 +31,7 @@ config_app = typer.Typer(
 def check(files: FilesArgument, define: DefineOption = None) -> None:
     """Say what is wrong, a line each (exit code 1), and what does not run yet (exit code 0)."""
     loaded = load_files(files, defines=parse_defines(define))
-    found: list[Finding] = []
+    found: list[ElementFinding] = []
     if isinstance(loaded, FabricSettings):
         settings = loaded
     else:
@@ -75,7 +75,7 @@ def show(
         echo(f"# {line}")
 
 
-def _outside(documents: list[Document], settings: FabricSettings) -> Iterator[Finding]:
+def _outside(documents: list[Document], settings: FabricSettings) -> Iterator[ElementFinding]:
     """A note for each address that is of none of the files' instances."""
     for document in documents:
         links = {link.name: link for link in settings.instance(document.config.name).destinations}
@@ -83,7 +83,7 @@ def _outside(documents: list[Document], settings: FabricSettings) -> Iterator[Fi
             link = links.get(destination.name)
             for target in link.to if link is not None else ():
                 if ":" in target:
-                    yield Finding(
+                    yield ElementFinding(
                         document.origin(("Replication", "Destination", number, "Transport", 0)),
                         f"{target} is of no instance of these files: it is dialled as it is",
                         False,

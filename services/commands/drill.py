@@ -20,7 +20,7 @@ from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric import registry
 
 if TYPE_CHECKING:
-    from raylay.services.drills.scenario import Scenario
+    from raylay.services.drills.scenario import DrillScenario
     from raylay.services.fabric import Fabric
 
 EXIT_BAD = 1
@@ -92,7 +92,7 @@ def print_list() -> None:
     )
 
 
-def _changed(name: str | None, target: str, rate: float | None, own_load: bool) -> Scenario:
+def _changed(name: str | None, target: str, rate: float | None, own_load: bool) -> DrillScenario:
     from raylay.services.drills.scenario import find
 
     if name is None:
@@ -105,7 +105,7 @@ def _changed(name: str | None, target: str, rate: float | None, own_load: bool) 
     return scenario.with_own_load() if own_load else scenario
 
 
-def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> int:
+def _drill(scenario: DrillScenario, fabric: str, topic: str, output: Path | None) -> int:
     began_s = time.monotonic()
 
     def tell(text: str) -> None:

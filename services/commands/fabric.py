@@ -16,7 +16,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.fabric import exposure
 from raylay.services.fabric.check import check_settings, impossible
 from raylay.services.topology import draw
-from raylay.services.topology.check import Checked, Finding
+from raylay.services.topology.check import CheckResult, TopologyFinding
 from raylay.services.topology.report import as_data, route_rows, summary
 
 START_WITHOUT = "leave it out, or start the fabric with --ignore-unsupported"
@@ -68,11 +68,11 @@ def check_command(
         checked, name = check_settings(settings, tuple(publishes or ())), settings.name
         checked.findings = [each.at(origins) for each in checked.findings]
         checked.findings += [
-            Finding("warning", "exposed", (), "", each.text, each.change)
+            TopologyFinding("warning", "exposed", (), "", each.text, each.change)
             for each in exposure.of_fabric(settings)
         ]
         checked.findings += [
-            Finding("note", "not_running", (), "", f"{where}: {text}", START_WITHOUT)
+            TopologyFinding("note", "not_running", (), "", f"{where}: {text}", START_WITHOUT)
             for where, text in (() if ignore_unsupported else left_out)
         ]
     if as_json:
@@ -89,7 +89,7 @@ def check_command(
         raise typer.Exit(1)
 
 
-def _print(checked: Checked, name: str, *, routes: bool) -> None:
+def _print(checked: CheckResult, name: str, *, routes: bool) -> None:
     for survey in checked.surveys:
         title = f"fabric {name}, topic {survey.routes.topic.shown}"
         if routes:

@@ -21,7 +21,7 @@ import typer
 
 from raylay.services.commands.instance_check import check_instance
 from raylay.services.commands.printing import echo, echo_json
-from raylay.services.hosts.check import Finding, HostFacts, OpenPath, examine, worst
+from raylay.services.hosts.check import HostFacts, HostFinding, OpenPath, examine, worst
 
 FSYNC_TIMES = 21
 FSYNC_BYTES = 16 * 1024
@@ -83,7 +83,7 @@ def check_host(
         raise typer.Exit(1)
 
 
-def lines_of(finding: Finding) -> list[str]:
+def lines_of(finding: HostFinding) -> list[str]:
     """For people: one line, and two more where something is to be changed."""
     lines = [f"{MARKS[finding.level]:<6} {finding.what}: {finding.found} (wanted {finding.wanted})"]
     if finding.level != "ok":

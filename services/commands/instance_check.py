@@ -15,10 +15,10 @@ from typing import Annotated
 import typer
 
 from raylay.services.commands.printing import echo
+from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
+from raylay.services.config.transport import ClientTransportConfig
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.protocol.frames import PROTOCOL_VERSION, FrameReader, encode_frame
-from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
-from raylay.services.server.transport_config import ClientTransportConfig
 
 PROBE_NAME = "raylay-check"
 NOT_ADMITTING = frozenset({"not_ready", "shutting_down", "retired"})

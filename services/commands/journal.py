@@ -26,14 +26,14 @@ from raylay.services.errors import FabricError, StorageError
 from raylay.services.fabric import registry
 from raylay.services.fabric.plan import FabricRecord, replication_address
 from raylay.services.messages.records import FLAG_NAMES, Command, Kind, Record, Run, iterate_records
-from raylay.services.server.reuniting import TIMEOUT_S_DEFAULT, ReunionReport
-from raylay.services.server.reuniting import reunite as reunite_directory
+from raylay.services.server.data.salvage import TIMEOUT_S_DEFAULT, SalvageReport
+from raylay.services.server.data.salvage import reunite as reunite_directory
 from raylay.storage.journal import Outcome, SegmentInfo
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.maintenance import IN_USE, SegmentMaintenance
 from raylay.storage.repair import repair_front
 from raylay.storage.segments import list_segments
-from raylay.storage.verify import Verified, verify_journal
+from raylay.storage.verify import VerifyResult, verify_journal
 
 BODY_SHOWN_CHARACTERS = 120
 READERS_AWAITED_S = 5.0
@@ -314,7 +314,7 @@ def verify(
 ) -> None:
     """Verifies every checksum and the order. Exits 1 when anything is damaged."""
     target = _Target(journal, archive)
-    verified = Verified()
+    verified = VerifyResult()
     damages = 0
     for damage in verify_journal(target.directory, archive, verified, target.only):
         damages += 1
@@ -481,7 +481,7 @@ def reunite(
         raise typer.Exit(1)
 
 
-def reunion_lines(report: ReunionReport) -> list[str]:
+def reunion_lines(report: SalvageReport) -> list[str]:
     """A reunion for people, a line for each destination."""
     lines = [
         f"{report.instance}, generation {report.generation}, incarnation {report.incarnation}: "
@@ -534,7 +534,7 @@ def replication_addresses(record: FabricRecord | None) -> dict[str, str]:
     return {instance.name: replication_address(record, instance) for instance in settings.instances}
 
 
-def note_reunion(record: FabricRecord | None, report: ReunionReport) -> bool:
+def note_reunion(record: FabricRecord | None, report: SalvageReport) -> bool:
     """Tells the fabric, where it runs, what came of a reunion. Says why it could not."""
     if record is None or registry.find(record.name) is None:
         return False

@@ -12,7 +12,8 @@ import typer
 
 from raylay.services.client.credentials import credentials
 from raylay.services.commands.client_names import client_name
-from raylay.services.commands.consuming import consume
+from raylay.services.commands.connection_log import ConnectionLog
+from raylay.services.commands.consume import consume
 from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.options import (
     FabricOption,
@@ -22,15 +23,14 @@ from raylay.services.commands.options import (
     servers_meant,
 )
 from raylay.services.commands.printing import echo, echo_json, print_message
-from raylay.services.commands.publishing import (
+from raylay.services.commands.publish import (
     INTERRUPTED,
-    Published,
+    PublishResult,
     publish_lines,
     send_once,
     send_several,
 )
 from raylay.services.commands.tls_options import tls_given
-from raylay.services.commands.waiting_lines import WaitingLines
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
 
 TypeOption = Annotated[str, typer.Option("--type", help="The message type.")]
@@ -51,8 +51,8 @@ def client_options(
         return
     entry = running(fabric)
     from raylay.services.configuration.model import FabricSettings
+    from raylay.services.fabric.observability import tracing_options
     from raylay.services.fabric.plan import FabricRecord, client_options
-    from raylay.services.fabric.telling import tracing_options
     from raylay.services.telemetry.client_traces import ClientTracer
     from raylay.services.telemetry.tracing import start_tracing
 
@@ -150,7 +150,7 @@ def delete(
 
 async def _delete(
     options: dict[str, Any], topic: str, message_type: str, what: dict[str, Any]
-) -> Published:
+) -> PublishResult:
     done = await send_once(
         options, lambda one: one.sow_delete(topic, message_type=message_type, **what)
     )
@@ -165,7 +165,7 @@ async def _delete(
     )
 
 
-def _tell(done: Published, as_json: bool) -> None:
+def _tell(done: PublishResult, as_json: bool) -> None:
     if as_json:
         echo_json(done.as_json())
     else:
@@ -250,7 +250,7 @@ async def _subscribe(
     from raylay.services.client import Client
 
     left = count
-    async with Client(**options, on_event=WaitingLines()) as client:
+    async with Client(**options, on_event=ConnectionLog()) as client:
         begin = client.sow_and_subscribe if sow else client.subscribe
         subscription = await begin(topic, **wanted)
         async for batch in subscription.batches():

@@ -57,7 +57,7 @@ IgnoreOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 
 
-def running(name: str) -> registry.Entry:
+def running(name: str) -> registry.RegistryEntry:
     """The fabric that a command means."""
     # Late: the command line is there at once.
     from raylay.services.fabric import find_running

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylay.services.commands.connection_log import ConnectionLog
 from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.messages import client_options
 from raylay.services.commands.options import FabricOption, GroupOption, ServerOption, running
 from raylay.services.commands.printing import echo, echo_json
-from raylay.services.commands.publishing import INTERRUPTED
-from raylay.services.commands.waiting_lines import WaitingLines
+from raylay.services.commands.publish import INTERRUPTED
 
 if TYPE_CHECKING:
     from raylay.services.client import Client
@@ -151,7 +151,7 @@ def _with_client(
     async def run(options: dict[str, Any]) -> None:
         from raylay.services.client import Client
 
-        async with Client(**options, on_event=WaitingLines()) as client:
+        async with Client(**options, on_event=ConnectionLog()) as client:
             await work(client)
 
     try:

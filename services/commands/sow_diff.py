@@ -15,7 +15,7 @@ from raylay.services.commands.interrupts import run_async
 from raylay.services.commands.options import CONNECT_TIMEOUT_S, FabricOption, running
 from raylay.services.commands.printing import echo, echo_json
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
-from raylay.services.sow.comparison import Comparison, Difference, differ, held
+from raylay.services.sow.comparison import RecordDifference, TopicComparison, differ, held
 
 if TYPE_CHECKING:
     from raylay.services.client.failover import Server
@@ -34,7 +34,7 @@ Topic = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class TopicDiff:
     """What was found of one topic.
 
     Attributes:
@@ -44,7 +44,7 @@ class Compared:
 
     topic: Topic
     counts: tuple[int, int] = (0, 0)
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[RecordDifference, ...] = ()
     only: str = ""
 
     @property
@@ -53,7 +53,7 @@ class Compared:
         return not self.only and not differ(self.differences)
 
 
-async def compare_topic(here: Ask, there: Ask, topic: Topic, wait_s: float) -> Compared:
+async def compare_topic(here: Ask, there: Ask, topic: Topic, wait_s: float) -> TopicDiff:
     """Compares one topic of two instances, and looks again at what differs as long as it may take
     to arrive.
 
@@ -64,17 +64,17 @@ async def compare_topic(here: Ask, there: Ask, topic: Topic, wait_s: float) -> C
         CommandFailed: an instance refused the query; ConnectionLost: one is gone.
     """
     loop = asyncio.get_running_loop()
-    found = Comparison()
+    found = TopicComparison()
     await _look(found, here, there, topic, None)
     until_s = loop.time() + wait_s
     while found.keys and loop.time() < until_s:
         await asyncio.sleep(min(SECOND_LOOK_S, wait_s))
         await _look(found, here, there, topic, found.keys)
-    return Compared(topic, (found.counts[0], found.counts[1]), tuple(found.differences()))
+    return TopicDiff(topic, (found.counts[0], found.counts[1]), tuple(found.differences()))
 
 
 async def _look(
-    found: Comparison, here: Ask, there: Ask, topic: Topic, keys: list[bytes] | None
+    found: TopicComparison, here: Ask, there: Ask, topic: Topic, keys: list[bytes] | None
 ) -> None:
     parts: list[list[bytes] | None] = [None]
     if keys is not None:
@@ -166,7 +166,7 @@ def _topics(
 
 async def _compare(
     two: list[dict[str, Any]], topics: list[tuple[Topic, str]], wait_s: float
-) -> list[Compared]:
+) -> list[TopicDiff]:
     """Compares the topics, by clients of these options: of each instance one."""
     from raylay.services.client import Client
 
@@ -178,7 +178,7 @@ async def _compare(
         found = []
         for topic, only in topics:
             if only:
-                found.append(Compared(topic, only=only))
+                found.append(TopicDiff(topic, only=only))
             else:
                 found.append(await compare_topic(asks[0], asks[1], topic, wait_s))
         return found
@@ -197,7 +197,7 @@ def _asking(client: Any, instance: str) -> Ask:
     return ask
 
 
-def lines(found: Compared, here: str, there: str, show: int) -> list[str]:
+def lines(found: TopicDiff, here: str, there: str, show: int) -> list[str]:
     """What is told of a topic.
 
     Args:
@@ -228,7 +228,7 @@ def _said(held: object) -> str:
     return "has nothing" if held is None else str(held)
 
 
-def as_object(found: Compared, here: str, there: str) -> dict[str, Any]:
+def as_object(found: TopicDiff, here: str, there: str) -> dict[str, Any]:
     """The same as JSON: all keys that differ."""
     return {
         "topic": found.topic[0],

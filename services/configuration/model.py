@@ -51,9 +51,9 @@ from raylay.services.messages.topics import (
 )
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.queues.definition import QueueDefinition
+from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS, SowTerms
+from raylay.services.replication.membership.validation import QueueTerms as QueueTerms
 from raylay.services.replication.timetable import Occasion, is_time_of_day
-from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS, SowDefinition
-from raylay.services.replication.validation import QueueDefinition as QueueTerms
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.storage.journal import SEGMENT_BYTES_DEFAULT
 
@@ -555,11 +555,11 @@ class FabricSettings(FabricChoices, _Named):
         own = instance.sow_topics
         return tuple(each.definition() for each in (self.sow_topics if own is None else own))
 
-    def sow_terms_of(self, instance: InstanceSettings) -> tuple[SowDefinition, ...]:
+    def sow_terms_of(self, instance: InstanceSettings) -> tuple[SowTerms, ...]:
         """What is compared of them when a link connects. The drills' own is not: a peer that is
         not marked for drills has none, and nothing of it is amiss there."""
         return tuple(
-            SowDefinition(each.name, each.message_type, each.keys)
+            SowTerms(each.name, each.message_type, each.keys)
             for each in self.sow_of(instance)
             if not each.name.startswith(RESERVED)
         )

@@ -11,7 +11,7 @@ from raylay.services.configuration.fields import MessageType, Milliseconds, Sect
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import RESERVED, is_regex
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.replication.validation import QueueDefinition as QueueTerms
+from raylay.services.replication.membership.validation import QueueTerms as QueueTerms
 
 NAME_BYTES_MAX = 1024
 DAY_MS = 24 * 3600 * 1000

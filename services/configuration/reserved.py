@@ -29,7 +29,7 @@ from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
 )
-from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
+from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS
 
 OURS = (DRILL_TOPIC, DRILL_SOW_TOPIC, DRILL_WORK_TOPIC)
 CARRIED = (*OURS, DRILL_QUEUE)

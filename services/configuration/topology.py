@@ -28,11 +28,11 @@ from raylay.services.plugins.filters import filter_problem
 from raylay.services.plugins.queue_checks import letter_circle, queue_problems
 from raylay.services.plugins.sow_checks import sow_problems
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
+from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.sow.definition import SowTopicDefinition
 
 
-class Problem(NamedTuple):
+class TopologyProblem(NamedTuple):
     """Something that makes a fabric impossible.
 
     Attributes:
@@ -44,10 +44,12 @@ class Problem(NamedTuple):
     text: str
 
 
-def problems(settings: FabricSettings) -> list[Problem]:
+def problems(settings: FabricSettings) -> list[TopologyProblem]:
     """Everything that is wrong with a fabric, in the order declared; empty: it can be started."""
     if not settings.instances:
-        return [Problem((), f"fabric {settings.name} has no instances: declare a region or one")]
+        return [
+            TopologyProblem((), f"fabric {settings.name} has no instances: declare a region or one")
+        ]
     found = list(_topics(settings))
     found += _names(settings)
     found += _ports(settings)
@@ -62,7 +64,7 @@ def problems(settings: FabricSettings) -> list[Problem]:
     return found
 
 
-def _bootstrap(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
+def _bootstrap(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:
     if instance.bootstrap is None:
         return
     known = [other.name for other in settings.instances]
@@ -71,34 +73,34 @@ def _bootstrap(settings: FabricSettings, instance: InstanceSettings) -> Iterator
     for source in instance.bootstrap.sources:
         if ":" in source:
             if not _is_address(source):
-                yield Problem(subject, f"{where}: {source!r} is no address: give host:port")
+                yield TopologyProblem(subject, f"{where}: {source!r} is no address: give host:port")
         elif source == instance.name:
-            yield Problem(subject, f"{where} copies from {source} itself")
+            yield TopologyProblem(subject, f"{where} copies from {source} itself")
         elif source not in known:
-            yield Problem(
+            yield TopologyProblem(
                 subject,
                 f"{where}: no instance is named {source}; there are {', '.join(known)}",
             )
     for topic in instance.bootstrap.topics:
         if topic.filter or not topic.journaled:
-            yield Problem(
+            yield TopologyProblem(
                 subject,
                 f"{where}: topic {topic.name} has a filter or is not journaled: name and message "
                 "type are all that it may have",
             )
 
 
-def _topics(settings: FabricSettings) -> Iterator[Problem]:
+def _topics(settings: FabricSettings) -> Iterator[TopologyProblem]:
     journaled = [topic for topic in settings.topics if topic.journaled]
     for topic in settings.topics:
         if topic.filter:
-            yield Problem(
+            yield TopologyProblem(
                 ("topics", topic.name),
                 f"topic {topic.name} of the fabric has a filter: it belongs to a topic of a "
                 "destination",
             )
         if topic.include_validation is not None or topic.exclude_validation is not None:
-            yield Problem(
+            yield TopologyProblem(
                 ("topics", topic.name),
                 f"topic {topic.name} of the fabric names checks: they belong to the topics of a "
                 "destination",
@@ -116,7 +118,7 @@ def _topics(settings: FabricSettings) -> Iterator[Problem]:
                 and compile_regex(other.name, "topic").search(topic.name)
             )
             if same_type and same_name:
-                yield Problem(
+                yield TopologyProblem(
                     ("topics", topic.name),
                     f"topic {topic.name} is declared as not journaled, but the journaled topic "
                     f"{other.name} matches it: narrow that expression",
@@ -127,7 +129,7 @@ Defined = TypeVar("Defined", bound=SowTopicDefinition | QueueDefinition)
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed(Generic[Defined]):
+class _PlacedDefinition(Generic[Defined]):
     """A definition, and how it is called in a problem.
 
     Attributes:
@@ -141,11 +143,13 @@ class _Placed(Generic[Defined]):
     twice: bool
     own: bool
 
-    def told(self, check: Callable[[Defined], list[DefinitionProblem]]) -> Iterator[Problem]:
+    def told(
+        self, check: Callable[[Defined], list[DefinitionProblem]]
+    ) -> Iterator[TopologyProblem]:
         """What is wrong with it for itself."""
         if self.twice:
             kind = self.definition.message_type
-            yield Problem(
+            yield TopologyProblem(
                 self.subject, f"{self.where} of type {kind} is defined twice: take one of them out"
             )
         try:
@@ -156,17 +160,17 @@ class _Placed(Generic[Defined]):
             shown = " ".join(
                 str(part + 1) if isinstance(part, int) else part for part in problem.place
             )
-            yield Problem(
+            yield TopologyProblem(
                 (*self.subject, *map(str, problem.place)),
                 f"{self.where}{f', {shown}' if shown else ''}: {problem.text}",
             )
 
-    def not_journaled(self, instance: InstanceSettings, takes: str, why: str) -> Problem:
+    def not_journaled(self, instance: InstanceSettings, takes: str, why: str) -> TopologyProblem:
         """None of the instance's journaled topics takes what it is made of."""
         of = "" if instance.topics is None else f" of {instance.name}"
         kind = self.subject[-2]
         more = f", or give {instance.name} {kind} of its own" if of and not self.own else ""
-        return Problem(
+        return TopologyProblem(
             self.subject,
             f"{self.where}: no journaled topic{of} takes {takes} of type "
             f"{self.definition.message_type}, and {why}: add it to topics{more}",
@@ -175,7 +179,7 @@ class _Placed(Generic[Defined]):
 
 def _placed(
     definitions: Iterable[Defined], kind: str, what: str, instance: InstanceSettings
-) -> Iterator[_Placed[Defined]]:
+) -> Iterator[_PlacedDefinition[Defined]]:
     """Definitions that an instance has, its own or the fabric's; `kind` is their key in a file."""
     own = getattr(instance, kind) is not None
     seen: set[tuple[str, str]] = set()
@@ -183,11 +187,11 @@ def _placed(
         subject = (*((instance.name,) if own else ()), kind, str(number))
         where = f"{what} {each.name}{f' of {instance.name}' if own else ''}"
         name = (each.name, each.message_type)
-        yield _Placed(each, subject, where, name in seen, own)
+        yield _PlacedDefinition(each, subject, where, name in seen, own)
         seen.add(name)
 
 
-def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
+def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:
     """Of the topics with state that an instance has."""
     types = settings.types_of(instance)
     log = settings.journaled_of(instance)
@@ -199,7 +203,7 @@ def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Probl
             yield placed.not_journaled(instance, takes, "state is made from the journal")
 
 
-def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
+def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:
     """Of the queues that an instance has."""
     types = settings.types_of(instance)
     log = TopicMatcher(
@@ -209,7 +213,7 @@ def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Pr
     for placed in _placed(settings.queues_of(instance), "queues", "queue", instance):
         queue, subject, where = placed.definition, placed.subject, placed.where
         if (queue.name, queue.message_type) in with_state:
-            yield Problem(
+            yield TopologyProblem(
                 subject,
                 f"{where}: there is a SOW topic of this name: give the queue another one, and the "
                 "SOW topic as its underlying topic",
@@ -223,14 +227,14 @@ def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Pr
                 why = "a dead letter that is in no journal is lost"
                 yield placed.not_journaled(instance, queue.dead_letters, why)
             if (queue.dead_letters, queue.message_type) in with_state:
-                yield Problem(
+                yield TopologyProblem(
                     subject,
                     f"{where}: dead_letters {queue.dead_letters} is a SOW topic, where a letter "
                     "would replace another one: name a topic without a SOW",
                 )
             circle = letter_circle(queue, settings.queues_of(instance))
             if circle:
-                yield Problem(
+                yield TopologyProblem(
                     subject,
                     f"{where}: its dead letters would come back to it by way of the queues "
                     f"{', '.join(circle)}, for ever: end that at a topic of no queue",
@@ -245,14 +249,14 @@ def _replicated_local(
     queue: QueueDefinition,
     subject: tuple[str, ...],
     where: str,
-) -> Iterator[Problem]:
+) -> Iterator[TopologyProblem]:
     """A queue of one instance whose acknowledgments would go to others."""
     if queue.is_distributed:
         return
     local = [each.name for each in settings.queues_of(instance) if not each.is_distributed]
     for destination in instance.destinations:
         if takes(destination, queue.name, queue.message_type):
-            yield Problem(
+            yield TopologyProblem(
                 subject,
                 f"{where} is local and destination {destination.name} of {instance.name} takes "
                 f"topic {queue.name}: narrow its topics, as by {all_but(local)}, so that at most "
@@ -267,7 +271,7 @@ def _half_replicated(
     queue: QueueDefinition,
     subject: tuple[str, ...],
     where: str,
-) -> Iterator[Problem]:
+) -> Iterator[TopologyProblem]:
     """A queue of several instances of which a link brings either the messages, or what is said of
     them, and not both."""
     if not queue.is_distributed or queue.topic == queue.name:
@@ -284,7 +288,7 @@ def _half_replicated(
         if not sharing:
             continue
         taken, left = (queue.name, queue.topic) if has else (queue.topic, queue.name)
-        yield Problem(
+        yield TopologyProblem(
             subject,
             f"{where} is of {sharing[0]} too, and destination {destination.name} of "
             f"{instance.name} takes topic {taken} and not {left}: add topic {left} to destination "
@@ -350,19 +354,19 @@ def is_journaled(topic: SowTopicDefinition, log: tuple[TopicRule, ...]) -> bool:
     )
 
 
-def _names(settings: FabricSettings) -> Iterator[Problem]:
+def _names(settings: FabricSettings) -> Iterator[TopologyProblem]:
     counted = Counter(instance.name for instance in settings.instances)
     for name, count in counted.items():
         if count > 1:
-            yield Problem((name,), f"{count} instances are named {name}: names are unique")
+            yield TopologyProblem((name,), f"{count} instances are named {name}: names are unique")
     # Data directories are named after instances, and some file systems ignore case.
     folded = Counter(name.lower() for name in counted)
     for name in counted:
         if folded[name.lower()] > 1:
-            yield Problem((name,), f"instance {name} differs from another one only by case")
+            yield TopologyProblem((name,), f"instance {name} differs from another one only by case")
 
 
-def _ports(settings: FabricSettings) -> Iterator[Problem]:
+def _ports(settings: FabricSettings) -> Iterator[TopologyProblem]:
     taken: dict[tuple[str, int], str] = {}
     for instance in settings.instances:
         replication_host = instance.replication_host or instance.host
@@ -385,7 +389,7 @@ def _ports(settings: FabricSettings) -> Iterator[Problem]:
             for host in (listens_on, "0.0.0.0", "*"):
                 other = taken.get((host, port))
                 if other is not None:
-                    yield Problem(
+                    yield TopologyProblem(
                         (instance.name,),
                         f"instance {instance.name}: {kind} {port} on {listens_on} is taken by "
                         f"{other}",
@@ -395,18 +399,20 @@ def _ports(settings: FabricSettings) -> Iterator[Problem]:
                 taken[(listens_on, port)] = f"{kind} of {instance.name}"
 
 
-def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
+def _destinations(
+    settings: FabricSettings, instance: InstanceSettings
+) -> Iterator[TopologyProblem]:
     known = {other.name: other for other in settings.instances}
     names = Counter(destination.name for destination in instance.destinations)
     for name, count in names.items():
         if count > 1:
-            yield Problem(
+            yield TopologyProblem(
                 (instance.name, name),
                 f"instance {instance.name} has {count} destinations named {name}: give each a name",
             )
     syncs = sum(1 for destination in instance.destinations if destination.sync)
     if syncs > SYNC_DESTINATIONS_MAX:
-        yield Problem(
+        yield TopologyProblem(
             (instance.name,),
             f"instance {instance.name} has {syncs} sync destinations: at most "
             f"{SYNC_DESTINATIONS_MAX} are possible; make the others async",
@@ -419,30 +425,32 @@ def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Itera
         for topic in destination.topics:
             wrong = filter_problem(topic.filter, topic.message_type, types) if topic.filter else ""
             if wrong:
-                yield Problem(subject, f"{where}, topic {topic.name}: {wrong}")
+                yield TopologyProblem(subject, f"{where}, topic {topic.name}: {wrong}")
         if not destination.to and (destination.dial or not destination.group):
-            yield Problem(subject, f"{where} names no instance to go to")
+            yield TopologyProblem(subject, f"{where} names no instance to go to")
         elif not destination.group and all(":" in target for target in destination.to):
-            yield Problem(subject, f"{where} goes to another fabric: give the group there")
+            yield TopologyProblem(subject, f"{where} goes to another fabric: give the group there")
         for target in (*destination.to, *destination.waits_for):
             if ":" in target:
                 if not _is_address(target):
-                    yield Problem(subject, f"{where}: {target!r} is no address: give host:port")
+                    yield TopologyProblem(
+                        subject, f"{where}: {target!r} is no address: give host:port"
+                    )
             elif target == instance.name:
-                yield Problem(subject, f"{where} goes to {target} itself")
+                yield TopologyProblem(subject, f"{where} goes to {target} itself")
             elif target not in known:
-                yield Problem(
+                yield TopologyProblem(
                     subject,
                     f"{where}: no instance is named {target}; there are {', '.join(known)}",
                 )
             elif known[target].group != destination.group:
-                yield Problem(
+                yield TopologyProblem(
                     subject,
                     f"{where}: {target} is in group {known[target].group}, expected "
                     f"{destination.group}: the instances of one destination are of one group",
                 )
             elif destination.dial and target in destination.to and not known[target].accepts_links:
-                yield Problem(
+                yield TopologyProblem(
                     subject,
                     f"{where}: {target} accepts no links: give it a replication transport, or have "
                     "the destination wait for its connection",
@@ -450,11 +458,11 @@ def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Itera
         if not destination.dial:
             yield from _waiting(known, instance, destination, subject, where)
         if len(set(destination.to)) != len(destination.to):
-            yield Problem(subject, f"{where} names an instance twice")
+            yield TopologyProblem(subject, f"{where} names an instance twice")
         if len(destination.to) == 1:
             other = claimed.setdefault(destination.to[0], destination.name)
             if other != destination.name:
-                yield Problem(
+                yield TopologyProblem(
                     subject,
                     f"{where} and {other} go to the same instance {destination.to[0]}: join them",
                 )
@@ -466,11 +474,11 @@ def _waiting(
     destination: DestinationSettings,
     subject: tuple[str, ...],
     where: str,
-) -> Iterator[Problem]:
+) -> Iterator[TopologyProblem]:
     """What a destination that does not dial waits for must be able to come."""
     for target in destination.to:
         if ":" in target:
-            yield Problem(
+            yield TopologyProblem(
                 subject,
                 f"{where} does not dial, so {target} is of no use: name instances, or none and the "
                 "group",
@@ -478,7 +486,7 @@ def _waiting(
     targets = [known[target] for target in destination.to if target in known]
     if targets and not any(dials(target, instance) for target in targets):
         names = ", ".join(target.name for target in targets)
-        yield Problem(
+        yield TopologyProblem(
             subject,
             f"{where} does not dial, and {names} has no destination that dials {instance.name}: "
             "neither would ever connect; let one of the two dial",

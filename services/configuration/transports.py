@@ -11,7 +11,7 @@ from raylay.services.configuration.capacity import CapacitySettings
 from raylay.services.configuration.fields import MessageType, Port, Section
 from raylay.services.configuration.security import Module
 from raylay.services.errors import ConfigurationError
-from raylay.services.tls.config import PROTOCOLS, TlsConfig
+from raylay.services.net.tls_config import PROTOCOLS, TlsConfig
 
 INSTANCE_PLACE = "{instance}"
 """In the path of a file: the instance's name."""

@@ -302,12 +302,12 @@ def _as_text(time_ms: int | None) -> str | None:
 
 
 # -- reading with lines ----------------------------------------------------------------------
-class _Loader(yaml.SafeLoader):
+class _FabricLoader(yaml.SafeLoader):
     """Reads a node tree; mappings, lists and scalars are built by `_value`."""
 
 
 def _read(text: str, name: str) -> tuple[Any, Lines]:
-    loader = _Loader(text)
+    loader = _FabricLoader(text)
     lines: Lines = {}
     try:
         node = loader.get_single_node()
@@ -329,7 +329,7 @@ def _read(text: str, name: str) -> tuple[Any, Lines]:
 
 
 def _value(
-    loader: _Loader,
+    loader: _FabricLoader,
     node: yaml.Node,
     path: Path_,
     lines: Lines,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Batch:
+class CommitBatch:
     """One commit on its way through the folds. A feature adds to it what those behind it read.
 
     Attributes:

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from raylay.services.core.feature import Folds
-from raylay.services.core.steps import Steps
+from raylay.services.core.effect_loop import EffectLoop
+from raylay.services.core.feature import FeatureRegistry
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.services.messages.suspects import Suspects
 from raylay.services.messages.topic_book import TopicBook
-from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.instance import InstanceMachine, Parts
-from raylay.services.replication.placement import Placements
+from raylay.services.replication.instance import InstanceMachine, MachineParts
+from raylay.services.replication.link.content import FilterLanguage
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.replication.membership.placement import Placements
 from raylay.services.replication.recovery import RecoveryLog
-from raylay.services.replication.routing import Destination
 from raylay.services.replication.run_lookup import RunLookup, RunSource
 from raylay.services.replication.values import Identity
 
@@ -38,18 +38,18 @@ RECOVERY_HEADERS = 4096
 """Runs whose headers a restart reads at once."""
 
 
-class Found(Protocol):
+class JournalFindings(Protocol):
     """What a journal found when it was opened."""
 
     next_txid: int
     held: PublisherRanges
 
 
-class Journaled(RunSource, Protocol):
+class JournalStart(RunSource, Protocol):
     """What a restart reads of its journal."""
 
     @property
-    def recovered(self) -> Found:
+    def recovered(self) -> JournalFindings:
         """What was found when it was opened."""
 
     def removed(self) -> PublisherRanges:
@@ -82,7 +82,7 @@ class Composition:
     """
 
     identity: Identity
-    destinations: Iterable[Destination]
+    destinations: Iterable[DestinationRoute]
     topics: TopicBook
     peers: dict[str, int] = field(default_factory=dict)
     servers: Mapping[str, Iterable[str]] = field(default_factory=dict)
@@ -98,17 +98,17 @@ class Composition:
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
+class FeatureClasses:
     """The classes that an instance is made of. A planted mistake is another one in its place."""
 
     machine: type[InstanceMachine] = InstanceMachine
-    parts: Parts = field(default_factory=Parts)
+    parts: MachineParts = field(default_factory=MachineParts)
     recovery: type[RecoveryLog] = RecoveryLog
-    folds: type[Folds] = Folds
-    steps: type[Steps] = Steps
+    folds: type[FeatureRegistry] = FeatureRegistry
+    steps: type[EffectLoop] = EffectLoop
 
 
-class Core(NamedTuple):
+class InstanceCore(NamedTuple):
     """One life of an instance, recovered."""
 
     machine: InstanceMachine
@@ -116,21 +116,21 @@ class Core(NamedTuple):
     """Writes the points from which later lives begin."""
 
 
-def folding(kinds: Kinds = Kinds()) -> Folds:
+def folding(kinds: FeatureClasses = FeatureClasses()) -> FeatureRegistry:
     """Where the features of an instance enlist, nobody yet."""
     return kinds.folds(FOLD_ORDER)
 
 
 def compose(
     composition: Composition,
-    journal: Journaled,
+    journal: JournalStart,
     lookup: RunLookup,
     hints: Mapping[str, bytes],
     now_us: int,
     *,
-    kinds: Kinds = Kinds(),
+    kinds: FeatureClasses = FeatureClasses(),
     headers_max: int = RECOVERY_HEADERS,
-) -> Core:
+) -> InstanceCore:
     """Builds an instance from its journal, behind the recovery point that was last written down.
 
     Emits nothing. Reads the journal; runs before the journal is started and anybody is let in.
@@ -182,4 +182,4 @@ def compose(
         after_txid = headers[-1].last_txid
     if composition.sow is not None:
         composition.sow.recover_from(journal, last_txid, composition.sow_folded)
-    return Core(machine, recovery)
+    return InstanceCore(machine, recovery)

@@ -5,7 +5,7 @@ A feature hears of what was committed *behind* the acks of that commit: links ar
 are acked, and what was said is written; then the features fold it, in one order for all. On one
 loop nobody's command comes between the acks and the folds of one step, so who asks later is asked
 of what is folded. Only a commit that takes long to be folded is folded in several turns; who asks
-meanwhile waits for it (`Folds.behind`).
+meanwhile waits for it (`FeatureRegistry.behind`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from raylay.services.core.batch import Batch as Batch
-from raylay.services.core.unfolded import CaughtUp, Unfolded
+from raylay.services.core.batch import CommitBatch as CommitBatch
+from raylay.services.core.fold_backlog import FoldBacklog, FoldBarrier
 from raylay.services.messages.records import Run
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ class Feature(Protocol):
         """Whether it may fold the next commit while the disk is still writing it: all that comes of
         it are a few frames, which are held until then."""
 
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """These were committed, and the acks for that are out. Called while it is enlisted."""
 
     def failed(self, committed_txid: int) -> None:
         """Nothing staged behind this transaction id comes to the disk. What is below is folded."""
 
 
-class Kept(Protocol):
+class PersistentFeature(Protocol):
     """A feature that has what it folded on disk, some way behind, and folds the rest again when it
     begins."""
 
@@ -66,14 +66,14 @@ class Kept(Protocol):
         """For the instance's status."""
 
 
-class Following(Protocol):
+class StepListener(Protocol):
     """A feature that asks of each step what has changed, as durability does without a commit."""
 
     def stepped(self) -> None:
         """All effects of a step were performed, and what was committed in it is folded."""
 
 
-class Folds:
+class FeatureRegistry:
     """The features of one instance that somebody is served by.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
@@ -93,8 +93,8 @@ class Folds:
     def __init__(self, order: Sequence[str]) -> None:
         self._places = {name: place for place, name in enumerate(order)}
         self.served: tuple[Feature, ...] = ()
-        self.following: tuple[Following, ...] = ()
-        self.unfolded: Unfolded | None = None
+        self.following: tuple[StepListener, ...] = ()
+        self.unfolded: FoldBacklog | None = None
 
     @property
     def may_be_ahead(self) -> bool:
@@ -113,12 +113,12 @@ class Folds:
         found = [*others, feature] if served else others
         self.served = tuple(sorted(found, key=lambda each: self._places[each.name]))
 
-    def follow(self, feature: Following, served: bool) -> None:
+    def follow(self, feature: StepListener, served: bool) -> None:
         """Tells a feature of each step, or no more."""
         others = tuple(each for each in self.following if each is not feature)
         self.following = (*others, feature) if served else others
 
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """Folds one commit."""
         for feature in self.served:
             feature.fold(batch)
@@ -132,12 +132,12 @@ class Folds:
         if self.unfolded:
             self.fold(self.unfolded.take(records_max))
 
-    def behind(self) -> CaughtUp | None:
+    def behind(self) -> FoldBarrier | None:
         """What a command has to wait for that asks for what is folded, or changes who folds; None:
         all is folded."""
         if not self.unfolded:
             return None
-        return CaughtUp(self.unfolded, self.fold_on)
+        return FoldBarrier(self.unfolded, self.fold_on)
 
     def folded_txid(self, committed_txid: int) -> int:
         """All up to here is folded.

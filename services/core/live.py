@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from raylay.services.core.feature import Batch, Feature
+from raylay.services.core.feature import CommitBatch, Feature
 from raylay.services.messages.records import Flag, Run
-from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
-from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
+from raylay.services.subscriptions.delivery import DeliveryContent, deliveries_of, live_deliveries
+from raylay.services.subscriptions.matching import LiveSubscription, SubscriptionTable
 
 if TYPE_CHECKING:
     # Most instances have no filters, and need not load their language.
     from raylay.services.sow.topic import SowChange
-    from raylay.services.subscriptions.changes import FollowingSubscriptions
     from raylay.services.subscriptions.costly import Efforts
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
+    from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
 AHEAD_SUBSCRIPTIONS_MAX = 8
 """Deliveries to more would hold up acks that the disk has set free."""
 
-Deliver = Callable[[tuple[Subscription, ...], Delivery], None]
-Tell = Callable[[Subscription, str, Delivery], None]
+Deliver = Callable[[tuple[LiveSubscription, ...], DeliveryContent], None]
+Tell = Callable[[LiveSubscription, str, DeliveryContent], None]
 Filtered = Callable[[], "FilteredSubscriptions"]
-Follows = Callable[[], "FollowingSubscriptions"]
+Follows = Callable[[], "SowSubscriptions"]
 
 
 class LiveSubscriptions:
@@ -66,7 +66,7 @@ class LiveSubscriptions:
         self._make_filtered = filtered
         self._filtered: FilteredSubscriptions | None = None
         self._make_following = following
-        self._following: FollowingSubscriptions | None = None
+        self._following: SowSubscriptions | None = None
         self._tell = tell
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class LiveSubscriptions:
         """A few deliveries are made while the disk writes; many would hold up the acks."""
         return len(self._table) <= AHEAD_SUBSCRIPTIONS_MAX and len(self) == len(self._table)
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: LiveSubscription) -> None:
         """From the next commit on it gets what it wants.
 
         Raises:
@@ -95,14 +95,14 @@ class LiveSubscriptions:
             self._table.add(subscription)
         self._enlist(self, True)
 
-    def following(self) -> FollowingSubscriptions:
+    def following(self) -> SowSubscriptions:
         """Those that follow records."""
         if self._following is None:
             assert self._make_following is not None
             self._following = self._make_following()
         return self._following
 
-    def remove(self, subscription: Subscription) -> None:
+    def remove(self, subscription: LiveSubscription) -> None:
         """It ended."""
         if subscription.following is not None:
             self.following().remove(subscription)
@@ -113,15 +113,15 @@ class LiveSubscriptions:
         if not len(self):
             self._enlist(self, False)
 
-    def with_efforts(self, efforts: Efforts) -> set[Subscription]:
+    def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
         """Subscriptions whose filter worked with one of these (services/expressions/work.py)."""
-        found: set[Subscription] = set()
+        found: set[LiveSubscription] = set()
         for each in (self._filtered, self._following):
             if each is not None:
                 found |= each.with_efforts(efforts)
         return found
 
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """Delivers what was committed."""
         deliver = self._deliver
         for subscribers, delivery in live_deliveries(batch.runs, self._table):

@@ -10,16 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from raylay.services.core.batch import Batch
+from raylay.services.core.batch import CommitBatch
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command, Flag, Record, Run, iterate_records
-from raylay.services.messages.stateful import Looking, Prepared, Refused, WritePermission, left_of
+from raylay.services.messages.stateful import (
+    PendingLookup,
+    PreparedRun,
+    RefusedRecords,
+    WritePermission,
+    left_of,
+)
 from raylay.services.messages.topic_book import QueueTopics
 from raylay.services.messages.topics import TopicKey, TopicRule
-from raylay.services.queues.decisions import Draft
+from raylay.services.queues.decisions import QueueRecordDraft
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.door import EARLY_MAX, Flood, QueueDoor
+from raylay.services.queues.frontend import EARLY_MAX, Flood, QueueFrontend
 from raylay.services.queues.letters import LETTER_BYTES_MAX, correlation_of
 from raylay.services.queues.records import (
     NOT_LEASED,
@@ -32,7 +38,7 @@ from raylay.services.queues.records import (
     parts_of,
     read_acknowledgment,
 )
-from raylay.services.replication.instance.authored import Author
+from raylay.services.replication.instance.self_publisher import SelfPublisher
 from raylay.services.replication.values import Identity
 
 
@@ -53,16 +59,16 @@ class Queues:
     may_be_ahead = False
 
     def __init__(self, definitions: Iterable[QueueDefinition], identity: Identity) -> None:
-        self.doors: dict[str, QueueDoor] = {}
-        self._by_topic: dict[TopicKey, QueueDoor] = {}
+        self.doors: dict[str, QueueFrontend] = {}
+        self._by_topic: dict[TopicKey, QueueFrontend] = {}
         for each in definitions:
-            door = QueueDoor(each, identity.name, identity.incarnation, identity.life)
+            door = QueueFrontend(each, identity.name, identity.incarnation, identity.life)
             self.doors[each.stored_as] = self._by_topic[door.topic, door.message_type] = door
         self.flood = Flood(identity.name, identity.incarnation, identity.life)
-        self._author = Author("queues", identity)
-        self._tags: dict[int, tuple[QueueDoor, int]] = {}
+        self._author = SelfPublisher("queues", identity)
+        self._tags: dict[int, tuple[QueueFrontend, int]] = {}
         """Of drafts that are not committed, by the author's sequence."""
-        self.brought: set[QueueDoor] = set()
+        self.brought: set[QueueFrontend] = set()
         """Of what was acknowledged lately that is not leased here."""
 
     def slowed_s(self, *, is_link: bool) -> float:
@@ -74,7 +80,7 @@ class Queues:
         self.brought.clear()
         return found / 1_000_000
 
-    def find(self, topic: bytes, message_type: bytes) -> QueueDoor | None:
+    def find(self, topic: bytes, message_type: bytes) -> QueueFrontend | None:
         """The queue of this name and type."""
         return self._by_topic.get((topic, message_type))
 
@@ -83,7 +89,7 @@ class Queues:
         return [_topics_of(self, door) for door in self.doors.values()]
 
     # -- drafts --------------------------------------------------------------------------------
-    def draft(self, door: QueueDoor, draft: Draft, now_us: int) -> None:
+    def draft(self, door: QueueFrontend, draft: QueueRecordDraft, now_us: int) -> None:
         """Takes a record that a queue's owner wants in the journal. `runs` gives it out.
 
         Args:
@@ -98,7 +104,7 @@ class Queues:
         if draft.tag:
             self._tags[sequence] = door, draft.tag
 
-    def letters(self, door: QueueDoor, reason: str, records: bytes, now_us: int) -> None:
+    def letters(self, door: QueueFrontend, reason: str, records: bytes, now_us: int) -> None:
         """Drafts the dead letters of messages that are about to leave a queue undone. Whoever calls
         this drafts their removal behind it.
 
@@ -124,7 +130,7 @@ class Queues:
                 bytes_max=LETTER_BYTES_MAX,
             )
 
-    def acknowledge(self, door: QueueDoor, said: Acknowledgment, now_us: int) -> int:
+    def acknowledge(self, door: QueueFrontend, said: Acknowledgment, now_us: int) -> int:
         """Drafts an acknowledgment in the name of a client that said by a filter which messages.
         Returns how many messages it is of.
 
@@ -148,7 +154,7 @@ class Queues:
         return count
 
     def claims(
-        self, door: QueueDoor, publisher: int, ranges: Sequence[Range], given: str, now_us: int
+        self, door: QueueFrontend, publisher: int, ranges: Sequence[Range], given: str, now_us: int
     ) -> list[Run]:
         """What is journaled before messages that a client sends again and that are new here."""
         moves = door.claims(publisher, ranges, given)
@@ -157,7 +163,7 @@ class Queues:
             self._drafted(door, Command.TRANSFER, pack_transfer(said), now_us)
         return self.runs() if moves else []
 
-    def _drafted(self, door: QueueDoor, command: int, body: bytes, now_us: int) -> int:
+    def _drafted(self, door: QueueFrontend, command: int, body: bytes, now_us: int) -> int:
         definition = door.definition
         return self._author.draft(
             definition.name, definition.message_type, body, now_us, command=command
@@ -168,7 +174,7 @@ class Queues:
         return self._author.runs()
 
     # -- a feature, for the folds --------------------------------------------------------------
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """Folds what was committed."""
         find, publisher = self._by_topic.get, self._author.publisher
         for run in batch.runs:
@@ -190,7 +196,7 @@ class Queues:
         return found
 
 
-def held_only(queues: Queues, door: QueueDoor, run: Run, now_us: int) -> Prepared:
+def held_only(queues: Queues, door: QueueFrontend, run: Run, now_us: int) -> PreparedRun:
     """What of a client's acknowledgments is of messages that it holds: for one that may not read
     all of the queue. Of others it may not say what is to become of them.
 
@@ -217,13 +223,13 @@ class _Judged:
     of a record that does not count as a whole the instance says in a record of its own.
     """
 
-    def __init__(self, queues: Queues, door: QueueDoor, now_us: int) -> None:
+    def __init__(self, queues: Queues, door: QueueFrontend, now_us: int) -> None:
         self._queues = queues
         self._door = door
         self._now_us = now_us
         self._is_authoring = False
         self.kept: list[tuple[Record, bytes]] = []
-        self.refused: list[Refused] = []
+        self.refused: list[RefusedRecords] = []
 
     def judge(self, record: Record, said: Acknowledgment, counts: Acknowledgment) -> None:
         """Takes a record, of which so much counts."""
@@ -242,12 +248,12 @@ class _Judged:
 
     def refuse(self, record: Record, reason: str, text: str) -> None:
         """Nothing of a record is journaled as its client's."""
-        self.refused.append(Refused([(record.sequence, record.sequence)], reason, text))
+        self.refused.append(RefusedRecords([(record.sequence, record.sequence)], reason, text))
 
-    def prepared(self, run: Run) -> Prepared:
+    def prepared(self, run: Run) -> PreparedRun:
         """What the run has become."""
         if not self.refused:
-            return Prepared((run,))
+            return PreparedRun((run,))
         authored = self._queues.runs() if self._is_authoring else ()
         return left_of(run, self.kept, self.refused)._replace(authored=authored)
 
@@ -263,12 +269,12 @@ class QueueState:
     A client's are judged, once, where they come in. What other instances bring was.
     """
 
-    def __init__(self, queues: Queues, door: QueueDoor) -> None:
+    def __init__(self, queues: Queues, door: QueueFrontend) -> None:
         self._queues = queues
         self._door = door
         self._brought = queues.brought
 
-    def looks_for(self, run: Run) -> Sequence[Looking]:
+    def looks_for(self, run: Run) -> Sequence[PendingLookup]:
         """Nothing."""
         return ()
 
@@ -278,7 +284,7 @@ class QueueState:
         now_us: int,
         steady_us: int,
         permission: WritePermission | None = None,
-    ) -> Prepared:
+    ) -> PreparedRun:
         """The run as it is to be journaled."""
         judged = _Judged(self._queues, self._door, now_us)
         for record in iterate_records(run.payload):
@@ -316,7 +322,7 @@ class QueueState:
 class _Claims:
     """A distributed queue, for who takes what clients send again."""
 
-    def __init__(self, queues: Queues, door: QueueDoor) -> None:
+    def __init__(self, queues: Queues, door: QueueFrontend) -> None:
         self._queues = queues
         self._door = door
 
@@ -325,7 +331,7 @@ class _Claims:
         return self._queues.claims(self._door, publisher, ranges, given, now_us)
 
 
-def _topics_of(queues: Queues, door: QueueDoor) -> QueueTopics:
+def _topics_of(queues: Queues, door: QueueFrontend) -> QueueTopics:
     definition = door.definition
     return QueueTopics(
         definition.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from raylay.services.core.feature import Batch
+from raylay.services.core.feature import CommitBatch
 from raylay.services.errors import MessageTypeError, SowKeyError
 from raylay.services.messages.records import (
     Command,
@@ -18,7 +18,7 @@ from raylay.services.messages.records import (
     Run,
     iterate_records,
 )
-from raylay.services.sow import folding
+from raylay.services.sow import apply
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import recovery_from_us
 from raylay.services.sow.topic import SowChange, SowTopic
@@ -170,7 +170,7 @@ class SowFeature:
             topic.index()
 
     # -- folding -------------------------------------------------------------------------------
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """Folds what was committed; says in the batch what has changed."""
         for run in batch.runs:
             self._fold_run(run, batch.changes)
@@ -205,7 +205,9 @@ class SowFeature:
                     key = self._key_of(topic, record)
                 if key is None:
                     continue
-                change = folding.put(topic.state, record, key, txid, run.receive_time_us, logical)
+                change = apply.apply_put(
+                    topic.state, record, key, txid, run.receive_time_us, logical
+                )
                 if change is not None:
                     self._changed(SowChange(topic, run.topic, change, record), changes)
             elif record.command == Command.DELETE:
@@ -235,11 +237,11 @@ class SowFeature:
         run: Run,
         changes: list[SowChange] | None,
     ) -> None:
-        keys = folding.deleted_keys(record.body)
+        keys = apply.deleted_keys(record.body)
         if keys is None:
             self._leave(topic, record, "it is a delete that does not say which keys")
             return
-        for change in folding.delete(topic.state, record, keys, txid, run.receive_time_us):
+        for change in apply.apply_delete(topic.state, record, keys, txid, run.receive_time_us):
             assert change.previous is not None
             self.deleted[topic.stored_as] += 1
             name = change.previous.topic or topic.name

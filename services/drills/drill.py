@@ -17,26 +17,34 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
-from raylay.services.drills.collecting import THREADS, Collecting, Result
-from raylay.services.drills.consuming import KillConsumers, QueueLoad
+from raylay.services.drills.drill_lock import (
+    MARK_FILE,
+    DrillLock,
+    check_allowed,
+    clean,
+    refuse_running,
+)
+from raylay.services.drills.evidence import THREADS, DrillResult, EvidenceCollector
 from raylay.services.drills.faults import (
+    FaultPlaces,
     Injector,
     Inside,
     KillInstances,
     KillLink,
     LoseDisk,
-    Places,
-    Stop,
+    StopProcess,
 )
-from raylay.services.drills.head import Head
-from raylay.services.drills.keeping import SowLoad
+from raylay.services.drills.head import HeadFault
+from raylay.services.drills.history_builder import now_us
 from raylay.services.drills.lease import RENEW_S
-from raylay.services.drills.load import Crowd
-from raylay.services.drills.marks import MARK_FILE, Mark, check_allowed, clean, refuse_running
+from raylay.services.drills.load import LoadClients
 from raylay.services.drills.measure import (
     Injected,
 )
-from raylay.services.drills.overlap import (
+from raylay.services.drills.queue_load import KillConsumers, QueueLoad
+from raylay.services.drills.scenario import FaultHit, FaultStep, Targets
+from raylay.services.drills.sow_load import SowLoad
+from raylay.services.drills.step_conflicts import (
     LINE_FAULTS,
     Part,
     lines,
@@ -44,9 +52,7 @@ from raylay.services.drills.overlap import (
     parts,
     undoing,
 )
-from raylay.services.drills.recorded import now_us
-from raylay.services.drills.scenario import Hit, Step, Targets
-from raylay.services.drills.watching import Watcher, sample_of
+from raylay.services.drills.watcher import Watcher, sample_of
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
 
@@ -60,7 +66,7 @@ REGISTERED_S = 1.0
 Answer = TypeVar("Answer")
 
 
-class Drill(Collecting):
+class Drill(EvidenceCollector):
     """One drill. Owner: the process that runs it. Lifecycle: `run`, once.
 
     Args:
@@ -71,7 +77,7 @@ class Drill(Collecting):
         tell: given a line for people at each step.
     """
 
-    def run(self) -> Result:
+    def run(self) -> DrillResult:
         """Runs it, from the first look to the verdict. Blocks.
 
         Raises:
@@ -84,7 +90,7 @@ class Drill(Collecting):
             "drill",
             kind=self.scenario.name,
         )
-        with Mark(self.fabric, self.number, self.scenario), _handlers_kept():
+        with DrillLock(self.fabric, self.number, self.scenario), _handlers_kept():
             try:
                 return asyncio.run(self._main())
             except BaseException:
@@ -94,7 +100,7 @@ class Drill(Collecting):
             finally:
                 self.fabric.end_errands()
 
-    async def _main(self) -> Result:
+    async def _main(self) -> DrillResult:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(THREADS))
         task = asyncio.current_task()
@@ -117,7 +123,7 @@ class Drill(Collecting):
                 raise KeyboardInterrupt from None
             raise
 
-    async def _while_it_runs(self, course: Coroutine[Any, Any, Result]) -> Result:
+    async def _while_it_runs(self, course: Coroutine[Any, Any, DrillResult]) -> DrillResult:
         """What a drill comes to, on a fabric that nobody stops meanwhile.
 
         Raises:
@@ -147,13 +153,15 @@ class Drill(Collecting):
                 return
 
     # -- the course ------------------------------------------------------------------------------
-    async def _drill(self) -> Result:
+    async def _drill(self) -> DrillResult:
         scenario, result = self.scenario, self._result
         self._tell(f"drill {scenario.name} on fabric {self.fabric.name}: looking at it")
-        self._places = await asyncio.to_thread(Places, self.fabric, self._over)
+        self._places = await asyncio.to_thread(FaultPlaces, self.fabric, self._over)
         before = self._first_statuses = await self._await_whole(START_S_MAX, "before the drill")
         after_txid = {name: int(status["committed_txid"]) for name, status in before.items()}
-        self._crowd = result.crowd = Crowd(self.fabric, scenario.load, self.number, self._topic)
+        self._crowd = result.crowd = LoadClients(
+            self.fabric, scenario.load, self.number, self._topic
+        )
         result.topic = self._crowd.topic
         groups = self._groups if result.topic else {}
         self._sow = SowLoad(self.number, groups, before)
@@ -165,7 +173,7 @@ class Drill(Collecting):
         self._injectors = self._make_injectors()
         for step in scenario.steps:
             head = self._injectors[step.fault]
-            if isinstance(head, Head):
+            if isinstance(head, HeadFault):
                 head.check()
         self._logged_before = await asyncio.to_thread(self._logged)
         self._watcher = Watcher(self.fabric, before)
@@ -244,10 +252,10 @@ class Drill(Collecting):
             "kill_instance": KillInstances(places),
             "kill_node": KillInstances(places, links_too=True),
             "kill_link": KillLink(places),
-            "kill_gcs": Head(places, kill=True),
-            "stop_gcs": Head(places, kill=False),
-            "stop": Stop(places),
-            "stop_link": Stop(places, link=True),
+            "kill_gcs": HeadFault(places, kill=True),
+            "stop_gcs": HeadFault(places, kill=False),
+            "stop": StopProcess(places),
+            "stop_link": StopProcess(places, link=True),
             "lose_disk": self._disks,
             "slow_consumer": _SlowConsumer(self, inside),
             "kill_consumers": KillConsumers(self._queue),
@@ -255,7 +263,7 @@ class Drill(Collecting):
         made |= dict.fromkeys((*LINE_FAULTS, "full_disk", "clock_jump"), inside)
         return {**made, **self._given}
 
-    async def _perform(self, number: int, step: Step) -> None:
+    async def _perform(self, number: int, step: FaultStep) -> None:
         await asyncio.sleep(step.at_ms / 1000)
         hit = Targets(self.fabric.declared, self._crowd.serving).resolve(step)
         injector = self._injectors[step.fault]
@@ -298,7 +306,7 @@ class Drill(Collecting):
             await mended.wait()
         self._held[number] = wanted, asyncio.Event()
 
-    async def _last(self, injector: Injector, step: Step, hit: Hit) -> None:
+    async def _last(self, injector: Injector, step: FaultStep, hit: FaultHit) -> None:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + step.lasts_ms / 1000
         while (left_s := end_s - loop.time()) > 0:
@@ -399,22 +407,22 @@ class _SlowConsumer:
         self._drill = drill
         self._inside = inside
 
-    def _set(self, hit: Hit, reads: bool) -> None:
+    def _set(self, hit: FaultHit, reads: bool) -> None:
         crowd = self._drill._crowd
         for subscriber in crowd.slow(hit.region):
             subscriber.set_reading(reads)
 
-    def inject(self, step: Step, hit: Hit) -> list[str]:
+    def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """It stops."""
         notes = self._inside.inject(step, hit)
         self._set(hit, False)
         return notes
 
-    def renew(self, step: Step, hit: Hit, left_s: float) -> None:
+    def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
         """It needs no more than to be stopped once; limits are for a time."""
         self._inside.renew(step, hit, left_s)
 
-    def heal(self, step: Step, hit: Hit) -> list[str]:
+    def heal(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """It goes on."""
         self._set(hit, True)
         return self._inside.heal(step, hit)
@@ -448,8 +456,8 @@ def unwhole(statuses: Mapping[str, Mapping[str, Any]], *, busy: bool = False) ->
 __all__ = [
     "Drill",
     "MARK_FILE",
-    "Mark",
-    "Result",
+    "DrillLock",
+    "DrillResult",
     "check_allowed",
     "clean",
     "refuse_running",

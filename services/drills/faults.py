@@ -24,14 +24,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from raylay.services.drills.lease import Lease
-from raylay.services.drills.recorded import Lost, now_us
-from raylay.services.drills.scenario import Hit, Step
+from raylay.services.drills.history_builder import LostDisk, now_us
+from raylay.services.drills.lease import FaultLease
+from raylay.services.drills.scenario import FaultHit, FaultStep
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.ray_access import await_process_end
 from raylay.services.fabric.registry import process_start
-from raylay.services.server.injected import SECONDS_MAX, hold, release
+from raylay.services.server.fault_injection import SECONDS_MAX, hold, release
 from raylay.storage.files import make_directory, sync_directory
 
 RUNS_S_MAX = 60.0
@@ -47,22 +47,22 @@ LOST = ".lost-by-drill-"
 class Injector(Protocol):
     """Breaks and mends. Called in a thread; may block."""
 
-    def inject(self, step: Step, hit: Hit) -> list[str]:
+    def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Breaks it. Returns what else there is to say.
 
         Raises:
             FabricError: it cannot be broken; nothing is then.
         """
 
-    def renew(self, step: Step, hit: Hit, left_s: float) -> None:
+    def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
         """It stays broken. Called each second."""
 
-    def heal(self, step: Step, hit: Hit) -> list[str] | None:
+    def heal(self, step: FaultStep, hit: FaultHit) -> list[str] | None:
         """Mends it, or what is left to mend. Called once, also when the drill is interrupted, and
         never while one of the others runs. Returns what else there is to say, if anything."""
 
 
-class Places:
+class FaultPlaces:
     """Where the instances run: errands are done on their hosts.
 
     Asked once at the beginning, when Ray's head answers.
@@ -156,24 +156,24 @@ class Places:
             raise FabricError("the drill was interrupted")
 
 
-class Once:
+class MomentaryFault:
     """What happens at one moment needs no mending."""
 
-    def renew(self, step: Step, hit: Hit, left_s: float) -> None:
+    def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
         """Nothing to do."""
 
-    def heal(self, step: Step, hit: Hit) -> None:
+    def heal(self, step: FaultStep, hit: FaultHit) -> None:
         """Nothing to do."""
 
 
-class KillInstances(Once):
+class KillInstances(MomentaryFault):
     """SIGKILL of instances, all of one host in one errand; Ray starts them again."""
 
-    def __init__(self, places: Places, *, links_too: bool = False) -> None:
+    def __init__(self, places: FaultPlaces, *, links_too: bool = False) -> None:
         self._places = places
         self._links_too = links_too
 
-    def inject(self, step: Step, hit: Hit) -> list[str]:
+    def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Kills them; with `for`, they find in their data directory that they have to wait."""
         places = self._places
         pids: dict[str, list[int]] = {}
@@ -195,20 +195,20 @@ class KillInstances(Once):
             return ["Ray's own processes there are spared: nothing of Ray's starts those again"]
         return []
 
-    def heal(self, step: Step, hit: Hit) -> None:
+    def heal(self, step: FaultStep, hit: FaultHit) -> None:
         """They may come back."""
         if step.lasts_ms:
             for name in hit.instances:
                 self._places.errand(name, release, self._places.directory(name))
 
 
-class KillLink(Once):
+class KillLink(MomentaryFault):
     """SIGKILL of a link's process; its instance starts another one."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: FaultPlaces) -> None:
         self._places = places
 
-    def inject(self, step: Step, hit: Hit) -> list[str]:
+    def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Kills it."""
         name, destination, _ = hit.ways[0]
         pid = self._places.link_pid(name, destination)
@@ -216,15 +216,15 @@ class KillLink(Once):
         return []
 
 
-class Stop(Once):
+class StopProcess(MomentaryFault):
     """SIGSTOP of an instance or a link; a guard on its host wakes it when the time is over."""
 
-    def __init__(self, places: Places, *, link: bool = False) -> None:
+    def __init__(self, places: FaultPlaces, *, link: bool = False) -> None:
         self._places = places
         self._link = link
-        self._pids: dict[Step, tuple[str, int]] = {}
+        self._pids: dict[FaultStep, tuple[str, int]] = {}
 
-    def inject(self, step: Step, hit: Hit) -> list[str]:
+    def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Stops it."""
         name = hit.instances[0]
         if self._link:
@@ -236,7 +236,7 @@ class Stop(Once):
         self._places.errand(name, stop_for, pid, step.lasts_ms / 1000)
         return []
 
-    def heal(self, step: Step, hit: Hit) -> None:
+    def heal(self, step: FaultStep, hit: FaultHit) -> None:
         """It goes on."""
         if step in self._pids:
             name, pid = self._pids.pop(step)
@@ -246,11 +246,11 @@ class Stop(Once):
 class Inside:
     """What an instance breaks in itself when it is asked: lines, clock, disk, limits."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: FaultPlaces) -> None:
         self._places = places
-        self._leases: dict[Step, list[Lease]] = {}
+        self._leases: dict[FaultStep, list[FaultLease]] = {}
 
-    def inject(self, step: Step, hit: Hit) -> list[str]:
+    def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Breaks it until the leases end. Who is just being started again is waited for."""
         asked = [*self._asked(step, hit)]
         for name in dict.fromkeys(name for name, _, _ in asked):
@@ -265,26 +265,26 @@ class Inside:
         self.renew(step, hit, lasts_s)
         return []
 
-    def renew(self, step: Step, hit: Hit, left_s: float) -> None:
+    def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
         """The leases renew themselves until then. One who was killed meanwhile hears of it too."""
         for lease in self._leases.get(step, ()):
             lease.last(left_s)
 
-    def heal(self, step: Step, hit: Hit) -> list[str]:
+    def heal(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Ends the leases. One who cannot be asked mends itself when its lease is over."""
         leases = self._leases.pop(step, [])
         for lease in leases:
             lease.end()
         return [note for lease in leases for note in lease.await_end()]
 
-    def _lease(self, name: str, kind: str, options: dict[str, Any], lasts_s: float) -> Lease:
+    def _lease(self, name: str, kind: str, options: dict[str, Any], lasts_s: float) -> FaultLease:
         def ask(seconds: float, timeout_s: float) -> None:
             self._places.fabric.ask(name, "inject", kind, seconds, options, timeout_s=timeout_s)
 
         to = options.get("destination")
-        return Lease(f"{kind} of {name}{f' to {to}' if to else ''}", ask, lasts_s)
+        return FaultLease(f"{kind} of {name}{f' to {to}' if to else ''}", ask, lasts_s)
 
-    def _asked(self, step: Step, hit: Hit) -> Iterable[tuple[str, str, dict[str, Any]]]:
+    def _asked(self, step: FaultStep, hit: FaultHit) -> Iterable[tuple[str, str, dict[str, Any]]]:
         if step.fault == "clock_jump":
             yield hit.instances[0], "clock", {"offset_us": step.offset_ms * 1000}
         elif step.fault == "full_disk":
@@ -301,7 +301,7 @@ class Inside:
                     yield name, "line", {"destination": destination, **line}
 
 
-def line_of(step: Step, *, forward: bool, both: bool) -> dict[str, Any]:
+def line_of(step: FaultStep, *, forward: bool, both: bool) -> dict[str, Any]:
     """How a link's line is while the step lasts; empty: as ever.
 
     A link sends data one way and gets acknowledgments the other way. Where only what one side sends
@@ -343,7 +343,7 @@ def not_elsewhere(status: Mapping[str, Any], region: Iterable[str]) -> list[str]
     return wrong if links else [f"{status['name']} has no link to {', '.join(sorted(names))}"]
 
 
-class LoseDisk(Once):
+class LoseDisk(MomentaryFault):
     """SIGKILL, the data directory put aside, and a start on an empty one.
 
     Args:
@@ -353,7 +353,7 @@ class LoseDisk(Once):
 
     def __init__(
         self,
-        places: Places,
+        places: FaultPlaces,
         number: str,
         read: Callable[[str, Path], list[Any]],
         *,
@@ -363,11 +363,11 @@ class LoseDisk(Once):
         self._keep = keep
         self._number = number
         self._read = read
-        self.lost: list[Lost] = []
+        self.lost: list[LostDisk] = []
         self.aside: list[Path] = []
         """What the lost disks held, until the verdict."""
 
-    def inject(self, step: Step, hit: Hit) -> list[str]:
+    def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Takes the disk away, where the rest of the region has what was acknowledged."""
         places, name = self._places, hit.instances[0]
         if not places.is_here(name):
@@ -402,7 +402,7 @@ class LoseDisk(Once):
         sync_directory(directory.parent)
         self.aside.append(aside)
         upto_txid = int(status["committed_txid"])
-        self.lost.append(Lost(now_us(), name, self._read(name, aside), upto_txid))
+        self.lost.append(LostDisk(now_us(), name, self._read(name, aside), upto_txid))
         release(directory)
         return [f"what was on it is in {aside}" + ("" if self._keep else " until the verdict")]
 
@@ -425,7 +425,7 @@ class LoseDisk(Once):
                 )
             time.sleep(POLL_S)
 
-    def heal(self, step: Step, hit: Hit) -> None:
+    def heal(self, step: FaultStep, hit: FaultHit) -> None:
         """It may start."""
         with contextlib.suppress(FabricError):
             release(self._places.directory(hit.instances[0]))

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from raylay.services.drills.faults import (
     POLL_S,
-    Once,
-    Places,
+    FaultPlaces,
+    MomentaryFault,
     _signal_all,
     stop_for,
 )
-from raylay.services.drills.scenario import Hit, Step
+from raylay.services.drills.scenario import FaultHit, FaultStep
 from raylay.services.errors import FabricError
 
 HEAD_FILE = "drill-head.json"
@@ -51,10 +51,10 @@ class HeadCommand:
             json.dump(asdict(self), file)
 
 
-class Head(Once):
+class HeadFault(MomentaryFault):
     """SIGKILL or SIGSTOP of Ray's GCS. One whose storage is durable is started again."""
 
-    def __init__(self, places: Places, *, kill: bool) -> None:
+    def __init__(self, places: FaultPlaces, *, kill: bool) -> None:
         self._places = places
         self._kill = kill
         self._pid = 0
@@ -75,7 +75,7 @@ class Head(Once):
                 "Ray of a fabric that is marked for drills when it starts does), or take stop_gcs"
             )
 
-    def inject(self, step: Step, hit: Hit) -> list[str]:
+    def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Kills or stops it."""
         self.check()
         port = gcs_port()
@@ -91,7 +91,7 @@ class Head(Once):
         _signal_all([self._pid], signal.SIGKILL)
         return ["it is started again by the same command, on its storage"]
 
-    def heal(self, step: Step, hit: Hit) -> None:
+    def heal(self, step: FaultStep, hit: FaultHit) -> None:
         """It goes on, or is started again."""
         if self._head is None:
             if self._pid:

@@ -21,7 +21,7 @@ PATIENT_ASK_S = 5.0
 BEGIN_S_MAX = 15.0
 
 
-class Lease:
+class FaultLease:
     """One thing that is broken inside one instance, asked for again each second until it is over.
     Owner: the step's injector. Lifecycle: `start`, `await_begun`, `last`, `end`, `await_end`.
 

@@ -15,15 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raylay.services.client import NOW, Client, Subscription
+from raylay.services.client.base import QUEUE_BYTES_MAX_DEFAULT
 from raylay.services.client.events import ClientEvent, Connected, Disconnected
 from raylay.services.client.messages import ranges_of
-from raylay.services.client.performing import QUEUE_BYTES_MAX_DEFAULT
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.reserved import with_drill_topic
-from raylay.services.drills.measure import Ack, Failover
-from raylay.services.drills.recorded import ClientRecorder, Said, SubscriberRecorder, now_us
-from raylay.services.drills.scenario import Load
-from raylay.services.drills.verdict import Record, Stretch
+from raylay.services.drills.history_builder import (
+    ClientNotice,
+    ClientRecorder,
+    SubscriberRecorder,
+    now_us,
+)
+from raylay.services.drills.measure import AckGroup, FailoverTime
+from raylay.services.drills.scenario import LoadSettings
+from raylay.services.drills.verdict import PublishRecord, SequenceStretch
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric import Fabric
 from raylay.services.messages.ranges import PublisherRanges
@@ -90,7 +95,7 @@ def topic_for(settings: FabricSettings, named: str = "") -> tuple[str, str]:
 
 
 @dataclass(eq=False)
-class Publisher:
+class LoadPublisher:
     """One publisher and its record."""
 
     name: str
@@ -99,8 +104,8 @@ class Publisher:
     kind: str
     rate_per_s: float
     body_bytes: int
-    said: list[Said]
-    failovers: list[Failover]
+    said: list[ClientNotice]
+    failovers: list[FailoverTime]
     client: Client | None = None
     store: MemoryPublishStore = field(default_factory=MemoryPublishStore)
     first: int = 0
@@ -108,7 +113,7 @@ class Publisher:
     persisted: int = 0
     sent: deque[tuple[int, int, int]] = field(default_factory=deque)
     """(time in microseconds, first, last) of what is not acknowledged."""
-    acks: list[Ack] = field(default_factory=list)
+    acks: list[AckGroup] = field(default_factory=list)
     rates: list[tuple[int, int]] = field(default_factory=list)
     """(time in microseconds, messages) published."""
     recorder: ClientRecorder | None = None
@@ -116,7 +121,7 @@ class Publisher:
     async def open(self, options: dict[str, Any]) -> None:
         """Connects."""
         recorder = self.recorder = ClientRecorder(self.said.append)
-        watch = Watch(self.name, "publisher", self.failovers)
+        watch = FailoverWatch(self.name, "publisher", self.failovers)
 
         def told(event: ClientEvent) -> None:
             recorder.event(event)
@@ -149,7 +154,7 @@ class Publisher:
         if count:
             machine = self.client.machine if self.client is not None else None
             instance = machine.instance if machine is not None else ""
-            self.acks.append(Ack(time_us, count, (time_us - oldest_us) / 1000, instance))
+            self.acks.append(AckGroup(time_us, count, (time_us - oldest_us) / 1000, instance))
 
     @property
     def unacknowledged(self) -> int:
@@ -193,14 +198,14 @@ class Publisher:
 
 
 @dataclass(eq=False)
-class Subscriber:
+class LoadSubscriber:
     """One durable subscriber and what it got."""
 
     name: str
     group: str
-    failovers: list[Failover]
+    failovers: list[FailoverTime]
     store: MemoryBookmarkStore = field(default_factory=MemoryBookmarkStore)
-    received: list[Stretch] = field(default_factory=list)
+    received: list[SequenceStretch] = field(default_factory=list)
     have: PublisherRanges = field(default_factory=PublisherRanges)
     times: list[tuple[int, int]] = field(default_factory=list)
     """(time in microseconds, messages) received."""
@@ -228,7 +233,7 @@ class Subscriber:
         """
         self.reads.set()
         recorder = self.recorder = SubscriberRecorder(self.name, topic, False)
-        watch = Watch(self.name, "subscriber", self.failovers)
+        watch = FailoverWatch(self.name, "subscriber", self.failovers)
 
         def told(event: ClientEvent) -> None:
             watch.event(event)
@@ -252,7 +257,7 @@ class Subscriber:
         async for batch in subscription.batches():
             count = 0
             for stretch in ranges_of(batch.payload, batch.count):
-                self.received.append(Stretch(*stretch))
+                self.received.append(SequenceStretch(*stretch))
                 self.have.add(*stretch)
                 count += stretch[2] - stretch[1] + 1
             self.times.append((now_us(), count))
@@ -282,10 +287,10 @@ def _narrow(client: Client) -> None:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_SOCKET_BYTES)
 
 
-class Watch:
+class FailoverWatch:
     """Listens to one client for its failovers."""
 
-    def __init__(self, client: str, kind: str, into: list[Failover]) -> None:
+    def __init__(self, client: str, kind: str, into: list[FailoverTime]) -> None:
         self._client = client
         self._kind = kind
         self._into = into
@@ -299,7 +304,7 @@ class Watch:
         elif isinstance(event, Connected):
             left_us, before, reason = self._left or (0, "", "")
             self._into.append(
-                Failover(
+                FailoverTime(
                     self._client, self._kind, left_us, now_us(), before, event.instance, reason,
                     event.resent_messages,
                 )
@@ -307,20 +312,20 @@ class Watch:
             self._left = None
 
 
-class Crowd:
+class LoadClients:
     """All clients of a drill. Owner: the drill's event loop. Lifecycle: `open` to `close`."""
 
-    def __init__(self, fabric: Fabric, load: Load, number: str, topic: str) -> None:
+    def __init__(self, fabric: Fabric, load: LoadSettings, number: str, topic: str) -> None:
         self._fabric = fabric
         self._load = load
         self._number = number
         base, kind = topic_for(fabric.declared, topic) if load.publishers else ("", "")
         self.topic, self.kind = base, kind
-        self.said: list[Said] = []
-        self.failovers: list[Failover] = []
+        self.said: list[ClientNotice] = []
+        self.failovers: list[FailoverTime] = []
         groups = fabric.declared.groups()
         self.publishers = [
-            Publisher(
+            LoadPublisher(
                 f"drill-{number}-{group}-pub{n}", group, base, kind, load.rate_per_s,
                 load.body_bytes, self.said, self.failovers,
             )
@@ -328,7 +333,7 @@ class Crowd:
             for n in range(1, load.publishers + 1)
         ]  # fmt: skip
         self.subscribers = [
-            Subscriber(f"drill-{number}-{group}-sub{n}", group, self.failovers)
+            LoadSubscriber(f"drill-{number}-{group}-sub{n}", group, self.failovers)
             for group in groups
             for n in range(1, load.subscribers + 1)
             if load.publishers
@@ -358,7 +363,7 @@ class Crowd:
             options = self.options(subscriber.name, subscriber.group)
             await subscriber.open(self.topic, options)
         for region in sorted(slow_regions):
-            slow = Subscriber(f"drill-{self._number}-{region}-slow", region, self.failovers)
+            slow = LoadSubscriber(f"drill-{self._number}-{region}-slow", region, self.failovers)
             options = self.options(slow.name, region) | {"heartbeat_s": SLOW_HEARTBEAT_S}
             await slow.open(self.topic, options, SLOW_QUEUE_BYTES, live=True)
             self.subscribers.append(slow)
@@ -377,7 +382,7 @@ class Crowd:
             return client.instance
         return self._fabric.declared.instances[0].name
 
-    def slow(self, region: str) -> list[Subscriber]:
+    def slow(self, region: str) -> list[LoadSubscriber]:
         """The subscribers of a region that may be kept from reading."""
         return [s for s in self.subscribers if s.group == region and s.name.endswith("-slow")]
 
@@ -386,9 +391,9 @@ class Crowd:
         """Messages without an acknowledgment now, of all publishers."""
         return sum(publisher.unacknowledged for publisher in self.publishers)
 
-    def record(self) -> Record:
+    def record(self) -> PublishRecord:
         """What was published and acknowledged until now."""
-        record = Record()
+        record = PublishRecord()
         for each in self.publishers:
             if each.published:
                 record.add(publisher_id(each.name), each.first, each.published, each.persisted)
@@ -401,7 +406,7 @@ class Crowd:
             if isinstance(done, Exception):
                 self.complaints.append(f"a publisher failed: {done}")
 
-        async def flush(publisher: Publisher) -> None:
+        async def flush(publisher: LoadPublisher) -> None:
             client = publisher.client
             assert client is not None
             try:
@@ -418,7 +423,7 @@ class Crowd:
     async def await_subscribers(self, wanted: dict[str, PublisherRanges], wait_s: float) -> None:
         """Everybody gets what is owed to its region."""
 
-        async def await_one(subscriber: Subscriber) -> None:
+        async def await_one(subscriber: LoadSubscriber) -> None:
             try:
                 await asyncio.wait_for(subscriber.complete(wanted[subscriber.group]), wait_s)
             except TimeoutError:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 
-class Ack(NamedTuple):
+class AckGroup(NamedTuple):
     """Acknowledgments that came together."""
 
     time_us: int
@@ -20,7 +20,7 @@ class Ack(NamedTuple):
     instance: str
 
 
-class Failover(NamedTuple):
+class FailoverTime(NamedTuple):
     """A client found a server: its first, or another one, or the same again."""
 
     client: str
@@ -40,7 +40,7 @@ class Failover(NamedTuple):
         return (self.back_us - self.left_us) / 1000 if self.left_us else 0.0
 
 
-class Link(NamedTuple):
+class LinkSample(NamedTuple):
     """A destination at one moment."""
 
     connected: bool
@@ -54,7 +54,7 @@ class Link(NamedTuple):
     """Of its process; 0: it has none now."""
 
 
-class Waiting(NamedTuple):
+class WaitingBytes(NamedTuple):
     """What waits at an instance for clients that do not read, of all its pools together."""
 
     memory_bytes: int
@@ -72,11 +72,11 @@ class Sample(NamedTuple):
     pid: int
     ready: bool
     why: str
-    links: Mapping[str, Link]
+    links: Mapping[str, LinkSample]
     published: int = 0
     """Messages of clients since its process started."""
     delivered: int = 0
-    waiting: Waiting | None = None
+    waiting: WaitingBytes | None = None
 
     @property
     def whole(self) -> bool:
@@ -84,7 +84,7 @@ class Sample(NamedTuple):
         return self.ready and all(link.connected and link.caught_up for link in self.links.values())
 
 
-class Downgrade(NamedTuple):
+class DowngradePeriod(NamedTuple):
     """A sync link whose acks were not waited for. `until_us` 0: it was not upgraded."""
 
     instance: str
@@ -110,7 +110,7 @@ class Injected:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryTimes:
     """How a fabric came through one fault. Durations from the moment it was injected, where no
     other is named; None: it did not happen.
 
@@ -125,7 +125,7 @@ class Recovery:
     number: int
     acks_stood_ms: Mapping[str, float]
     deliveries_stood_ms: Mapping[str, float]
-    failovers: tuple[Failover, ...]
+    failovers: tuple[FailoverTime, ...]
     ready_ms: float | None
     whole_ms: float | None
 
@@ -154,10 +154,10 @@ def stood_ms(times_us: Sequence[int], since_us: int, until_us: int) -> float:
     return longest_us / 1000
 
 
-def downgrades(events: Iterable[Mapping[str, Any]]) -> list[Downgrade]:
+def downgrades(events: Iterable[Mapping[str, Any]]) -> list[DowngradePeriod]:
     """Of what instances tell, in order of time: a downgrade ends with its upgrade or a restart."""
     open_: dict[tuple[str, str], int] = {}
-    found: list[Downgrade] = []
+    found: list[DowngradePeriod] = []
     for event in events:
         name = str(event["instance"])
         if event["event"] == "downgraded":
@@ -169,8 +169,8 @@ def downgrades(events: Iterable[Mapping[str, Any]]) -> list[Downgrade]:
                 if link[0] == name
                 and (event["event"] == "started" or link[1] == event.get("destination"))
             ]:
-                found.append(Downgrade(*link, open_.pop(link), int(event["time_us"])))
-    found += [Downgrade(*link, since_us, 0) for link, since_us in open_.items()]
+                found.append(DowngradePeriod(*link, open_.pop(link), int(event["time_us"])))
+    found += [DowngradePeriod(*link, since_us, 0) for link, since_us in open_.items()]
     return sorted(found, key=lambda each: each.since_us)
 
 
@@ -205,7 +205,7 @@ def open_meanwhile(
     return {line: passed_ms for line, passed_ms in open_ms.items() if passed_ms}
 
 
-def acked_while_downgraded(acks: Iterable[Ack], found: Sequence[Downgrade]) -> int:
+def acked_while_downgraded(acks: Iterable[AckGroup], found: Sequence[DowngradePeriod]) -> int:
     """Messages that an instance acknowledged while it did not wait for all of its sync links."""
     return sum(
         ack.messages
@@ -249,14 +249,14 @@ def whole_again_us(samples: Sequence[Sample], names: Iterable[str], since_us: in
 
 
 def caused(
-    injected: Sequence[Injected], failovers: Iterable[Failover]
-) -> dict[int, list[Failover]]:
+    injected: Sequence[Injected], failovers: Iterable[FailoverTime]
+) -> dict[int, list[FailoverTime]]:
     """By number of a fault the clients that lost their server after it, and before the next one.
 
     Args:
         injected: in order of time.
     """
-    found: dict[int, list[Failover]] = {}
+    found: dict[int, list[FailoverTime]] = {}
     for each in failovers:
         before = [fault for fault in injected if fault.began_us <= each.left_us]
         if each.left_us and before:
@@ -278,7 +278,7 @@ def until_whole(samples: Iterable[Sample], final: Sequence[Sample]) -> list[Samp
     return [*(each for each in samples if each.time_us <= last_us), *final]
 
 
-def not_whole_again(injected: Iterable[Injected], recoveries: Iterable[Recovery]) -> list[str]:
+def not_whole_again(injected: Iterable[Injected], recoveries: Iterable[RecoveryTimes]) -> list[str]:
     """The faults behind which the fabric was not whole again, a line each."""
     texts = {each.number: each.text for each in injected}
     return [
@@ -356,10 +356,10 @@ def recovery(
     *,
     acks: Mapping[str, Mapping[str, Sequence[int]]],
     deliveries: Mapping[str, Mapping[str, Sequence[int]]],
-    failovers: Iterable[Failover],
+    failovers: Iterable[FailoverTime],
     samples: Sequence[Sample],
     names: Sequence[str],
-) -> Recovery:
+) -> RecoveryTimes:
     """What followed on one fault, until `until_us`.
 
     Args:
@@ -384,7 +384,7 @@ def recovery(
         if back and None not in back:
             ready_ms = max(us for us in back if us is not None) / 1000 - began_us / 1000
     whole_us = whole_again_us(samples, names, ended_us)
-    return Recovery(
+    return RecoveryTimes(
         injected.number,
         standing(acks),
         standing(deliveries),

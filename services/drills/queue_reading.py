@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from raylay.services.drills.judging import read_runs
-from raylay.services.drills.laws.queue_load import QueueJournal, Span
+from raylay.services.drills.judgement import read_runs
 from raylay.services.messages.records import Command, Kind, Run, iterate_records
 from raylay.services.queues.records import (
     Keys,
@@ -15,6 +14,7 @@ from raylay.services.queues.records import (
     read_removal,
     read_transfer,
 )
+from raylay.services.verification.laws.queue_delivery import ArrivalSpan, QueueJournal
 
 Read = tuple[QueueJournal, dict[int, str]]
 """What a journal says, where whose a message is may be an incarnation (`#7`), and the names of
@@ -48,7 +48,7 @@ def read_queue(
         if run.topic == topic.encode() and run.publisher in wanted:
             owner = f"{BEARER}{run.path[0]}" if run.path else BEARER
             for first, last in run.ranges():
-                span = Span(run.receive_time_us, run.publisher, first, last, owner=owner)
+                span = ArrivalSpan(run.receive_time_us, run.publisher, first, last, owner=owner)
                 journal.messages.append(span)
         elif run.topic == queue.encode():
             _said(run, journal, names)
@@ -71,14 +71,14 @@ def _said(run: Run, journal: QueueJournal, names: dict[int, str]) -> None:
             moved = read_transfer(body)
             names.update(moved.names)
             journal.moves += [
-                Span(time_us, move.publisher, move.first, move.last, owner=move.owner)
+                ArrivalSpan(time_us, move.publisher, move.first, move.last, owner=move.owner)
                 for move in moved.moves
             ]
 
 
-def _spans(time_us: int, keys: Keys, why: str) -> list[Span]:
+def _spans(time_us: int, keys: Keys, why: str) -> list[ArrivalSpan]:
     return [
-        Span(time_us, publisher, first, last, why)
+        ArrivalSpan(time_us, publisher, first, last, why)
         for publisher, ranges in keys.items()
         for first, last in ranges
     ]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.drills import report_queue, report_slow
-from raylay.services.drills.drill import Result
-from raylay.services.drills.judging import Judgement
+from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.measure import (
     Injected,
-    Recovery,
+    RecoveryTimes,
     percentile,
 )
 from raylay.services.drills.report_charts import add_rates, short_name, timeline
@@ -31,7 +31,7 @@ from raylay.services.drills.report_words import (
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.reports import Page, charts
 from raylay.services.reports.page import Cell
-from raylay.services.telemetry.trace_report import Span, TraceFiles, tree, where_of
+from raylay.services.telemetry.trace_report import TraceFiles, TraceSpan, tree, where_of
 from raylay.storage.files import make_directory
 
 TRACES_MAX = 4
@@ -61,7 +61,7 @@ def make_place(directory: Path) -> None:
         ) from None
 
 
-def write(result: Result, directory: Path) -> Path:
+def write(result: DrillResult, directory: Path) -> Path:
     """Writes the page and the JSON into a directory. Returns the page.
 
     Raises:
@@ -86,7 +86,7 @@ def _clock(time_us: int) -> str:
 
 
 # -- the page ------------------------------------------------------------------------------------
-def as_page(result: Result, traces: Sequence[tuple[Injected, list[Span]]]) -> Page:
+def as_page(result: DrillResult, traces: Sequence[tuple[Injected, list[TraceSpan]]]) -> Page:
     """The report."""
     judgement = result.judgement
     assert judgement is not None
@@ -117,7 +117,7 @@ def as_page(result: Result, traces: Sequence[tuple[Injected, list[Span]]]) -> Pa
     return page
 
 
-def tiles(result: Result) -> list[tuple[str, Any, str]]:
+def tiles(result: DrillResult) -> list[tuple[str, Any, str]]:
     """The figures that people ask for first."""
     judgement = result.judgement
     assert judgement is not None
@@ -162,7 +162,7 @@ def _standing(value_ms: float | None) -> str:
     return "" if value_ms is None else seconds(value_ms)
 
 
-def _recoveries(page: Page, result: Result) -> None:
+def _recoveries(page: Page, result: DrillResult) -> None:
     rows: list[list[Any]] = []
     for injected, found in zip(result.injected, result.recoveries, strict=True):
         regions = found.acks_stood_ms or {"": 0.0}
@@ -209,7 +209,7 @@ def _recoveries(page: Page, result: Result) -> None:
         )
 
 
-def _verdicts(page: Page, judgement: Judgement) -> None:
+def _verdicts(page: Page, judgement: RunJudgement) -> None:
     def cell(value: int) -> Cell:
         return Cell(value, "bad" if value else "")
 
@@ -254,7 +254,7 @@ def _verdicts(page: Page, judgement: Judgement) -> None:
         )
 
 
-def _details(page: Page, result: Result) -> None:
+def _details(page: Page, result: DrillResult) -> None:
     origin_us = first_fault_us(result)
     shown = [each for each in result.events if each["time_us"] >= result.began_us]
     page.table(
@@ -285,7 +285,7 @@ def _details(page: Page, result: Result) -> None:
 
 
 # -- traces --------------------------------------------------------------------------------------
-def in_flight(result: Result) -> list[tuple[Injected, list[Span]]]:
+def in_flight(result: DrillResult) -> list[tuple[Injected, list[TraceSpan]]]:
     """Of each fault two messages with all their spans: of those that were traced and on their way
     when it happened the one that waited longest, and the same of those published just after."""
     if result.traces is None or not result.traces.exists():
@@ -311,7 +311,7 @@ def in_flight(result: Result) -> list[tuple[Injected, list[Span]]]:
             if some:
                 longest = max(some, key=lambda s: s.end_ns - s.start_ns)
                 chosen.setdefault(longest.trace_id, injected)
-    spans: dict[str, list[Span]] = {trace_id: [] for trace_id in chosen}
+    spans: dict[str, list[TraceSpan]] = {trace_id: [] for trace_id in chosen}
     if spans:
         for span in files.spans(*spans, since_ns=began_ns):
             if span.trace_id in spans:
@@ -319,13 +319,15 @@ def in_flight(result: Result) -> list[tuple[Injected, list[Span]]]:
     return [(chosen[trace_id], found) for trace_id, found in spans.items()]
 
 
-def _flat(spans: Iterable[Span], depth: int = 0) -> Iterator[tuple[int, Span]]:
+def _flat(spans: Iterable[TraceSpan], depth: int = 0) -> Iterator[tuple[int, TraceSpan]]:
     for span in spans:
         yield depth, span
         yield from _flat(span.children, depth + 1)
 
 
-def _traces(page: Page, result: Result, traces: Sequence[tuple[Injected, list[Span]]]) -> None:
+def _traces(
+    page: Page, result: DrillResult, traces: Sequence[tuple[Injected, list[TraceSpan]]]
+) -> None:
     if not traces:
         page.text(
             "Messages in flight",
@@ -353,7 +355,7 @@ def _traces(page: Page, result: Result, traces: Sequence[tuple[Injected, list[Sp
             charts.lanes(
                 rows,
                 x_label="ms from the publish",
-                marks=[charts.Mark(mark_ms, "fault")] if mark_ms >= 0 else (),
+                marks=[charts.MomentMark(mark_ms, "fault")] if mark_ms >= 0 else (),
             ),
             f"Message {publish.attributes.get('bookmark', '')} was "
             + ("on its way when " if mark_ms >= 0 else f"published {-mark_ms:.0f} ms after ")
@@ -362,14 +364,16 @@ def _traces(page: Page, result: Result, traces: Sequence[tuple[Injected, list[Sp
         )
 
 
-def _hue(span: Span) -> str:
+def _hue(span: TraceSpan) -> str:
     names = ("publish", "commit", "link send", "remote commit", "persisted ack", "delivery")
     at = names.index(span.name) if span.name in names else 0
     return charts.PALETTE[at % len(charts.PALETTE)]
 
 
 # -- JSON ----------------------------------------------------------------------------------------
-def as_json(result: Result, traces: Sequence[tuple[Injected, list[Span]]] = ()) -> dict[str, Any]:
+def as_json(
+    result: DrillResult, traces: Sequence[tuple[Injected, list[TraceSpan]]] = ()
+) -> dict[str, Any]:
     """The report for programs. Times are microseconds since 1970."""
     judgement = result.judgement
     assert judgement is not None
@@ -420,7 +424,7 @@ def as_json(result: Result, traces: Sequence[tuple[Injected, list[Span]]] = ()) 
     }
 
 
-def _sow_json(judgement: Judgement) -> dict[str, Any] | None:
+def _sow_json(judgement: RunJudgement) -> dict[str, Any] | None:
     sow = judgement.sow
     if sow is None:
         return None
@@ -434,7 +438,7 @@ def _sow_json(judgement: Judgement) -> dict[str, Any] | None:
     }
 
 
-def _recovery_json(found: Recovery) -> Mapping[str, Any]:
+def _recovery_json(found: RecoveryTimes) -> Mapping[str, Any]:
     return {
         "fault": found.number,
         "acks_stood_ms": found.acks_stood_ms,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from raylay.services.drills.drill import Result
-from raylay.services.drills.load import Crowd
-from raylay.services.drills.measure import Failover, Injected, Sample, rates, worst
+from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.load import LoadClients
+from raylay.services.drills.measure import FailoverTime, Injected, Sample, rates, worst
 from raylay.services.drills.report_words import first_fault_us
 from raylay.services.reports import Page, charts
 
@@ -33,7 +33,7 @@ def _away(samples: Iterable[Sample]) -> Iterator[tuple[int, int, str]]:
         yield open_[0], last_us, open_[1]
 
 
-def timeline(result: Result) -> str:
+def timeline(result: DrillResult) -> str:
     """Faults, instances, downgraded links and clients, a lane each."""
     origin_us = first_fault_us(result)
 
@@ -64,7 +64,7 @@ def timeline(result: Result) -> str:
     return charts.lanes(
         rows,
         x_label="seconds from the first fault",
-        marks=[charts.Mark(at(each.began_us), tone="bad") for each in result.injected],
+        marks=[charts.MomentMark(at(each.began_us), tone="bad") for each in result.injected],
         bands=_bands(result, at),
         x_range=(at(result.began_us), ended),
     )
@@ -74,7 +74,7 @@ def _lasts(injected: Injected) -> bool:
     return injected.ended_us - injected.began_us > 500_000
 
 
-def _bands(result: Result, at: Any) -> list[charts.Band]:
+def _bands(result: DrillResult, at: Any) -> list[charts.Band]:
     return [
         charts.Band(at(each.began_us), at(each.ended_us), "", "bad")
         for each in result.injected
@@ -82,7 +82,7 @@ def _bands(result: Result, at: Any) -> list[charts.Band]:
     ]
 
 
-def moments(result: Result) -> tuple[list[charts.Mark], list[charts.Band]]:
+def moments(result: DrillResult) -> tuple[list[charts.MomentMark], list[charts.Band]]:
     """The faults, as charts over the seconds from the first one show them."""
     origin_us = first_fault_us(result)
 
@@ -90,17 +90,20 @@ def moments(result: Result) -> tuple[list[charts.Mark], list[charts.Band]]:
         return (time_us - origin_us) / 1e6
 
     marks = [
-        charts.Mark(at(each.began_us), each.fault.replace("_", " ")) for each in result.injected
+        charts.MomentMark(at(each.began_us), each.fault.replace("_", " "))
+        for each in result.injected
     ]
     return marks, _bands(result, at)
 
 
-def _client_rows(result: Result, at: Any, ended: float) -> Iterator[tuple[str, list[charts.Bar]]]:
+def _client_rows(
+    result: DrillResult, at: Any, ended: float
+) -> Iterator[tuple[str, list[charts.Bar]]]:
     colors = {
         name: charts.PALETTE[number % len(charts.PALETTE)]
         for number, name in enumerate(n for names in result.groups.values() for n in names)
     }
-    by_client: dict[str, list[Failover]] = {}
+    by_client: dict[str, list[FailoverTime]] = {}
     for each in result.failovers:
         by_client.setdefault(each.client, []).append(each)
     for client, found in sorted(by_client.items()):
@@ -119,7 +122,7 @@ def short_name(client: str) -> str:
     return client.split("-", 2)[2] if client.startswith("drill-") else client
 
 
-def add_rates(page: Page, result: Result) -> None:
+def add_rates(page: Page, result: DrillResult) -> None:
     """Charts of what was published and delivered, how long acks took and what links owed."""
     crowd = result.crowd
     if crowd is None:
@@ -169,10 +172,10 @@ def add_rates(page: Page, result: Result) -> None:
 
 def _ack_times(
     page: Page,
-    result: Result,
-    crowd: Crowd,
+    result: DrillResult,
+    crowd: LoadClients,
     xs: Sequence[float],
-    marks: list[charts.Mark],
+    marks: list[charts.MomentMark],
     bands: list[charts.Band],
 ) -> None:
     """How long publishers waited, by region."""
@@ -211,7 +214,7 @@ def _ack_times(
     )
 
 
-def _counted(result: Result, counter: str) -> Iterator[tuple[int, int]]:
+def _counted(result: DrillResult, counter: str) -> Iterator[tuple[int, int]]:
     """(time, how many more) of a counter of all instances; a restart begins anew."""
     before: dict[str, tuple[int, int]] = {}
     for sample in result.samples:
@@ -225,9 +228,9 @@ def _counted(result: Result, counter: str) -> Iterator[tuple[int, int]]:
 
 def _ages(
     page: Page,
-    result: Result,
+    result: DrillResult,
     at: Callable[[int], float],
-    marks: list[charts.Mark],
+    marks: list[charts.MomentMark],
     bands: list[charts.Band],
 ) -> None:
     """How long each sync link has owed the oldest of what it owes."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from raylay.services.drills.drill import Result
-from raylay.services.drills.judging import Judgement
-from raylay.services.drills.laws.queue_load import QueueVerdict, TakenOver, first_given
+from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.measure import rates, worst
 from raylay.services.drills.report_charts import moments
 from raylay.services.drills.report_words import first_fault_us, many, seconds
 from raylay.services.reports import Page, charts
+from raylay.services.verification.laws.queue_delivery import QueueVerdict, Takeover, first_given
 
 STEP_US = 1_000_000
 """So few messages a second make no line in less."""
 WAIT_STEP_US = 250_000
 
 
-def add_queue(page: Page, result: Result) -> None:
+def add_queue(page: Page, result: DrillResult) -> None:
     """What became of the messages of the drills' queue; nothing where there was no load on it."""
     judgement = result.judgement
     verdict = judgement.queue if judgement is not None else None
@@ -57,7 +57,7 @@ def add_queue(page: Page, result: Result) -> None:
         )  # fmt: skip
 
 
-def told(found: TakenOver) -> str:
+def told(found: Takeover) -> str:
     """What others did for a region, in words."""
     text = f"The consumers in {found.region} died with {many(found.held, 'message')} in hand."
     if found.first_ms is None:
@@ -70,7 +70,7 @@ def told(found: TakenOver) -> str:
     )
 
 
-def tiles(judgement: Judgement) -> Iterator[tuple[str, Any, str]]:
+def tiles(judgement: RunJudgement) -> Iterator[tuple[str, Any, str]]:
     """How soon others took over."""
     verdict = judgement.queue
     for each in verdict.takeovers if verdict is not None else ():
@@ -81,7 +81,7 @@ def tiles(judgement: Judgement) -> Iterator[tuple[str, Any, str]]:
         )
 
 
-def _charts(page: Page, result: Result) -> None:
+def _charts(page: Page, result: DrillResult) -> None:
     load = result.queue
     if load is None:
         return

@@ -7,19 +7,19 @@ from dataclasses import asdict
 from typing import Any
 
 from raylay.services.configuration.units import about_bytes
-from raylay.services.drills.drill import Result
-from raylay.services.drills.judging import Judgement
-from raylay.services.drills.laws.slow_clients import SlowVerdict, Way
-from raylay.services.drills.load import Subscriber
+from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.judgement import RunJudgement
+from raylay.services.drills.load import LoadSubscriber
 from raylay.services.drills.measure import delivery_ms, percentile, rates
 from raylay.services.drills.report_charts import short_name
 from raylay.services.drills.report_words import first_fault_us, many, seconds
 from raylay.services.reports import Page, charts
+from raylay.services.verification.laws.slow_clients import ClientPath, SlowVerdict
 
 STEP_US = 500_000
 
 
-def add_slow(page: Page, result: Result) -> None:
+def add_slow(page: Page, result: DrillResult) -> None:
     """The whole way of each client that was kept from reading; nothing where none was."""
     judgement = result.judgement
     verdict = judgement.slow if judgement is not None else None
@@ -41,7 +41,7 @@ def add_slow(page: Page, result: Result) -> None:
     _others(page, result, verdict)
 
 
-def told(way: Way) -> str:
+def told(way: ClientPath) -> str:
     """One way, in words."""
     stall = way.stall
 
@@ -83,7 +83,7 @@ def told(way: Way) -> str:
     return text
 
 
-def _moments(way: Way) -> Iterator[tuple[int, str]]:
+def _moments(way: ClientPath) -> Iterator[tuple[int, str]]:
     stall = way.stall
     limits = [
         f"{about_bytes(size)} {where}"
@@ -103,20 +103,20 @@ def _moments(way: Way) -> Iterator[tuple[int, str]]:
     return iter(sorted(each for each in found if each[0]))
 
 
-def _marks(result: Result, verdict: SlowVerdict) -> dict[str, Any]:
+def _marks(result: DrillResult, verdict: SlowVerdict) -> dict[str, Any]:
     origin_us = first_fault_us(result)
 
     def at(time_us: int) -> float:
         return (time_us - origin_us) / 1e6
 
-    named: list[charts.Mark] = []
+    named: list[charts.MomentMark] = []
     for way in verdict.ways:
         if way.offline_us:
-            named.append(charts.Mark(at(way.offline_us), "offline", "warn"))
+            named.append(charts.MomentMark(at(way.offline_us), "offline", "warn"))
         if way.ended_us:
-            named.append(charts.Mark(at(way.ended_us), "disconnected", "bad"))
+            named.append(charts.MomentMark(at(way.ended_us), "disconnected", "bad"))
         if way.online_us:
-            named.append(charts.Mark(at(way.online_us), "online", "good"))
+            named.append(charts.MomentMark(at(way.online_us), "online", "good"))
     return {
         "x_label": "seconds from the first fault",
         "marks": named,
@@ -128,7 +128,7 @@ def _marks(result: Result, verdict: SlowVerdict) -> dict[str, Any]:
     }
 
 
-def _bytes(page: Page, result: Result, verdict: SlowVerdict) -> None:
+def _bytes(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
     origin_us = first_fault_us(result)
     series = []
     for name in dict.fromkeys(way.instance for way in verdict.ways if way.instance):
@@ -150,12 +150,12 @@ def _bytes(page: Page, result: Result, verdict: SlowVerdict) -> None:
         )
 
 
-def _normal(result: Result) -> list[Subscriber]:
+def _normal(result: DrillResult) -> list[LoadSubscriber]:
     assert result.crowd is not None
     return [each for each in result.crowd.subscribers if not each.name.endswith("-slow")]
 
 
-def _given(page: Page, result: Result, verdict: SlowVerdict) -> None:
+def _given(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
     crowd = result.crowd
     assert crowd is not None
     began, ended, origin = result.began_us, result.ended_us, first_fault_us(result)
@@ -190,7 +190,7 @@ def _given(page: Page, result: Result, verdict: SlowVerdict) -> None:
     )
 
 
-def latencies(result: Result) -> list[tuple[int, float]]:
+def latencies(result: DrillResult) -> list[tuple[int, float]]:
     """(time, milliseconds) of what came to those who read all the time."""
     assert result.crowd is not None
     published = [
@@ -208,7 +208,7 @@ def latencies(result: Result) -> list[tuple[int, float]]:
     ]
 
 
-def _phases(result: Result, verdict: SlowVerdict) -> Iterator[tuple[str, int, int]]:
+def _phases(result: DrillResult, verdict: SlowVerdict) -> Iterator[tuple[str, int, int]]:
     stalls = [way.stall for way in verdict.ways]
     yield "before", result.began_us, min(each.began_us for each in stalls)
     for way in verdict.ways:
@@ -227,7 +227,7 @@ def _phases(result: Result, verdict: SlowVerdict) -> Iterator[tuple[str, int, in
     yield "behind it", last_us, result.quiet_us
 
 
-def _others(page: Page, result: Result, verdict: SlowVerdict) -> None:
+def _others(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
     """How long deliveries to the others took meanwhile."""
     points, origin_us = latencies(result), first_fault_us(result)
     if not points:
@@ -262,7 +262,7 @@ def _within(points: Iterable[tuple[int, float]], since_us: int, until_us: int) -
     return [value_ms for time_us, value_ms in points if since_us <= time_us < until_us]
 
 
-def tiles(judgement: Judgement) -> Iterator[tuple[str, Any, str]]:
+def tiles(judgement: RunJudgement) -> Iterator[tuple[str, Any, str]]:
     """How much waited, and how soon it was taken."""
     verdict = judgement.slow
     for way in verdict.ways if verdict is not None else ():
@@ -280,7 +280,7 @@ def tiles(judgement: Judgement) -> Iterator[tuple[str, Any, str]]:
             )
 
 
-def as_json(result: Result) -> dict[str, Any] | None:
+def as_json(result: DrillResult) -> dict[str, Any] | None:
     """The same for programs."""
     judgement = result.judgement
     found = judgement.slow if judgement is not None else None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raylay.services.drills.drill import Result
-from raylay.services.drills.judging import COPIES_MAX, Judgement
-from raylay.services.drills.measure import Injected, Recovery
+from raylay.services.drills.drill import DrillResult
+from raylay.services.drills.judgement import COPIES_MAX, RunJudgement
+from raylay.services.drills.measure import Injected, RecoveryTimes
 
 UNJUDGED_LAWS = (
     f"The history has more than {COPIES_MAX:,} copies: its places were judged, and not by the laws."
 )
 
 
-def first_fault_us(result: Result) -> int:
+def first_fault_us(result: DrillResult) -> int:
     """When the first fault began, else the drill; microseconds since 1970."""
     return result.injected[0].began_us if result.injected else result.began_us
 
@@ -27,7 +27,7 @@ def seconds(value_ms: float | None) -> str:
     return f"{value_ms / 1000:.2f} s" if value_ms < 10_000 else f"{value_ms / 1000:.1f} s"
 
 
-def verdict_sentence(result: Result) -> str:
+def verdict_sentence(result: DrillResult) -> str:
     """The verdict in one or two sentences."""
     judgement = result.judgement
     assert judgement is not None
@@ -65,7 +65,7 @@ def verdict_sentence(result: Result) -> str:
     return f"Of {verdict.persisted:,} {kind} messages: {', '.join(wrong)}."
 
 
-def _of_queue(judgement: Judgement) -> str:
+def _of_queue(judgement: RunJudgement) -> str:
     """The verdict on the queue, where there is one and nothing is wrong."""
     queue = judgement.queue
     if queue is None or queue.why:
@@ -73,7 +73,7 @@ def _of_queue(judgement: Judgement) -> str:
     return f" Each of the {queue.persisted:,} messages of the queue was done."
 
 
-def story(result: Result) -> list[str]:
+def story(result: DrillResult) -> list[str]:
     """What happened, in plain words, a paragraph a fault."""
     judgement = result.judgement
     assert judgement is not None
@@ -123,7 +123,7 @@ def story(result: Result) -> list[str]:
     return paragraphs
 
 
-def _told(result: Result, injected: Injected, found: Recovery) -> Iterator[str]:
+def _told(result: DrillResult, injected: Injected, found: RecoveryTimes) -> Iterator[str]:
     at_s = (injected.began_us - first_fault_us(result)) / 1e6
     when = "At the beginning" if at_s < 0.05 else f"After {at_s:.1f} s"
     waiting = many(injected.unacknowledged, "message")

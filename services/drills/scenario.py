@@ -134,7 +134,7 @@ def _limits(memory_bytes: int, disk_bytes: int) -> str:
     return f"; slow clients may have {' and '.join(found)}" if found else ""
 
 
-class Step(Section):
+class FaultStep(Section):
     """One fault."""
 
     at_ms: Milliseconds = Field(default=0, alias="at")
@@ -156,7 +156,7 @@ class Step(Section):
     disk_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="disk")
 
     @model_validator(mode="after")
-    def _fits(self) -> Step:
+    def _fits(self) -> FaultStep:
         kind = FAULTS.get(self.fault)
         if kind is None:
             raise ValueError(f"no fault is called {self.fault!r}: there are {', '.join(FAULTS)}")
@@ -223,7 +223,7 @@ _SENTENCES = {
 }
 
 
-class Load(Section):
+class LoadSettings(Section):
     """What publishes and subscribes meanwhile."""
 
     publishers: Annotated[int, Field(ge=0, le=100)] = 1
@@ -235,7 +235,7 @@ class Load(Section):
     body_bytes: Annotated[int, Field(ge=64, le=1_000_000)] = 128
 
 
-class Scenario(Section):
+class DrillScenario(Section):
     """A drill, as data."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
@@ -244,8 +244,8 @@ class Scenario(Section):
     """How long the load runs before the first fault, to compare with."""
     after_ms: Annotated[Milliseconds, Field(ge=1_000)] = Field(default=8_000, alias="after")
     """How long it goes on after the last fault has ended."""
-    load: Load = Load()
-    steps: tuple[Step, ...]
+    load: LoadSettings = LoadSettings()
+    steps: tuple[FaultStep, ...]
 
     @field_validator("steps", mode="before")
     @classmethod
@@ -257,7 +257,7 @@ class Scenario(Section):
         return value
 
     @model_validator(mode="after")
-    def _has_whom_it_needs(self) -> Scenario:
+    def _has_whom_it_needs(self) -> DrillScenario:
         _at_most("`before` is", self.before_ms, QUIET_MS_MAX)
         _at_most("`after` is", self.after_ms, QUIET_MS_MAX)
         needs = [step.fault for step in self.steps if step.fault in OF_A_LOAD]
@@ -280,7 +280,7 @@ class Scenario(Section):
         """Whether nobody publishes for the drill."""
         return not self.load.publishers
 
-    def with_own_load(self) -> Scenario:
+    def with_own_load(self) -> DrillScenario:
         """The same under nothing but the fabric's own load.
 
         Raises:
@@ -291,7 +291,7 @@ class Scenario(Section):
         load = self.load.model_copy(update={"publishers": 0, "subscribers": 0})
         return self.model_copy(update={"load": load})
 
-    def with_rate(self, rate_per_s: float) -> Scenario:
+    def with_rate(self, rate_per_s: float) -> DrillScenario:
         """The same with another rate of each publisher.
 
         Raises:
@@ -299,12 +299,12 @@ class Scenario(Section):
         """
         values = {**self.load.model_dump(by_alias=True), "rate": rate_per_s}
         try:
-            return self.model_copy(update={"load": Load.model_validate(values)})
+            return self.model_copy(update={"load": LoadSettings.model_validate(values)})
         except ValidationError as error:
-            (_, text), *_ = explain(error, Load)
+            (_, text), *_ = explain(error, LoadSettings)
             raise ConfigurationError(text) from None
 
-    def with_target(self, target: str) -> Scenario:
+    def with_target(self, target: str) -> DrillScenario:
         """The same, its first step with another target.
 
         Raises:
@@ -312,14 +312,14 @@ class Scenario(Section):
         """
         values = {**self.steps[0].model_dump(by_alias=True), "target": target}
         try:
-            first = Step.model_validate(values)
+            first = FaultStep.model_validate(values)
         except ValidationError as error:
-            (_, text), *_ = explain(error, Step)
+            (_, text), *_ = explain(error, FaultStep)
             raise ConfigurationError(text) from None
         return self.model_copy(update={"steps": (first, *self.steps[1:])})
 
 
-def parse(values: Any, where: str) -> Scenario:
+def parse(values: Any, where: str) -> DrillScenario:
     """A scenario of what a file holds.
 
     Raises:
@@ -328,9 +328,9 @@ def parse(values: Any, where: str) -> Scenario:
     if not isinstance(values, dict):
         raise ConfigurationError(f"{where} holds no scenario: give `name` and `steps`")
     try:
-        return Scenario.model_validate(values)
+        return DrillScenario.model_validate(values)
     except ValidationError as error:
-        lines = [f"{where}: {_shown(*found)}" for found in explain(error, Scenario)]
+        lines = [f"{where}: {_shown(*found)}" for found in explain(error, DrillScenario)]
         raise ConfigurationError("\n".join(lines)) from None
 
 
@@ -360,7 +360,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load(path: Path) -> Scenario:
+def load(path: Path) -> DrillScenario:
     """The scenario of a YAML file.
 
     Raises:
@@ -382,14 +382,14 @@ def load(path: Path) -> Scenario:
 
 
 @cache
-def built_in() -> dict[str, Scenario]:
+def built_in() -> dict[str, DrillScenario]:
     """Those that come with Raylay, by name."""
     listed = yaml.safe_load(BUILT_IN_FILE.read_text(encoding="utf-8"))
     found = [parse(values, BUILT_IN_FILE.name) for values in listed]
     return {scenario.name: scenario for scenario in found}
 
 
-def find(name: str) -> Scenario:
+def find(name: str) -> DrillScenario:
     """A built-in scenario by its name, or that of a file.
 
     Raises:
@@ -408,7 +408,7 @@ def find(name: str) -> Scenario:
 
 # -- targets -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Hit:
+class FaultHit:
     """What a step hits in this fabric.
 
     Attributes:
@@ -446,7 +446,7 @@ class Targets:
         self._names = [instance.name for instance in settings.instances]
         self._groups = settings.groups()
 
-    def resolve(self, step: Step) -> Hit:
+    def resolve(self, step: FaultStep) -> FaultHit:
         """What a step hits.
 
         Raises:
@@ -458,32 +458,32 @@ class Targets:
         except ConfigurationError as error:
             raise ConfigurationError(f"{step.fault}: {error}") from None
 
-    def _none(self, target: str) -> Hit:
-        return Hit("")
+    def _none(self, target: str) -> FaultHit:
+        return FaultHit("")
 
-    def _instance(self, target: str) -> Hit:
+    def _instance(self, target: str) -> FaultHit:
         name = self._an_instance(target or "serving")
-        return Hit(name, (name,))
+        return FaultHit(name, (name,))
 
-    def _instances(self, target: str) -> Hit:
+    def _instances(self, target: str) -> FaultHit:
         region, names = self._side(target or self._group_of(self._serving))
-        return Hit(region, names)
+        return FaultHit(region, names)
 
-    def _region(self, target: str) -> Hit:
+    def _region(self, target: str) -> FaultHit:
         region = self._a_group(target or "region 1")
         if region is None:
             raise ConfigurationError(f"{target!r} is no region: {self._known_groups()}")
-        return Hit(region, region=region)
+        return FaultHit(region, region=region)
 
-    def _link(self, target: str) -> Hit:
+    def _link(self, target: str) -> FaultHit:
         hit = self._ways(target or "serving -> partner")
         forward = [way for way in hit.ways if way[2]]
         if not forward:
             raise ConfigurationError(f"no link goes {hit.text}")
         instance, destination, _ = forward[0]
-        return Hit(f"{instance} to {destination}", (instance,), (forward[0],))
+        return FaultHit(f"{instance} to {destination}", (instance,), (forward[0],))
 
-    def _ways(self, target: str) -> Hit:
+    def _ways(self, target: str) -> FaultHit:
         target = target or "region 1 <-> rest"
         parts = re.split(r"\s*(<->|->)\s*", target.strip())
         if len(parts) != 3 or not parts[0] or not parts[2]:
@@ -503,7 +503,7 @@ class Targets:
             raise ConfigurationError(f"no link goes between {first} and {second}")
         both = arrow == "<->"
         text = f"{first} and {second}" if both else f"{first} to {second}"
-        return Hit(text, (*ours, *theirs), tuple(ways), both)
+        return FaultHit(text, (*ours, *theirs), tuple(ways), both)
 
     def _links(
         self, sources: Iterable[str], targets: Iterable[str], forward: bool

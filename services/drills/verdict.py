@@ -26,7 +26,7 @@ from raylay.services.messages.records import (
 )
 
 
-class Stretch(NamedTuple):
+class SequenceStretch(NamedTuple):
     """Consecutive sequences of one publisher on one topic: no sequence between them is missing."""
 
     publisher: int
@@ -36,7 +36,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Record:
+class PublishRecord:
     """The publishers' own record of what they published and what was acknowledged."""
 
     published: PublisherRanges = field(default_factory=PublisherRanges)
@@ -120,7 +120,9 @@ class Verdict:
 EXAMPLES_MAX = 3
 
 
-def check_place(place: str, stretches: Iterable[Stretch], record: Record) -> PlaceVerdict:
+def check_place(
+    place: str, stretches: Iterable[SequenceStretch], record: PublishRecord
+) -> PlaceVerdict:
     """Compares one place with the publishers' record."""
     verdict = PlaceVerdict(place)
     seen = PublisherRanges()
@@ -152,7 +154,7 @@ def check_place(place: str, stretches: Iterable[Stretch], record: Record) -> Pla
     return verdict
 
 
-def judge(places: Mapping[str, Iterable[Stretch]], record: Record) -> Verdict:
+def judge(places: Mapping[str, Iterable[SequenceStretch]], record: PublishRecord) -> Verdict:
     """Compares every place with the publishers' record."""
     return Verdict(
         [check_place(name, stretches, record) for name, stretches in places.items()],
@@ -161,31 +163,33 @@ def judge(places: Mapping[str, Iterable[Stretch]], record: Record) -> Verdict:
     )
 
 
-def stretches_of_run(run: Run) -> Iterator[Stretch]:
+def stretches_of_run(run: Run) -> Iterator[SequenceStretch]:
     """What a journal's run holds; notes hold no messages."""
     if run.kind != Kind.RECORDS:
         return
     if run.contiguous and run.topic:
         # All of one topic and without gaps: the header says everything.
-        yield Stretch(run.publisher, run.first_sequence, run.last_sequence, run.topic)
+        yield SequenceStretch(run.publisher, run.first_sequence, run.last_sequence, run.topic)
         return
     for chunk in scan(bytes(run.payload), verify=False, sequence_max=SEQUENCE_HELD_MAX):
         if chunk.last_sequence - chunk.first_sequence + 1 == chunk.records:
-            yield Stretch(chunk.publisher, chunk.first_sequence, chunk.last_sequence, chunk.topic)
+            yield SequenceStretch(
+                chunk.publisher, chunk.first_sequence, chunk.last_sequence, chunk.topic
+            )
             continue
         yield from _cut(bytes(run.payload[chunk.start : chunk.end]), chunk.publisher, chunk.topic)
 
 
-def _cut(payload: bytes, publisher: int, topic: bytes) -> Iterator[Stretch]:
+def _cut(payload: bytes, publisher: int, topic: bytes) -> Iterator[SequenceStretch]:
     first = last = 0
     for sequence in sequences_of(payload):
         if sequence != last + 1 or not first:
             if first:
-                yield Stretch(publisher, first, last, topic)
+                yield SequenceStretch(publisher, first, last, topic)
             first = sequence
         last = sequence
     if first:
-        yield Stretch(publisher, first, last, topic)
+        yield SequenceStretch(publisher, first, last, topic)
 
 
 def _note(

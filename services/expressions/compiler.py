@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from raylay.services.errors import ExpressionError
 from raylay.services.expressions import tree, values
-from raylay.services.expressions.functions.registry import Surroundings
+from raylay.services.expressions.functions.registry import EvalContext
 from raylay.services.expressions.values import Value
-from raylay.services.expressions.work import Effort, Meter, TooMuchWork, give_up
+from raylay.services.expressions.work import EvaluationAccount, Meter, TooMuchWork, give_up
 
-Predicate = Callable[[dict[str, Any], Surroundings], bool]
-Evaluation = Callable[[dict[str, Any], Surroundings], Value]
+Predicate = Callable[[dict[str, Any], EvalContext], bool]
+Evaluation = Callable[[dict[str, Any], EvalContext], Value]
 
 NESTING_MAX = 40
 """Parentheses in parentheses of one Python expression; Python reads 200."""
@@ -40,21 +40,25 @@ class Code(NamedTuple):
     is_never_null: bool = False
 
 
-def compiled_filter(node: tree.Node, effort: Effort | None = None) -> Predicate:
+def compiled_filter(
+    node: tree.ExpressionNode, effort: EvaluationAccount | None = None
+) -> Predicate:
     """A function that says whether an expression is true of a message; False where to find out
     takes more than it may (work.py).
 
     Args:
         effort: gets what its evaluations take.
     """
-    found: Predicate = _Writer(effort or Effort()).function(node, is_filter=True)
+    found: Predicate = _Writer(effort or EvaluationAccount()).function(node, is_filter=True)
     return found
 
 
-def compiled_value(node: tree.Node, effort: Effort | None = None) -> Evaluation:
+def compiled_value(
+    node: tree.ExpressionNode, effort: EvaluationAccount | None = None
+) -> Evaluation:
     """A function that gives the value of an expression for a message; NULL where to find out takes
     more than it may (work.py)."""
-    found: Evaluation = _Writer(effort or Effort()).function(node, is_filter=False)
+    found: Evaluation = _Writer(effort or EvaluationAccount()).function(node, is_filter=False)
     return found
 
 
@@ -68,7 +72,7 @@ class _Writer:
         effort: gets what evaluations take.
     """
 
-    def __init__(self, effort: Effort) -> None:
+    def __init__(self, effort: EvaluationAccount) -> None:
         self._is_metered = False
         self.known: dict[str, Any] = {
             "EFFORT": effort,
@@ -88,7 +92,7 @@ class _Writer:
         self._lines: list[str] = []
         self._variables = 0
 
-    def function(self, node: tree.Node, *, is_filter: bool) -> Callable[..., Any]:
+    def function(self, node: tree.ExpressionNode, *, is_filter: bool) -> Callable[..., Any]:
         """The function of the whole expression."""
         try:
             code = self.condition(node) if is_filter else self.value(node)
@@ -112,14 +116,14 @@ class _Writer:
         code_of = next(each for each in module.co_consts if isinstance(each, types.CodeType))
         return types.FunctionType(code_of, self.known)
 
-    def condition(self, node: tree.Node) -> Code:
+    def condition(self, node: tree.ExpressionNode) -> Code:
         """A node as a condition."""
         code = self.value(node)
         if code.is_condition:
             return code
         return self._made(f"truth({code.text}, {self.meter()})", code.nesting, is_condition=True)
 
-    def value(self, node: tree.Node) -> Code:
+    def value(self, node: tree.ExpressionNode) -> Code:
         """A node as a value."""
         code = _WRITERS[type(node)](self, node)
         return self._hoisted(code) if code.nesting > NESTING_MAX else code
@@ -329,7 +333,7 @@ class _Writer:
     def _called(
         self,
         call: Callable[..., Value],
-        nodes: tuple[tree.Node, ...],
+        nodes: tuple[tree.ExpressionNode, ...],
         *,
         is_condition: bool = False,
     ) -> Code:
@@ -367,7 +371,7 @@ class _Members:
         return value in self._numbers
 
 
-_WRITERS: dict[type[tree.Node], Callable[[_Writer, Any], Code]] = {
+_WRITERS: dict[type[tree.ExpressionNode], Callable[[_Writer, Any], Code]] = {
     tree.Literal: _Writer.literal,
     tree.Identifier: _Writer.identifier,
     tree.Not: _Writer.negation,

@@ -7,13 +7,13 @@ from typing import Any
 
 from raylay.services.expressions import tree
 from raylay.services.expressions.compiler import compiled_value
-from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.values import Steps, Value
 
 VALUE_CHARACTERS_MAX = 80
 
 
-def shown(node: tree.Node) -> str:
+def shown(node: tree.ExpressionNode) -> str:
     """The expression in one form of spelling, with parentheses around each part that has parts."""
     match node:
         case tree.Literal():
@@ -84,7 +84,10 @@ def shown_value(value: Value) -> str:
 
 
 def explained(
-    node: tree.Node, message: dict[str, Any], around: Surroundings = NOWHERE, depth: int = 0
+    node: tree.ExpressionNode,
+    message: dict[str, Any],
+    around: EvalContext = NO_CONTEXT,
+    depth: int = 0,
 ) -> Iterator[tuple[int, str, str]]:
     """The parts of an expression from the whole to the smallest: how deep each is, how it was read,
     and what it gives."""

@@ -12,10 +12,10 @@ from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions import tree
 from raylay.services.expressions.compiler import Predicate, compiled_filter
 from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.expressions.functions.registry import Functions, Surroundings
+from raylay.services.expressions.functions.registry import EvalContext, Functions
 from raylay.services.expressions.parser import parse
 from raylay.services.expressions.values import Value
-from raylay.services.expressions.work import Effort
+from raylay.services.expressions.work import EvaluationAccount
 
 COMPILED_MAX = 256
 """Filters that are kept for who asks for the same one again."""
@@ -60,17 +60,17 @@ class Expression:
     """
 
     text: str
-    tree: tree.Node
+    tree: tree.ExpressionNode
     matches: Predicate
-    effort: Effort = field(default_factory=Effort, compare=False)
+    effort: EvaluationAccount = field(default_factory=EvaluationAccount, compare=False)
 
     def own(self, *, is_limited: bool = False) -> Expression:
         """Copy with an effort of its own: what is compiled is kept for all who write the same.
 
         Args:
-            is_limited: whether it has a limit for long, too (`Effort`).
+            is_limited: whether it has a limit for long, too (`EvaluationAccount`).
         """
-        effort = Effort(self.effort.text, is_limited)
+        effort = EvaluationAccount(self.effort.text, is_limited)
         known = {**self.matches.__globals__, "EFFORT": effort}
         return replace(self, matches=FunctionType(self.matches.__code__, known), effort=effort)
 
@@ -81,7 +81,7 @@ class Expression:
         return any(each.function.needs for each in calls)
 
 
-def nodes(node: tree.Node) -> Iterator[tree.Node]:
+def nodes(node: tree.ExpressionNode) -> Iterator[tree.ExpressionNode]:
     """The node and all below it, from left to right."""
     waiting = [node]
     while waiting:
@@ -94,7 +94,7 @@ def expression(
     text: str,
     use: Use = SUBSCRIPTION,
     functions: Functions = BUILT_IN,
-    client: Surroundings | None = None,
+    client: EvalContext | None = None,
 ) -> Expression:
     """Reads and compiles a filter.
 
@@ -118,7 +118,7 @@ def expression(
         raise
 
 
-def filter_of(text: str, use: Use, functions: Functions, client: Surroundings | None) -> Expression:
+def filter_of(text: str, use: Use, functions: Functions, client: EvalContext | None) -> Expression:
     """Reads and compiles the filter of a client, as `expression` does.
 
     Raises:
@@ -135,7 +135,7 @@ def refusal(text: str, error: ExpressionError) -> str:
     return f"{text[:SHOWN_CHARACTERS_MAX]!r} is no filter: {error}"
 
 
-def check_functions(node: tree.Node, use: Use) -> None:
+def check_functions(node: tree.ExpressionNode, use: Use) -> None:
     """Refuses functions that there is nothing for where the expression is used.
 
     Raises:
@@ -149,25 +149,26 @@ def check_functions(node: tree.Node, use: Use) -> None:
 def _compiled(text: str, use: Use, functions: Functions) -> Expression:
     found = parse(text, functions)
     check_functions(found, use)
-    effort = Effort(text)
+    effort = EvaluationAccount(text)
     return Expression(text, found, compiled_filter(found, effort), effort)
 
 
-def _of_client(found: Expression, client: Surroundings) -> Expression:
+def _of_client(found: Expression, client: EvalContext) -> Expression:
     told: list[Value] = []
 
-    def written(node: tree.Node) -> tree.Node:
+    def written(node: tree.ExpressionNode) -> tree.ExpressionNode:
         if isinstance(node, tree.Call) and node.function.needs == "client":
             told.append(node.function.call(client) or None)
             return tree.Literal(node.column, told[-1])
         changed: dict[str, Any] = {}
         for each_field in fields(node):
             value = getattr(node, each_field.name)
-            if isinstance(value, tree.Node):
+            if isinstance(value, tree.ExpressionNode):
                 changed[each_field.name] = written(value)
             elif isinstance(value, tuple):
                 changed[each_field.name] = tuple(
-                    written(each) if isinstance(each, tree.Node) else each for each in value
+                    written(each) if isinstance(each, tree.ExpressionNode) else each
+                    for each in value
                 )
         return replace(node, **changed) if changed else node
 
@@ -175,7 +176,7 @@ def _of_client(found: Expression, client: Surroundings) -> Expression:
     if not told:
         return found
     # Who else writes the same asks for something else.
-    effort = Effort(found.text)
+    effort = EvaluationAccount(found.text)
     return Expression(f"{found.text} {told}", made, compiled_filter(made, effort), effort)
 
 

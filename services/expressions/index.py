@@ -13,14 +13,14 @@ from typing import Any, Generic, TypeVar
 
 from raylay.services.expressions import tree, values
 from raylay.services.expressions.expression import Expression
-from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.values import Steps, Value
-from raylay.services.expressions.work import Effort
+from raylay.services.expressions.work import EvaluationAccount
 
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Named:
+class FieldEquality:
     """What a filter asks of one field: that it equals one of these values, and no more if it is
     `whole`."""
 
@@ -32,7 +32,7 @@ class Named:
         self.whole = whole
 
 
-def named(node: tree.Node, whole: bool = True) -> Named | None:
+def named(node: tree.ExpressionNode, whole: bool = True) -> FieldEquality | None:
     """The first condition of a filter that names the values of a field; None: there is none."""
     match node:
         case tree.Logical(operator="AND"):
@@ -41,15 +41,15 @@ def named(node: tree.Node, whole: bool = True) -> Named | None:
         case tree.Comparison(
             operator="=", left=tree.Identifier() as field, right=tree.Literal() as wanted
         ):
-            return Named(field.steps, (wanted.value,), whole)
+            return FieldEquality(field.steps, (wanted.value,), whole)
         case tree.Comparison(
             operator="=", left=tree.Literal() as wanted, right=tree.Identifier() as field
         ):
-            return Named(field.steps, (wanted.value,), whole)
+            return FieldEquality(field.steps, (wanted.value,), whole)
         case tree.In(operand=tree.Identifier() as field):
             options = [each.value for each in node.options if isinstance(each, tree.Literal)]
             if len(options) == len(node.options):
-                return Named(field.steps, tuple(options), whole)
+                return FieldEquality(field.steps, tuple(options), whole)
     return None
 
 
@@ -71,7 +71,7 @@ class _Filter(Generic[Key]):
         self.whole = self.named is not None and self.named.whole
 
 
-class _Field(Generic[Key]):
+class _FieldIndex(Generic[Key]):
     """Who names which values of one field.
 
     Attributes:
@@ -139,7 +139,7 @@ class FilterIndex(Generic[Key]):
         self._is_limited = is_limited
         self._by_key: dict[Key, _Filter[Key]] = {}
         self._by_text: dict[str, _Filter[Key]] = {}
-        self._fields: dict[Steps, _Field[Key]] = {}
+        self._fields: dict[Steps, _FieldIndex[Key]] = {}
         self._others: dict[_Filter[Key], None] = {}
 
     def __len__(self) -> int:
@@ -166,7 +166,7 @@ class FilterIndex(Generic[Key]):
             del self._by_text[found.expression.text]
             self._leave(found)
 
-    def with_efforts(self, efforts: set[Effort]) -> list[Key]:
+    def with_efforts(self, efforts: set[EvaluationAccount]) -> list[Key]:
         """Keys whose filter worked with one of these."""
         found = (each for each in self._by_text.values() if each.expression.effort in efforts)
         return [key for each in found for key in each.keys]
@@ -178,7 +178,7 @@ class FilterIndex(Generic[Key]):
             return
         field = self._fields.get(asked.steps)
         if field is None:
-            field = self._fields[asked.steps] = _Field(asked.steps)
+            field = self._fields[asked.steps] = _FieldIndex(asked.steps)
         for table, value in field.places(asked.values):
             table.setdefault(value, {})[found] = None
         self._drop_empty(field)
@@ -200,11 +200,11 @@ class FilterIndex(Generic[Key]):
                     del table[value]
         self._drop_empty(field)
 
-    def _drop_empty(self, field: _Field[Key]) -> None:
+    def _drop_empty(self, field: _FieldIndex[Key]) -> None:
         if not (field.texts or field.numbers or field.said):
             del self._fields[field.steps]
 
-    def matching(self, message: dict[str, Any], around: Surroundings = NOWHERE) -> list[Key]:
+    def matching(self, message: dict[str, Any], around: EvalContext = NO_CONTEXT) -> list[Key]:
         """The keys of all filters that a parsed message passes."""
         keys: list[Key] = []
         for field in self._fields.values():

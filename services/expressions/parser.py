@@ -63,7 +63,7 @@ _INSTEAD = {
 }
 
 
-def parse(text: str, functions: Functions) -> tree.Node:
+def parse(text: str, functions: Functions) -> tree.ExpressionNode:
     """The syntax tree of an expression.
 
     Args:
@@ -106,7 +106,7 @@ def parse_assignment(
     return _Parser(list(words(text)), functions, messages).assignment()
 
 
-def _check_size(node: tree.Node) -> None:
+def _check_size(node: tree.ExpressionNode) -> None:
     level, depth, parts = [node], 0, 0
     while level:
         depth += 1
@@ -135,7 +135,7 @@ class _Parser:
         self._at = 0
         self.word = found[0]
 
-    def expression(self, depth: int) -> tree.Node:
+    def expression(self, depth: int) -> tree.ExpressionNode:
         """A whole expression, up to a word that goes on with none."""
         if depth > DEPTH_MAX:
             raise _too_deep(self.word.column)
@@ -208,7 +208,7 @@ class _Parser:
             raise self.unexpected(wanted or text)
         return self._next()
 
-    def _logical(self, operator: str, depth: int) -> tree.Node:
+    def _logical(self, operator: str, depth: int) -> tree.ExpressionNode:
         column = self.word.column
         operands = []
         while True:
@@ -223,7 +223,7 @@ class _Parser:
             return operands[0]
         return tree.Logical(column, operator, tuple(operands))
 
-    def _negation(self, depth: int) -> tree.Node:
+    def _negation(self, depth: int) -> tree.ExpressionNode:
         columns = []
         while self._is("NOT"):
             columns.append(self._next().column)
@@ -234,7 +234,7 @@ class _Parser:
             found = tree.Not(column, found)
         return found
 
-    def _comparison(self, depth: int) -> tree.Node:
+    def _comparison(self, depth: int) -> tree.ExpressionNode:
         column = self.word.column
         left = self._sum(depth)
         for _ in range(DEPTH_MAX):
@@ -247,14 +247,14 @@ class _Parser:
                 return left
         raise ExpressionError("too many comparisons without AND or OR between them", column)
 
-    def _predicate(self, left: tree.Node, depth: int) -> tree.Node:
+    def _predicate(self, left: tree.ExpressionNode, depth: int) -> tree.ExpressionNode:
         column = left.column
         if self._is("IS"):
             return self._is_something(left)
         negated = self._is("NOT")
         if negated:
             self._next()
-        found: tree.Node
+        found: tree.ExpressionNode
         if self._is("BETWEEN"):
             self._next()
             low = self._sum(depth)
@@ -275,7 +275,7 @@ class _Parser:
             raise self.unexpected("BETWEEN, IN, LIKE, BEGINS WITH or ENDS WITH behind NOT")
         return tree.Not(column, found) if negated else found
 
-    def _is_something(self, left: tree.Node) -> tree.Node:
+    def _is_something(self, left: tree.ExpressionNode) -> tree.ExpressionNode:
         self._next()
         negated = self._is("NOT")
         if negated:
@@ -283,10 +283,10 @@ class _Parser:
         if not self._is("NULL", "NAN"):
             raise self.unexpected("NULL, NOT NULL or NAN behind IS")
         kind = tree.IsNull if self._next().text.upper() == "NULL" else tree.IsNan
-        found: tree.Node = kind(left.column, left)
+        found: tree.ExpressionNode = kind(left.column, left)
         return tree.Not(left.column, found) if negated else found
 
-    def _list(self, of: str, depth: int) -> tuple[tree.Node, ...]:
+    def _list(self, of: str, depth: int) -> tuple[tree.ExpressionNode, ...]:
         self._expect("(", f"( and the values of {of}")
         found = [self.expression(depth + 1)]
         while self._is(","):
@@ -302,10 +302,10 @@ class _Parser:
         self._next()
         return Pattern(word.value, word.column)
 
-    def _sum(self, depth: int) -> tree.Node:
+    def _sum(self, depth: int) -> tree.ExpressionNode:
         return self._arithmetic(("+", "-"), depth)
 
-    def _arithmetic(self, operators: tuple[str, ...], depth: int) -> tree.Node:
+    def _arithmetic(self, operators: tuple[str, ...], depth: int) -> tree.ExpressionNode:
         column = self.word.column
         products = operators == ("+", "-")
         left = self._arithmetic(("*", "/", "%", "MOD"), depth) if products else self._factor(depth)
@@ -319,7 +319,7 @@ class _Parser:
             left = tree.Arithmetic(column, operator, left, right)
         raise ExpressionError(f"more than {DEPTH_MAX} operands in a row: use parentheses", column)
 
-    def _factor(self, depth: int) -> tree.Node:
+    def _factor(self, depth: int) -> tree.ExpressionNode:
         signs = []
         while self._is("-"):
             signs.append(self._next().column)
@@ -334,7 +334,7 @@ class _Parser:
                 found = tree.Negative(column, found)
         return found
 
-    def _value(self, depth: int) -> tree.Node:
+    def _value(self, depth: int) -> tree.ExpressionNode:
         word = self.word
         if word.kind in ("number", "string", "raw"):
             self._next()
@@ -390,7 +390,7 @@ class _Parser:
             self._next()
         return tree.Identifier(word.column, tuple(steps))
 
-    def _call(self, depth: int) -> tree.Node:
+    def _call(self, depth: int) -> tree.ExpressionNode:
         word = self._next()
         name = word.text.upper()
         if not self._is("("):
@@ -401,7 +401,7 @@ class _Parser:
         function = self._functions.get(name)
         if function is None:
             raise _unknown(word, self._functions)
-        found: list[tree.Node] = []
+        found: list[tree.ExpressionNode] = []
         patterns: list[Pattern | None] = []
         while not (self._is(")") and not found):
             pattern = self._is_pattern(function, len(found))
@@ -423,7 +423,7 @@ class _Parser:
     def _is_pattern(self, function: Function, number: int) -> bool:
         return bool(function.kinds) and function.kind_of(number) == "pattern"
 
-    def _if(self, word: Word, depth: int) -> tree.Node:
+    def _if(self, word: Word, depth: int) -> tree.ExpressionNode:
         found = [self.expression(depth + 1)]
         while self._is(",") and len(found) < 3:
             self._next()

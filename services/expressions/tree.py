@@ -13,139 +13,139 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExpressionNode:
     """A part of an expression."""
 
     column: int
 
-    def children(self) -> list[Node]:
+    def children(self) -> list[ExpressionNode]:
         """The nodes right below, in the order written."""
-        found: list[Node] = []
+        found: list[ExpressionNode] = []
         for field in fields(self):
             value = getattr(self, field.name)
             for each in value if isinstance(value, tuple) else (value,):
-                if isinstance(each, Node):
+                if isinstance(each, ExpressionNode):
                     found.append(each)
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class Literal(Node):
+class Literal(ExpressionNode):
     """A value that is written out."""
 
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
-class Identifier(Node):
+class Identifier(ExpressionNode):
     """A field of the message."""
 
     steps: Steps
 
 
 @dataclass(frozen=True, slots=True)
-class Not(Node):
+class Not(ExpressionNode):
     """`NOT operand`."""
 
-    operand: Node
+    operand: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Logical(Node):
+class Logical(ExpressionNode):
     """`operand AND operand AND …`, or all `OR`, from left to right."""
 
     operator: str
-    operands: tuple[Node, ...]
+    operands: tuple[ExpressionNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(Node):
+class Comparison(ExpressionNode):
     """`left operator right`; the operator is one of = != < <= > >=."""
 
     operator: str
-    left: Node
-    right: Node
+    left: ExpressionNode
+    right: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Between(Node):
+class Between(ExpressionNode):
     """`operand BETWEEN low AND high`, both included."""
 
-    operand: Node
-    low: Node
-    high: Node
+    operand: ExpressionNode
+    low: ExpressionNode
+    high: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class In(Node):
+class In(ExpressionNode):
     """`operand IN (options)`."""
 
-    operand: Node
-    options: tuple[Node, ...]
+    operand: ExpressionNode
+    options: tuple[ExpressionNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Like(Node):
+class Like(ExpressionNode):
     """`operand LIKE 'pattern'`."""
 
-    operand: Node
+    operand: ExpressionNode
     pattern: Pattern
 
 
 @dataclass(frozen=True, slots=True)
-class Affix(Node):
+class Affix(ExpressionNode):
     """`operand BEGINS WITH (options)`, or `ENDS WITH`."""
 
     begins: bool
-    operand: Node
-    options: tuple[Node, ...]
+    operand: ExpressionNode
+    options: tuple[ExpressionNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class IsNull(Node):
+class IsNull(ExpressionNode):
     """`operand IS NULL`."""
 
-    operand: Node
+    operand: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class IsNan(Node):
+class IsNan(ExpressionNode):
     """`operand IS NAN`."""
 
-    operand: Node
+    operand: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic(Node):
+class Arithmetic(ExpressionNode):
     """`left operator right`; the operator is one of + - * / %."""
 
     operator: str
-    left: Node
-    right: Node
+    left: ExpressionNode
+    right: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Negative(Node):
+class Negative(ExpressionNode):
     """`-operand`."""
 
-    operand: Node
+    operand: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class If(Node):
+class If(ExpressionNode):
     """`IF(condition, then, otherwise)`."""
 
-    condition: Node
-    then: Node
-    otherwise: Node
+    condition: ExpressionNode
+    then: ExpressionNode
+    otherwise: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Node):
+class Call(ExpressionNode):
     """`function(arguments)`; regular expressions among them are ready for use."""
 
     function: Function
-    arguments: tuple[Node, ...]
+    arguments: tuple[ExpressionNode, ...]
     patterns: tuple[Pattern | None, ...] = ()
     """At each argument that is one, the compiled pattern."""
 
@@ -161,6 +161,6 @@ class Assignment:
     """
 
     column: int
-    value: Node
+    value: ExpressionNode
     destination: tuple[str, ...]
     hints: frozenset[str] = frozenset()

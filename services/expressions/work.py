@@ -27,7 +27,8 @@ TOLD_MAX = 16
 """Expressions that are told of at once."""
 
 Meter = list[Any]
-"""Of one evaluation: its steps, the `Effort` of its expression, what it found out of long arrays
+"""Of one evaluation: its steps, the `EvaluationAccount` of its expression, what it found out of
+long arrays
 (None: nothing)."""
 
 
@@ -35,7 +36,7 @@ class TooMuchWork(Exception):
     """An evaluation needs more than `WORK_MAX` steps."""
 
 
-class Effort:
+class EvaluationAccount:
     """Account of the long evaluations of one expression.
 
     Args:
@@ -86,7 +87,7 @@ class Effort:
         return self._left == BURST_STEPS
 
 
-class News:
+class FilterReports:
     """Account of what filters did that somebody is to hear of.
 
     Owner: the process. An instance asks with its checks, tells of it, and lets filters recover.
@@ -105,10 +106,10 @@ class News:
         self._recovered_us = 0
         self.count = 0
         self.steps = 0
-        self.exhausted: dict[Effort, None] = {}
-        self.worked: dict[Effort, None] = {}
+        self.exhausted: dict[EvaluationAccount, None] = {}
+        self.worked: dict[EvaluationAccount, None] = {}
 
-    def gave_up(self, effort: Effort) -> None:
+    def gave_up(self, effort: EvaluationAccount) -> None:
         """An evaluation was given up."""
         effort.given_up += 1
         self.count += 1
@@ -135,7 +136,7 @@ class News:
                 self.worked.pop(each, None)
 
 
-NEWS = News()
+NEWS = FilterReports()
 
 
 def charge(meter: Meter | None, steps: int) -> None:
@@ -161,6 +162,6 @@ def charge(meter: Meter | None, steps: int) -> None:
         meter[1].worked(meter[0] - noted)
 
 
-def give_up(effort: Effort) -> None:
+def give_up(effort: EvaluationAccount) -> None:
     """Notes an evaluation that was given up."""
     NEWS.gave_up(effort)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
         JournalSettings,
     )
     from raylay.services.fabric.clients import lookup
+    from raylay.services.fabric.discovery import fetch, find_running
     from raylay.services.fabric.fabric import Fabric, Topic
-    from raylay.services.fabric.finding import fetch, find_running
     from raylay.services.fabric.record_store import namespace_of
 
 __all__ = [
@@ -41,8 +41,8 @@ _MODULES = {
     "DowngradeSettings": _MODEL,
     "lookup": "raylay.services.fabric.clients",
     "namespace_of": "raylay.services.fabric.record_store",
-    "fetch": "raylay.services.fabric.finding",
-    "find_running": "raylay.services.fabric.finding",
+    "fetch": "raylay.services.fabric.discovery",
+    "find_running": "raylay.services.fabric.discovery",
 }
 
 

@@ -14,29 +14,29 @@ from raylay.services.configuration.model import (
 from raylay.services.configuration.topology import shares, takes, waited_for
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.nodes import HOST_LABEL
-from raylay.services.fabric.transports import Transports
+from raylay.services.fabric.transports import TransportPlanner
 from raylay.services.messages.topics import TopicRule
-from raylay.services.replication.routing import Destination
-from raylay.services.replication.validation import (
-    Description,
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.replication.membership.validation import (
     DestinationTerms,
+    InstanceDescription,
 )
 from raylay.services.security.modules import ASKS_NOTHING
-from raylay.services.topology.check import SEVERITIES, Checked, Finding, check, listed
-from raylay.services.topology.members import Member
-from raylay.services.topology.refused import refused_links
+from raylay.services.topology.check import SEVERITIES, CheckResult, TopologyFinding, check, listed
+from raylay.services.topology.link_validation import validate_links
+from raylay.services.topology.members import TopologyMember
 
 
-def members_of(settings: FabricSettings) -> list[Member]:
+def members_of(settings: FabricSettings) -> list[TopologyMember]:
     """The instances of a fabric as the check sees them. An address of this fabric's replication
     ports is that instance."""
     by_address = _by_address(settings)
     return [
-        Member(
+        TopologyMember(
             instance.name,
             instance.group,
             tuple(
-                Destination(
+                DestinationRoute(
                     destination.name,
                     destination.group,
                     destination.sync,
@@ -85,11 +85,11 @@ def _by_address(settings: FabricSettings) -> dict[str, str]:
     }
 
 
-def descriptions_of(settings: FabricSettings) -> dict[str, Description]:
+def descriptions_of(settings: FabricSettings) -> dict[str, InstanceDescription]:
     """What each instance will tell of itself when links connect (`services/server/describe.py`)."""
     excluded = exclusions(settings)
     return {
-        instance.name: Description(
+        instance.name: InstanceDescription(
             instance.name,
             instance.group,
             settings.journaled_of(instance),
@@ -110,10 +110,10 @@ def descriptions_of(settings: FabricSettings) -> dict[str, Description]:
     }
 
 
-def _refused(settings: FabricSettings) -> list[Finding]:
+def _refused(settings: FabricSettings) -> list[TopologyFinding]:
     descriptions = descriptions_of(settings)
     by_address = _by_address(settings)
-    return refused_links(
+    return validate_links(
         descriptions,
         (
             (instance.name, terms, _servers(settings, instance, destination, by_address))
@@ -125,7 +125,7 @@ def _refused(settings: FabricSettings) -> list[Finding]:
     )
 
 
-def _copies_in_circles(settings: FabricSettings) -> list[Finding]:
+def _copies_in_circles(settings: FabricSettings) -> list[TopologyFinding]:
     """Instances that, all of them empty, would wait for each other to copy from."""
     by_address = _by_address(settings)
     sources = {
@@ -140,7 +140,7 @@ def _copies_in_circles(settings: FabricSettings) -> list[Finding]:
         return []
     names = tuple(sorted(waiting))
     return [
-        Finding(
+        TopologyFinding(
             "warning",
             "bootstrap_circle",
             names,
@@ -152,7 +152,7 @@ def _copies_in_circles(settings: FabricSettings) -> list[Finding]:
     ]
 
 
-def _wide_ip(settings: FabricSettings) -> list[Finding]:
+def _wide_ip(settings: FabricSettings) -> list[TopologyFinding]:
     """Addresses of which the files do not say whether one instance answers there."""
     by_address = _by_address(settings)
     found = []
@@ -165,7 +165,7 @@ def _wide_ip(settings: FabricSettings) -> list[Finding]:
                 continue
             where = f"destination {destination.name} of {instance.name}"
             found.append(
-                Finding(
+                TopologyFinding(
                     "note",
                     "wide_ip",
                     (instance.name,),
@@ -181,7 +181,7 @@ def _wide_ip(settings: FabricSettings) -> list[Finding]:
     return found
 
 
-def _unsaid(settings: FabricSettings) -> list[Finding]:
+def _unsaid(settings: FabricSettings) -> list[TopologyFinding]:
     """Links that say nothing of themselves to an instance that asks who they are."""
     by_address = _by_address(settings)
     found = []
@@ -198,7 +198,7 @@ def _unsaid(settings: FabricSettings) -> list[Finding]:
                 continue
             where = f"destination {destination.name} of {instance.name}"
             found.append(
-                Finding(
+                TopologyFinding(
                     "warning",
                     "no_authenticator",
                     (instance.name, *asking),
@@ -212,11 +212,11 @@ def _unsaid(settings: FabricSettings) -> list[Finding]:
     return found
 
 
-def _plain_passwords(settings: FabricSettings) -> list[Finding]:
+def _plain_passwords(settings: FabricSettings) -> list[TopologyFinding]:
     """Finds links that would say a password, or a token, on a line that anybody can read."""
     found = []
     for instance in settings.instances:
-        dialling = Transports(settings, "", instance)
+        dialling = TransportPlanner(settings, "", instance)
         for destination in instance.destinations:
             if not destination.dial or dialling.dialling(destination.tls, destination.to):
                 continue
@@ -230,7 +230,7 @@ def _plain_passwords(settings: FabricSettings) -> list[Finding]:
             if spoken:
                 where = f"destination {destination.name} of {instance.name}"
                 found.append(
-                    Finding(
+                    TopologyFinding(
                         "warning",
                         "plain_password",
                         (instance.name,),
@@ -256,7 +256,7 @@ def _is_on_this_host(settings: FabricSettings, target: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _ownerless(settings: FabricSettings) -> list[Finding]:
+def _ownerless(settings: FabricSettings) -> list[TopologyFinding]:
     """Group-local queues whose messages begin at an instance that is none of theirs."""
     found = []
     sharing: dict[tuple[str, str, str, str], list[str]] = {}
@@ -269,7 +269,7 @@ def _ownerless(settings: FabricSettings) -> list[Finding]:
     for (name, message_type, domain, owner), names in sharing.items():
         if owner not in names:
             found.append(
-                Finding(
+                TopologyFinding(
                     "warning",
                     "no_initial_owner",
                     tuple(names),
@@ -284,7 +284,7 @@ def _ownerless(settings: FabricSettings) -> list[Finding]:
     return found
 
 
-def _one_way_queues(settings: FabricSettings) -> list[Finding]:
+def _one_way_queues(settings: FabricSettings) -> list[TopologyFinding]:
     """Finds queues that a link brings to an instance from which nothing comes back: what is done
     with a message there, or asked for, is heard of by nobody."""
     by_address = _by_address(settings)
@@ -308,7 +308,7 @@ def _one_way_queues(settings: FabricSettings) -> list[Finding]:
                 if instance.name in _reached(leads, name):
                     continue
                 found.append(
-                    Finding(
+                    TopologyFinding(
                         "error",
                         "one_way_queue",
                         (instance.name, name),
@@ -336,7 +336,7 @@ def _reached(leads: Mapping[str, set[str]], start: str) -> set[str]:
     return reached
 
 
-def shared_hosts(settings: FabricSettings, host_of: Mapping[str, str]) -> list[Finding]:
+def shared_hosts(settings: FabricSettings, host_of: Mapping[str, str]) -> list[TopologyFinding]:
     """Finds hosts on which members of a sync pair keep their data.
 
     Args:
@@ -353,7 +353,7 @@ def shared_hosts(settings: FabricSettings, host_of: Mapping[str, str]) -> list[F
             if destination.sync and beside:
                 sharing.setdefault(host or "", set()).update(beside, (instance.name,))
     return [
-        Finding(
+        TopologyFinding(
             "warning",
             "shared_host",
             tuple(sorted(names)),
@@ -367,7 +367,7 @@ def shared_hosts(settings: FabricSettings, host_of: Mapping[str, str]) -> list[F
     ]
 
 
-def _pinned(settings: FabricSettings) -> list[Finding]:
+def _pinned(settings: FabricSettings) -> list[TopologyFinding]:
     """Finds members of a sync pair whose `node_labels` name the same host."""
     return shared_hosts(
         settings,
@@ -416,7 +416,7 @@ def _one_way(destination: DestinationSettings) -> bool:
     )
 
 
-def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -> Checked:
+def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -> CheckResult:
     """Checks a fabric.
 
     Args:
@@ -456,10 +456,10 @@ def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -
     return checked
 
 
-def impossible(error: ConfigurationError) -> Checked:
+def impossible(error: ConfigurationError) -> CheckResult:
     """What keeps a file from being loaded, as findings: a line says what to do at its end."""
     findings = []
     for line in str(error).splitlines():
         what, _, todo = line.rpartition(": ")
-        findings.append(Finding("error", "clash", (), "", line, todo if what else line))
-    return Checked((), findings)
+        findings.append(TopologyFinding("error", "clash", (), "", line, todo if what else line))
+    return CheckResult((), findings)

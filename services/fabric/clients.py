@@ -12,18 +12,18 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
-from raylay.services.fabric.held import Held
+from raylay.services.fabric.handle import FabricHandle
+from raylay.services.fabric.observability import tracing_options
 from raylay.services.fabric.plan import (
     FabricRecord,
     client_options,
 )
 from raylay.services.fabric.plan import servers as servers_of_group
-from raylay.services.fabric.telling import tracing_options
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.tracing import start_tracing
 
 
-class Clients(Held):
+class FabricClients(FabricHandle):
     """Makes clients of the fabric; it starts none and keeps none."""
 
     # -- clients -----------------------------------------------------------------------------

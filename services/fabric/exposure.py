@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.security import ModuleSettings
 from raylay.services.configuration.transports import INSTANCE_PLACE, TlsSettings
@@ -17,9 +18,8 @@ from raylay.services.errors import RaylayError
 from raylay.services.fabric import ray_files, registry
 from raylay.services.fabric.registry import FABRIC_FILE
 from raylay.services.fabric.stopped import DATA_DIRECTORY
+from raylay.services.net.tls_config import TlsConfig
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
-from raylay.services.tls.config import TlsConfig
 from raylay.storage.exposure import ExposedPath, exposed
 
 SECRET_OPTIONS = frozenset({"File", "PasswordFileName", "SecretFile"})

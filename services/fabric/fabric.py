@@ -27,13 +27,12 @@ from raylay.services.configuration.model import (
 from raylay.services.configuration.model import TopicSettings as _TopicSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
-from raylay.services.fabric.applying import Applying
+from raylay.services.fabric.apply import Apply
 from raylay.services.fabric.check import shared_hosts
-from raylay.services.fabric.clients import Clients
-from raylay.services.fabric.errands import NodeErrands
-from raylay.services.fabric.finding import is_over, runs_already
-from raylay.services.fabric.holding import StartHolds
-from raylay.services.fabric.moving import Moving
+from raylay.services.fabric.clients import FabricClients
+from raylay.services.fabric.discovery import is_over, runs_already
+from raylay.services.fabric.locks import StartLocks
+from raylay.services.fabric.node_calls import NodeCalls
 from raylay.services.fabric.nodes import NodePlace, labelled, placed
 from raylay.services.fabric.open_transports import check_open
 from raylay.services.fabric.plan import (
@@ -64,9 +63,10 @@ from raylay.services.fabric.record_store import (
     remember,
     stored_record,
 )
+from raylay.services.fabric.relocate import Relocate
 from raylay.services.fabric.relocation import with_moves
 from raylay.services.fabric.whole_file import temporary_directory
-from raylay.services.security.control import Said
+from raylay.services.security.control import Caller
 
 __all__ = ["HEAD_DIRECTORY", "Fabric", "Topic"]
 
@@ -82,7 +82,7 @@ def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _Top
     return _TopicSettings(name=name, message_type=message_type, journaled=journaled)
 
 
-class Fabric(Applying, Moving, Clients, NodeErrands):
+class Fabric(Apply, Relocate, FabricClients, NodeCalls):
     """The declaration of a fabric, and once it is started or attached to, its remote control."""
 
     # -- where fabrics come from -------------------------------------------------------------
@@ -200,7 +200,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         place = Path(directory or temporary_directory(self.name)).absolute()
         self._settings = settings
         deadline_s = time.monotonic() + timeout_s
-        self._holds = StartHolds(self.name, place)
+        self._holds = StartLocks(self.name, place)
         self._tell = progress or self._tell
         # For drills that kill it, the head of a Ray that we begin remembers.
         head = place / HEAD_DIRECTORY if settings.drills == "allowed" else None
@@ -277,7 +277,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             _LOG.warning("fabric %s is up, but clients may have to wait %s", self.name, error)
 
     def _known_before(
-        self, place: Path, running: registry.Entry | None, here: FabricRecord | None
+        self, place: Path, running: registry.RegistryEntry | None, here: FabricRecord | None
     ) -> FabricRecord | None:
         """The newest record of the fabric in a directory: this host's, the head's, or one of a
         node that has instances.
@@ -359,12 +359,12 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             forget_record(self.name)
         self._finish()
 
-    def _said_at_the_end(self, name: str) -> Said | None:
+    def _said_at_the_end(self, name: str) -> Caller | None:
         """Who stops an instance: of a fabric that ends with this process nobody in particular,
         whoever ends that."""
         if not self._owns:
             return self._said_to(name)
-        return Said(fabric_key=self._known()[1].key) if self._asks_for(name) else None
+        return Caller(fabric_key=self._known()[1].key) if self._asks_for(name) else None
 
     def __enter__(self) -> Self:
         return self

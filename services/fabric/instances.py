@@ -12,9 +12,9 @@ from raylay.services.configuration.model import (
     InstanceSettings,
 )
 from raylay.services.errors import FabricError
-from raylay.services.fabric.controlling import JUDGED, Controlling
-from raylay.services.fabric.left_over import left_over_status
+from raylay.services.fabric.control import JUDGED, ControlClient
 from raylay.services.fabric.nodes import followed
+from raylay.services.fabric.orphans import left_over_status
 from raylay.services.fabric.plan import (
     FabricRecord,
     bring_up_to_date,
@@ -43,7 +43,7 @@ from raylay.services.fabric.record_store import (
 )
 from raylay.services.fabric.relocation import away_since
 from raylay.services.fabric.transports import check_files
-from raylay.services.security.control import Said
+from raylay.services.security.control import Caller
 
 FOLLOW_S = 0.25
 LOOK_S_MAX = 0.25
@@ -59,7 +59,7 @@ def _pauses_s() -> Iterator[float]:
         pause_s = min(LOOK_S_MAX, 1.2 * pause_s)
 
 
-class Instances(Controlling):
+class InstanceHandles(ControlClient):
     """The actors of a fabric, one by one and all together."""
 
     def _write_config(self, instance: InstanceSettings) -> None:
@@ -429,7 +429,7 @@ class Instances(Controlling):
         timeout_s: float,
         *,
         graceful: bool = True,
-        said: Said | None,
+        said: Caller | None,
         call: str = "restart",
     ) -> None:
         """As `restart`, of one that was asked.
@@ -490,7 +490,7 @@ class Instances(Controlling):
 
     def inject(self, name: str, kind: str, seconds: float, **options: Any) -> None:
         """Breaks something inside an instance for a drill, for so long; 0 seconds mend it. What can
-        be broken says `raylay.services.server.injected`.
+        be broken says `raylay.services.server.fault_injection`.
 
         Raises:
             FabricError: the fabric is not marked for drills, there is no such fault, or the

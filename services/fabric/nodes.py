@@ -19,7 +19,7 @@ HOST_LABEL = "host"
 REGION_LABEL = "region"
 
 
-class Node(NamedTuple):
+class ClusterNode(NamedTuple):
     """A living node of the cluster."""
 
     address: str
@@ -56,7 +56,7 @@ def labelled(settings: FabricSettings, label: str) -> FabricSettings:
 
 
 def placed(
-    settings: FabricSettings, kept: Mapping[str, NodePlace], nodes: Iterable[Node]
+    settings: FabricSettings, kept: Mapping[str, NodePlace], nodes: Iterable[ClusterNode]
 ) -> tuple[FabricSettings, dict[str, NodePlace]]:
     """Puts every instance that has `node_labels` on a node: where it was put before, else where the
     fewest are. Such an instance listens on its node's address unless it names one itself.
@@ -102,7 +102,7 @@ def placed(
 
 
 def followed(
-    settings: FabricSettings, kept: Mapping[str, NodePlace], nodes: Iterable[Node]
+    settings: FabricSettings, kept: Mapping[str, NodePlace], nodes: Iterable[ClusterNode]
 ) -> tuple[FabricSettings, dict[str, NodePlace]]:
     """The settings and places with the addresses that nodes have now. What is on a node that is
     away stays as it was."""
@@ -119,11 +119,13 @@ def followed(
     return settings.model_copy(update={"instances": instances}), {**kept, **places}
 
 
-def _has(node: Node, labels: Mapping[str, str]) -> bool:
+def _has(node: ClusterNode, labels: Mapping[str, str]) -> bool:
     return all(node.labels.get(key) == value for key, value in labels.items())
 
 
-def _again(instance: InstanceSettings, before: NodePlace, living: Sequence[Node]) -> NodePlace:
+def _again(
+    instance: InstanceSettings, before: NodePlace, living: Sequence[ClusterNode]
+) -> NodePlace:
     if any(before.labels.get(key) != value for key, value in instance.node_labels.items()):
         raise FabricError(
             f"instance {instance.name}: its data is on the node with {_shown(before.labels)}, and "
@@ -140,7 +142,7 @@ def _again(instance: InstanceSettings, before: NodePlace, living: Sequence[Node]
 
 
 def _anew(
-    instance: InstanceSettings, living: Sequence[Node], taken: Sequence[NodePlace]
+    instance: InstanceSettings, living: Sequence[ClusterNode], taken: Sequence[NodePlace]
 ) -> NodePlace:
     labels = instance.node_labels
     fitting = [node for node in living if _has(node, labels)]
@@ -160,7 +162,7 @@ def _anew(
     return _place(node, labels)
 
 
-def _place(node: Node, labels: Mapping[str, str]) -> NodePlace:
+def _place(node: ClusterNode, labels: Mapping[str, str]) -> NodePlace:
     # An instance that names its host alone belongs to that host's region all the same.
     region = "" if REGION_LABEL in labels else node.labels.get(REGION_LABEL, "")
     return NodePlace(dict(labels), node.address, region)
@@ -170,7 +172,7 @@ def _shown(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "no labels"
 
 
-def _all(nodes: Sequence[Node]) -> str:
+def _all(nodes: Sequence[ClusterNode]) -> str:
     own = [
         f"{node.address} ({_shown({k: v for k, v in node.labels.items() if '/' not in k})})"
         for node in nodes

@@ -17,6 +17,11 @@ from typing import Any
 
 from raylay.services.client.credentials import credentials
 from raylay.services.client.failover import Server
+from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.instance import (
+    DestinationConfig,
+    InstanceConfig,
+)
 from raylay.services.configuration.exclusions import exclusions, server_names, topic_rules
 from raylay.services.configuration.model import (
     DestinationSettings,
@@ -28,20 +33,15 @@ from raylay.services.configuration.model import (
 from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.nodes import NodePlace
-from raylay.services.fabric.record import LeftOver, Move
+from raylay.services.fabric.observability import log_options, tracing_options
+from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
 from raylay.services.fabric.registry import FABRIC_FILE as FABRIC_FILE
-from raylay.services.fabric.telling import log_options, tracing_options
-from raylay.services.fabric.transports import Transports, client_tls, module, modules
+from raylay.services.fabric.transports import TransportPlanner, client_tls, module, modules
 from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
-from raylay.services.replication.downgrade import DowngradePolicy, Look
+from raylay.services.net.tls_config import TlsConfig
+from raylay.services.replication.downgrade import AgeCheck, DowngradePolicy
 from raylay.services.replication.timetable import JournalAction
-from raylay.services.server.bootstrap_config import BootstrapConfig
-from raylay.services.server.config import (
-    DestinationConfig,
-    InstanceConfig,
-)
-from raylay.services.tls.config import TlsConfig
 
 RECORD_VERSION = 1
 """Of a fabric's record."""
@@ -75,7 +75,7 @@ class FabricRecord:
         left_over: their former data directories.
         number: how often it was written: of several that are found the highest counts.
         starting: instances that were declared while it ran and did not come up yet.
-        key: by which its instances know one another (services/protocol/proof.py).
+        key: by which its instances know one another (services/protocol/link/proof.py).
     """
 
     name: str
@@ -86,8 +86,8 @@ class FabricRecord:
     restarting: list[str] = field(default_factory=list)
     nodes: dict[str, NodePlace] = field(default_factory=dict)
     node_label: str = ""
-    moves: dict[str, Move] = field(default_factory=dict)
-    left_over: list[LeftOver] = field(default_factory=list)
+    moves: dict[str, RecordedMove] = field(default_factory=dict)
+    left_over: list[OrphanedDirectory] = field(default_factory=list)
     number: int = 0
     starting: list[str] = field(default_factory=list)
     key: str = ""
@@ -123,8 +123,8 @@ class FabricRecord:
                 name: InstancePorts(**ports) for name, ports in values["ports"].items()
             }
             values["nodes"] = {name: NodePlace(**place) for name, place in values["nodes"].items()}
-            values["moves"] = {name: Move(**move) for name, move in values["moves"].items()}
-            values["left_over"] = [LeftOver(**each) for each in values["left_over"]]
+            values["moves"] = {name: RecordedMove(**move) for name, move in values["moves"].items()}
+            values["left_over"] = [OrphanedDirectory(**each) for each in values["left_over"]]
             return cls(**values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FabricError(f"{where} is no record of a fabric: {error}") from None
@@ -214,7 +214,7 @@ def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class FabricChanges:
     """What it takes to make a running fabric what a declaration says.
 
     Attributes:
@@ -226,7 +226,7 @@ class Changes:
     restarted: tuple[str, ...] = ()
 
 
-def changes(running: FabricRecord, wanted: FabricRecord) -> Changes:
+def changes(running: FabricRecord, wanted: FabricRecord) -> FabricChanges:
     """Compares a running fabric with what it shall be.
 
     Args:
@@ -266,7 +266,7 @@ def changes(running: FabricRecord, wanted: FabricRecord) -> Changes:
         runs_with = replace(instance_config(before, running, old), announce_to=())
         if instance.name in running.restarting or config != runs_with:
             restarted.append(instance.name)
-    return Changes(tuple(started), tuple(restarted))
+    return FabricChanges(tuple(started), tuple(restarted))
 
 
 def _kept(port: int | None, chosen: set[int], host: str) -> int:
@@ -413,7 +413,7 @@ def instance_config(
     journal = settings.journal_of(instance)
     downgrade = settings.downgrade_of(instance)
     ports = record.ports[instance.name]
-    transports = Transports(settings, record.directory, instance)
+    transports = TransportPlanner(settings, record.directory, instance)
     age_ms = journal.retention.age_ms
     excluded = exclusions(settings)
     declared = {each.name for each in settings.instances}
@@ -498,7 +498,7 @@ def _policy(downgrade: DowngradeSettings) -> DowngradePolicy:
         downgrade.grace_period_ms,
         downgrade.upgrade_grace_period_ms,
         tuple(
-            Look(look.age_ms, look.upgrade_age_ms, occasions(look.every), look.grace_period_ms)
+            AgeCheck(look.age_ms, look.upgrade_age_ms, occasions(look.every), look.grace_period_ms)
             for look in downgrade.looks
         ),
     )
@@ -547,7 +547,7 @@ def _bootstrap_config(
     declared = {each.name: each for each in settings.instances}
     fillers = [declared[name] for name in move.filled_by if name in declared] if move else []
     if fillers:
-        tls = Transports(settings, record.directory, instance).dialling(
+        tls = TransportPlanner(settings, record.directory, instance).dialling(
             None, [each.name for each in fillers]
         )
         return BootstrapConfig(
@@ -561,7 +561,9 @@ def _bootstrap_config(
             for source in wanted.sources
         ),
         tuple(TopicRule(topic.name, topic.message_type) for topic in wanted.topics),
-        tls=Transports(settings, record.directory, instance).dialling(wanted.tls, wanted.sources),
+        tls=TransportPlanner(settings, record.directory, instance).dialling(
+            wanted.tls, wanted.sources
+        ),
         authenticator=module(wanted.authenticator, record.directory),
         authenticators=tuple(module(each, record.directory) for each in wanted.authenticators),
     )

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from raylay.services.errors import FabricError
 from raylay.services.fabric import ray_files
-from raylay.services.fabric.nodes import Node
+from raylay.services.fabric.nodes import ClusterNode
 from raylay.services.server.open_transports import is_loopback
 from raylay.storage.files import make_directory
 
@@ -345,20 +345,20 @@ def actor_state(handle: Any) -> dict[str, Any]:
     }
 
 
-def living_nodes() -> list[Node]:
+def living_nodes() -> list[ClusterNode]:
     """The living nodes of the cluster.
 
     Raises:
         HeadSilent: the head does not answer.
     """
     return [
-        Node(found["NodeManagerAddress"], found.get("Labels") or {})
+        ClusterNode(found["NodeManagerAddress"], found.get("Labels") or {})
         for found in ask_head(ray_module().nodes)
         if found.get("Alive")
     ]
 
 
-def dead_nodes() -> list[tuple[Node, int]]:
+def dead_nodes() -> list[tuple[ClusterNode, int]]:
     """Nodes that are gone, and when: milliseconds since 1970.
 
     Raises:
@@ -368,7 +368,7 @@ def dead_nodes() -> list[tuple[Node, int]]:
     address = str(ray_module().get_runtime_context().gcs_address)
     known = ask_head(lambda: raylet.GcsClient(address=address).get_all_node_info().values())
     return [
-        (Node(found.node_manager_address, dict(found.labels)), int(found.end_time_ms))
+        (ClusterNode(found.node_manager_address, dict(found.labels)), int(found.end_time_ms))
         for found in known
         if found.end_time_ms
     ]

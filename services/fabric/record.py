@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Move:
+class RecordedMove:
     """Where a moved instance lives; its node is in the record's `nodes`.
 
     Attributes:
@@ -21,7 +21,7 @@ class Move:
 
 
 @dataclass(slots=True)
-class LeftOver:
+class OrphanedDirectory:
     """A data directory that was an instance's before it was moved.
 
     Attributes:

@@ -37,18 +37,18 @@ def remember(record: FabricRecord) -> None:
     keep_copy(record, entry_of(record, holds_ray=False))
 
 
-def keep_copy(record: FabricRecord, entry: registry.Entry) -> None:
+def keep_copy(record: FabricRecord, entry: registry.RegistryEntry) -> None:
     """Keeps a copy of the record where this machine finds it by name."""
     directory = registry.copy_directory(record.name)
     record.save(directory)
     registry.register(replace(entry, directory=str(directory), copied=True))
 
 
-def entry_of(record: FabricRecord, holds_ray: bool) -> registry.Entry:
+def entry_of(record: FabricRecord, holds_ray: bool) -> registry.RegistryEntry:
     """What a machine knows the fabric by. `holds_ray`: it ends with this process."""
     pid = os.getpid() if holds_ray else 0
     address = str(ray_module().get_runtime_context().gcs_address)
-    return registry.Entry(
+    return registry.RegistryEntry(
         record.name,
         record.directory,
         address,
@@ -58,9 +58,9 @@ def entry_of(record: FabricRecord, holds_ray: bool) -> registry.Entry:
     )
 
 
-def _save_config(text: str, directory: str, record: str, entry: registry.Entry) -> None:
+def _save_config(text: str, directory: str, record: str, entry: registry.RegistryEntry) -> None:
     """On the node of an instance: there the fabric is known by name, head or no head."""
-    from raylay.services.server.config import InstanceConfig
+    from raylay.services.config.instance import InstanceConfig
 
     InstanceConfig.from_json(text).save(Path(directory))
     sent = FabricRecord.from_json(record, "what the driver sent")

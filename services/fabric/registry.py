@@ -26,7 +26,7 @@ FABRIC_FILE = "fabric.json"
 
 
 @dataclass(slots=True)
-class Entry:
+class RegistryEntry:
     """One running fabric.
 
     Attributes:
@@ -98,7 +98,7 @@ def own_directory(path: Path, remedy: str = f"set {REGISTRY_VARIABLE}") -> Path:
     return path
 
 
-def register(entry: Entry) -> None:
+def register(entry: RegistryEntry) -> None:
     """Writes the file of a fabric.
 
     Raises:
@@ -119,11 +119,11 @@ def unregister(name: str) -> None:
     shutil.rmtree(copy_directory(name), ignore_errors=True)
 
 
-def find(name: str) -> Entry | None:
+def find(name: str) -> RegistryEntry | None:
     """The running fabric of this name; None where there is none."""
     path = registry_directory() / f"{name}.json"
     try:
-        entry = Entry(**json.loads(path.read_text(encoding="utf-8")))
+        entry = RegistryEntry(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
     if not entry.alive:
@@ -139,13 +139,13 @@ def _note_stopped(path: Path) -> None:
         sync_directory(path.parent)
 
 
-def notes() -> list[Entry]:
+def notes() -> list[RegistryEntry]:
     """What is noted of fabrics that ran once and do not now. Their directories may be gone: such a
     note is removed."""
     found = []
     for path in sorted(registry_directory().glob(f"*{STOPPED_SUFFIX}")):
         try:
-            entry = Entry(**json.loads(path.read_text(encoding="utf-8")))
+            entry = RegistryEntry(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             continue
         if entry.copied or not Path(entry.directory).is_dir():
@@ -156,7 +156,7 @@ def notes() -> list[Entry]:
     return found
 
 
-def running() -> list[Entry]:
+def running() -> list[RegistryEntry]:
     """All running fabrics that this user started on this machine."""
     names = sorted(path.stem for path in registry_directory().glob("*.json"))
     return [entry for name in names if (entry := find(name)) is not None]

@@ -15,8 +15,8 @@ from typing import Any
 
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric.nodes import HOST_LABEL, REGION_LABEL, Node, NodePlace, placed
-from raylay.services.fabric.record import LeftOver, Move
+from raylay.services.fabric.nodes import HOST_LABEL, REGION_LABEL, ClusterNode, NodePlace, placed
+from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
 
 MOVED_S_MIN = 60
 """For so long after a move nobody moves the instance again without --force, seconds."""
@@ -39,7 +39,7 @@ class Relocation:
     generation: int
     place: NodePlace
     risk: str
-    left_over: LeftOver
+    left_over: OrphanedDirectory
     told: list[str] = field(default_factory=list)
     untold: list[str] = field(default_factory=list)
 
@@ -158,7 +158,7 @@ def risk(settings: FabricSettings, name: str, alive: bool) -> str:
 def choose(
     settings: FabricSettings,
     nodes: Mapping[str, NodePlace],
-    living: Iterable[Node],
+    living: Iterable[ClusterNode],
     name: str,
     to: Mapping[str, str],
 ) -> NodePlace:
@@ -204,7 +204,7 @@ def _shown(labels: Mapping[str, str]) -> str:
 
 
 def with_moves(
-    settings: FabricSettings, moves: Mapping[str, Move], nodes: Mapping[str, NodePlace]
+    settings: FabricSettings, moves: Mapping[str, RecordedMove], nodes: Mapping[str, NodePlace]
 ) -> FabricSettings:
     """Settings as declared, with the moved instances where they live now: a `replication_host` of
     their own, and a host of a transport, was an address of the former host."""
@@ -226,7 +226,9 @@ def with_moves(
     return settings.model_copy(update={"instances": tuple(map(where, settings.instances))})
 
 
-def away_since(place: NodePlace, living: Iterable[Node], dead: Iterable[tuple[Node, int]]) -> str:
+def away_since(
+    place: NodePlace, living: Iterable[ClusterNode], dead: Iterable[tuple[ClusterNode, int]]
+) -> str:
     """Why an instance is not restarted: the node that holds its data is away. Empty: it is there.
 
     Args:
@@ -243,7 +245,7 @@ def away_since(place: NodePlace, living: Iterable[Node], dead: Iterable[tuple[No
 
 
 def gone_since_ms(
-    place: NodePlace, living: Iterable[Node], dead: Iterable[tuple[Node, int]]
+    place: NodePlace, living: Iterable[ClusterNode], dead: Iterable[tuple[ClusterNode, int]]
 ) -> int | None:
     """Since when a node is away, in milliseconds since 1970; 0: Ray does not know; None: it is
     there."""
@@ -262,7 +264,7 @@ def due(gone_ms: Mapping[str, int | None], now_ms: int, after_ms: int | None) ->
     ]
 
 
-def _is(node: Node, place: NodePlace) -> bool:
+def _is(node: ClusterNode, place: NodePlace) -> bool:
     return all(node.labels.get(key) == value for key, value in place.labels.items())
 
 

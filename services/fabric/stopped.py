@@ -25,7 +25,7 @@ DATA_DIRECTORY = Path("data")
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedFabric:
     """A fabric that does not run, and the directory of its data."""
 
     name: str
@@ -37,7 +37,7 @@ class Stopped:
         return f"raylay up {shlex.quote(str(self.directory))}"
 
 
-def stopped() -> list[Stopped]:
+def stopped() -> list[StoppedFabric]:
     """The fabrics that do not run and whose directories are found, by name."""
     found: dict[Path, str] = {}
     for note in registry.notes():
@@ -53,7 +53,7 @@ def stopped() -> list[Stopped]:
     return sorted(
         (
             # As somebody who stands here would write it.
-            Stopped(name, place.relative_to(here) if place.is_relative_to(here) else place)
+            StoppedFabric(name, place.relative_to(here) if place.is_relative_to(here) else place)
             for place, name in found.items()
             if name not in running
         ),

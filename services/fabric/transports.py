@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.capacity.config import CapacityConfig
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.config.transport import ClientTransportConfig
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.configuration.security import MODULES, ModuleSettings
 from raylay.services.configuration.transports import (
@@ -17,11 +19,9 @@ from raylay.services.configuration.transports import (
     TlsChoice,
 )
 from raylay.services.errors import ConfigurationError
+from raylay.services.net.tls_config import TlsConfig
+from raylay.services.net.tls_files import client_context, server_context
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.config import InstanceConfig
-from raylay.services.server.transport_config import ClientTransportConfig
-from raylay.services.tls.config import TlsConfig
-from raylay.services.tls.files import client_context, server_context
 
 
 def module(settings: ModuleSettings | None, directory: str) -> ModuleConfig | None:
@@ -42,7 +42,7 @@ def modules(settings: FabricSettings, directory: str, instance: InstanceSettings
     }
 
 
-class Transports:
+class TransportPlanner:
     """Makes the configurations of one instance's transports, and of how it dials.
 
     Args:

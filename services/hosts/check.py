@@ -94,7 +94,7 @@ class OpenPath(NamedTuple):
     changes: bool
 
 
-class Finding(NamedTuple):
+class HostFinding(NamedTuple):
     """One line of the report."""
 
     what: str
@@ -106,13 +106,13 @@ class Finding(NamedTuple):
     """The command, or what to do; empty where nothing is to be done."""
 
 
-def examine(facts: HostFacts) -> list[Finding]:
+def examine(facts: HostFacts) -> list[HostFinding]:
     """All findings, in a fixed order. What could not be found out is left out."""
     return [*_limits(facts), *_memory(facts), *_disk(facts), *_access(facts),
             *_clock(facts), *_network(facts),            *_software(facts)]  # fmt: skip
 
 
-def worst(findings: list[Finding]) -> Level:
+def worst(findings: list[HostFinding]) -> Level:
     """The level that decides the exit status."""
     levels = {finding.level for finding in findings}
     return "wrong" if "wrong" in levels else "change" if "change" in levels else "ok"
@@ -128,7 +128,7 @@ def _least(
     level: Level = "wrong",
     unit: int = 1,
     name: str = "",
-) -> list[Finding]:
+) -> list[HostFinding]:
     """A value that should be as large at least."""
     if found is None:
         return []
@@ -138,12 +138,12 @@ def _least(
     if found >= 1 << 62:
         shown = "unlimited"
     return [
-        Finding(what, "ok" if enough else level, shown, f"{asked} or more", why,
+        HostFinding(what, "ok" if enough else level, shown, f"{asked} or more", why,
                 "" if enough else change)
     ]  # fmt: skip
 
 
-def _limits(facts: HostFacts) -> list[Finding]:
+def _limits(facts: HostFacts) -> list[HostFinding]:
     files = FILES_BASE + FILES_AN_INSTANCE * facts.instances + facts.clients
     processes = 1_024 + PROCESSES_AN_INSTANCE * facts.instances * 4
     return [
@@ -175,7 +175,7 @@ def _limits(facts: HostFacts) -> list[Finding]:
     ]
 
 
-def _memory(facts: HostFacts) -> list[Finding]:
+def _memory(facts: HostFacts) -> list[HostFinding]:
     wanted = MEMORY_BASE_BYTES + MEMORY_AN_INSTANCE_BYTES * facts.instances
     found = _least(
         "memory available",
@@ -188,7 +188,7 @@ def _memory(facts: HostFacts) -> list[Finding]:
     )
     if facts.swap_used_bytes:
         found.append(
-            Finding(
+            HostFinding(
                 "swap in use",
                 "change",
                 f"{facts.swap_used_bytes / MIB:,.0f} MiB",
@@ -201,7 +201,7 @@ def _memory(facts: HostFacts) -> list[Finding]:
     if overcommit is not None:
         strict = overcommit == "2"
         found.append(
-            Finding(
+            HostFinding(
                 "vm.overcommit_memory",
                 "wrong" if strict else "ok",
                 overcommit,
@@ -223,10 +223,10 @@ def _memory(facts: HostFacts) -> list[Finding]:
     return found
 
 
-def _disk(facts: HostFacts) -> list[Finding]:
+def _disk(facts: HostFacts) -> list[HostFinding]:
     if facts.disk_error:
         return [
-            Finding(
+            HostFinding(
                 "data directory", "wrong", facts.disk_error, "a directory that can be written",
                 f"{facts.directory} is to hold the journals",
                 f"sudo mkdir -p {facts.directory} && sudo chown $USER {facts.directory}",
@@ -250,7 +250,7 @@ def _disk(facts: HostFacts) -> list[Finding]:
             else "ok"
         )  # fmt: skip
         found.append(
-            Finding(
+            HostFinding(
                 "file system",
                 level,
                 kind,
@@ -269,7 +269,7 @@ def _disk(facts: HostFacts) -> list[Finding]:
             else "ok"
         )  # fmt: skip
         found.append(
-            Finding(
+            HostFinding(
                 "fsync",
                 slow,
                 f"{facts.fsync_ms:.2f} ms",
@@ -282,16 +282,18 @@ def _disk(facts: HostFacts) -> list[Finding]:
     return found
 
 
-def _access(facts: HostFacts) -> list[Finding]:
+def _access(facts: HostFacts) -> list[HostFinding]:
     if facts.open_paths is None:
         return []
     wanted = "this user alone"
     if not facts.open_paths:
         return [
-            Finding("access", "ok", wanted, wanted, "messages and secrets lie there as they are")
+            HostFinding(
+                "access", "ok", wanted, wanted, "messages and secrets lie there as they are"
+            )
         ]
     return [
-        Finding(
+        HostFinding(
             f"access to {each.path}",
             "wrong" if each.changes else "change",
             each.text,
@@ -304,11 +306,11 @@ def _access(facts: HostFacts) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _clock(facts: HostFacts) -> list[Finding]:
+def _clock(facts: HostFacts) -> list[HostFinding]:
     found = []
     if facts.clock_synchronised is not None:
         found.append(
-            Finding(
+            HostFinding(
                 "clock",
                 "ok" if facts.clock_synchronised else "change",
                 "synchronised" if facts.clock_synchronised else "not synchronised",
@@ -320,7 +322,7 @@ def _clock(facts: HostFacts) -> list[Finding]:
     if facts.clock_offset_ms is not None:
         small = abs(facts.clock_offset_ms) <= CLOCK_OFFSET_MAX_MS
         found.append(
-            Finding(
+            HostFinding(
                 "clock offset",
                 "ok" if small else "change",
                 f"{facts.clock_offset_ms:+.1f} ms",
@@ -332,7 +334,7 @@ def _clock(facts: HostFacts) -> list[Finding]:
     return found
 
 
-def _network(facts: HostFacts) -> list[Finding]:
+def _network(facts: HostFacts) -> list[HostFinding]:
     found = []
     backlog = facts.kernel.get("net.core.somaxconn")
     if backlog is not None:
@@ -369,7 +371,7 @@ def _network(facts: HostFacts) -> list[Finding]:
             level="change",
         )
     found += [
-        Finding(
+        HostFinding(
             f"port {port}",
             "wrong",
             f"taken{f' by {who}' if who else ''}",
@@ -382,7 +384,7 @@ def _network(facts: HostFacts) -> list[Finding]:
     return found
 
 
-def _software(facts: HostFacts) -> list[Finding]:
+def _software(facts: HostFacts) -> list[HostFinding]:
     found = []
     for what, version, wanted, why, change in (
         ("Python", facts.python, PYTHON_MIN, "the same on all hosts of a Ray cluster",
@@ -393,7 +395,7 @@ def _software(facts: HostFacts) -> list[Finding]:
         if version:
             enough = version >= wanted
             found.append(
-                Finding(
+                HostFinding(
                     what,
                     "ok" if enough else "wrong",
                     ".".join(map(str, version)),

@@ -32,7 +32,7 @@ _TOPIC_LENGTH_AT = 16
 """Where it lies in a record (records.py)."""
 
 
-class Refused(NamedTuple):
+class RefusedRecords(NamedTuple):
     """Records of a run that are not journaled, and never will be.
 
     Attributes:
@@ -46,17 +46,17 @@ class Refused(NamedTuple):
     text: str
 
 
-class Prepared(NamedTuple):
+class PreparedRun(NamedTuple):
     """What a run has become.
 
     Attributes:
         runs: what is left of it, in order, in several parts where it has become long.
         refused: what is not.
-        authored: what the instance itself writes in the stead of some of it (authored.py).
+        authored: what the instance itself writes in the stead of some of it (self_publisher.py).
     """
 
     runs: Sequence[Run]
-    refused: Sequence[Refused] = ()
+    refused: Sequence[RefusedRecords] = ()
     authored: Sequence[Run] = ()
 
 
@@ -79,7 +79,7 @@ class WritePermission(Protocol):
         """
 
 
-class Looking(Protocol):
+class PendingLookup(Protocol):
     """Something that takes long to be found, and is looked for in turns before a run is prepared:
     whoever publishes it waits, nobody else does."""
 
@@ -105,7 +105,7 @@ class Stateful(Protocol):
     that takes effect.
     """
 
-    def looks_for(self, run: Run) -> Sequence[Looking]:
+    def looks_for(self, run: Run) -> Sequence[PendingLookup]:
         """What is to be looked for before this run is prepared. Whoever asked closes it when the
         run was prepared, or never will be."""
 
@@ -115,7 +115,7 @@ class Stateful(Protocol):
         now_us: int,
         steady_us: int,
         permission: WritePermission | None = None,
-    ) -> Prepared:
+    ) -> PreparedRun:
         """The run as it is to be journaled: merged, enriched, or as it came. The same messages, in
         the same order, with all they had but their bodies (`left_of`), without those that are
         refused: their publisher is told, the session goes on, and nothing changes by them.
@@ -141,7 +141,7 @@ def with_bodies(run: Run, records: Iterable[tuple[Record, bytes]]) -> Run:
     """The run with other bodies.
 
     The digests stay those of what the clients sent: by them what comes again is known to be the
-    same (contents.py), whatever was made of it here.
+    same (content_digest.py), whatever was made of it here.
 
     Args:
         records: all of the run's, in order, each with the body that it is to have.
@@ -169,8 +169,8 @@ def on_topic(run: Run, topic: bytes) -> Run:
 
 
 def left_of(
-    run: Run, records: Sequence[tuple[Record, bytes]], refused: Sequence[Refused]
-) -> Prepared:
+    run: Run, records: Sequence[tuple[Record, bytes]], refused: Sequence[RefusedRecords]
+) -> PreparedRun:
     """The run without what is refused, with other bodies.
 
     Args:
@@ -184,7 +184,7 @@ def left_of(
             assert found is not None
             of = found
         runs.append(with_bodies(of, part))
-    return Prepared(runs, refused)
+    return PreparedRun(runs, refused)
 
 
 def _cut(records: Sequence[tuple[Record, bytes]]) -> list[Sequence[tuple[Record, bytes]]]:

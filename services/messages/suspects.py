@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import Run
-from raylay.services.messages.stateful import Refused
+from raylay.services.messages.stateful import RefusedRecords
 
 DEATHS_MAX = 2
 """A message that so many processes ended with is refused."""
@@ -36,7 +36,7 @@ class Suspect(NamedTuple):
     deaths: int
 
 
-class Note(Protocol):
+class SuspectNote(Protocol):
     """What outlives the process, and costs no more than a few bytes of memory to write."""
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
@@ -46,7 +46,7 @@ class Note(Protocol):
         """Nothing is in hand."""
 
 
-class NoNote:
+class NoSuspectNote:
     """For who has no place for a note."""
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
@@ -66,8 +66,8 @@ class Suspects:
 
     __slots__ = ("_left", "_note")
 
-    def __init__(self, note: Note | None = None, left: Iterable[Suspect] = ()) -> None:
-        self._note = NoNote() if note is None else note
+    def __init__(self, note: SuspectNote | None = None, left: Iterable[Suspect] = ()) -> None:
+        self._note = NoSuspectNote() if note is None else note
         self._left = tuple(left)
 
     def __bool__(self) -> bool:
@@ -85,7 +85,7 @@ class Suspects:
         """Nothing is in hand."""
         self._note.clear()
 
-    def isolated(self, run: Run, known: Sequence[Range]) -> tuple[list[Run], list[Refused]]:
+    def isolated(self, run: Run, known: Sequence[Range]) -> tuple[list[Run], list[RefusedRecords]]:
         """The run in parts, so that each suspect is alone; without those that are refused.
 
         Args:
@@ -116,7 +116,7 @@ class Suspects:
             "on this message, so it is not taken any more: look into the message, and report it "
             "with the log of the instance"
         )
-        return parts, [Refused(condemned, "bad_message", text)]
+        return parts, [RefusedRecords(condemned, "bad_message", text)]
 
     def _suspected(self, run: Run, known: Sequence[Range]) -> list[int]:
         near = [

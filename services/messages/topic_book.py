@@ -22,7 +22,7 @@ from raylay.services.messages.topics import (
 )
 
 
-class Claiming(Protocol):
+class ClaimingQueue(Protocol):
     """A distributed queue that has the messages of a topic."""
 
     def claims(self, publisher: int, ranges: list[Range], given: str, now_us: int) -> list[Run]:
@@ -52,7 +52,7 @@ class QueueTopics(NamedTuple):
     state: Stateful
     underlying: TopicRule
     target: str = ""
-    claiming: Claiming | None = None
+    claiming: ClaimingQueue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class TopicEntry:
     state: Stateful | None = None
     queue: Stateful | None = None
     target: bytes = b""
-    claiming: tuple[Claiming, ...] = ()
+    claiming: tuple[ClaimingQueue, ...] = ()
 
     @property
     def judges_records(self) -> bool:

@@ -82,7 +82,7 @@ class PatternError(ValueError):
     """A text is no regular expression, or none that RE2 knows: which part, where, what to do."""
 
 
-class Part(NamedTuple):
+class PatternPart(NamedTuple):
     """A piece of a pattern: its kind is the name of a group of `_PARTS`."""
 
     kind: str
@@ -90,10 +90,10 @@ class Part(NamedTuple):
     at: int
 
 
-def parts(pattern: str) -> Iterator[Part]:
+def parts(pattern: str) -> Iterator[PatternPart]:
     """The pieces of a pattern, from left to right."""
     for found in _PARTS.finditer(pattern):
-        yield Part(found.lastgroup or "literal", found[0], found.start())
+        yield PatternPart(found.lastgroup or "literal", found[0], found.start())
 
 
 class TopicPattern:
@@ -180,7 +180,7 @@ class _Look(NamedTuple):
     read: int
 
 
-def _split(found: list[Part]) -> tuple[str, list[_Look]]:
+def _split(found: list[PatternPart]) -> tuple[str, list[_Look]]:
     """A pattern without its look-aheads, and those of them that are questions of their own: right
     behind a leading `^` (`^(?!fx/)`), or before each character, as the documents of PassThrough
     have it (`^((?!HKG).)*$`)."""
@@ -206,7 +206,7 @@ def _split(found: list[Part]) -> tuple[str, list[_Look]]:
     return "".join(["^", *rest]), looks
 
 
-def _has_choice(found: list[Part]) -> bool:
+def _has_choice(found: list[PatternPart]) -> bool:
     """Whether the whole pattern is alternatives."""
     depth = 0
     for part in found:
@@ -217,7 +217,7 @@ def _has_choice(found: list[Part]) -> bool:
     return False
 
 
-def _closing(found: list[Part], begin: int) -> int:
+def _closing(found: list[PatternPart], begin: int) -> int:
     """The number of the part that closes the group."""
     depth = 0
     for number in range(begin, len(found)):

@@ -3,7 +3,7 @@
 Whether one regular expression takes all that another one takes is no practical question in general.
 For the expressions that people write for topics it is: a name, a beginning (`^fx/`), an end
 (`eu$`), a part (`orders`), and alternatives of these (`^(orders|trades)$`). Such an expression is
-read into `Shape`s; of any other one only its own text is known. Topics hold no line breaks.
+read into `TopicShape`s; of any other one only its own text is known. Topics hold no line breaks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SIMPLE = re.compile(r"(\^?)((?:\.\*)?)((?:[^\\^$*+?()\[\]{}|.]|\\[^\w\s])*)((?:
 _GROUPED = re.compile(r"([^()|]*)\((?:\?:)?([^()?][^()]*)\)([^()|]*)")
 
 
-class Shape(NamedTuple):
+class TopicShape(NamedTuple):
     """All topics that have this text: at their start, at their end, as a whole, or anywhere."""
 
     at_start: bool
     text: str
     at_end: bool
 
-    def contains(self, other: Shape) -> bool:
+    def contains(self, other: TopicShape) -> bool:
         """Whether every topic of the other shape is one of this."""
         if self.at_start and self.at_end:
             return other == self
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
             return not self.text or (other.at_end and other.text.endswith(self.text))
         return self.text in other.text
 
-    def overlaps(self, other: Shape) -> bool:
+    def overlaps(self, other: TopicShape) -> bool:
         """Whether there can be a topic of both shapes."""
         if self.at_start and self.at_end:
             return other.contains(self)
@@ -57,12 +57,12 @@ class Shape(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def shapes(rule: str) -> tuple[Shape, ...] | None:
+def shapes(rule: str) -> tuple[TopicShape, ...] | None:
     """The shapes of a topic rule, a name or an expression; None when it has another form."""
     if not is_regex(rule):
-        return (Shape(True, rule, True),)
+        return (TopicShape(True, rule, True),)
     if rule in _EVERYTHING:
-        return (Shape(False, "", False),)
+        return (TopicShape(False, "", False),)
     alternatives = _alternatives(rule)
     if len(alternatives) > SHAPES_MAX:
         return None
@@ -73,7 +73,7 @@ def shapes(rule: str) -> tuple[Shape, ...] | None:
             return None
         caret, any_before, text, any_behind, dollar = parts.groups()
         found.append(
-            Shape(
+            TopicShape(
                 bool(caret) and not any_before,
                 re.sub(r"\\(.)", r"\1", text),
                 bool(dollar) and not any_behind,
@@ -110,7 +110,7 @@ def includes(outer: Iterable[str], inner: str) -> bool:
     wanted = shapes(inner)
     if wanted is None:
         # Everything is everything, whatever the other one is.
-        wanted = (Shape(False, "", False),)
+        wanted = (TopicShape(False, "", False),)
     there = [shape for rule in rules for shape in shapes(rule) or ()]
     return all(any(shape.contains(other) for shape in there) for other in wanted)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import ConfigurationError, StorageError
-from raylay.services.pipeline.journals import Place
+from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.pipeline.publishing.sink import (
     MESSAGE_TYPE_DEFAULT,
     STAGING_OF_CHECKPOINT,
@@ -120,7 +120,7 @@ class Windows:
 
 
 @dataclass(slots=True)
-class Summary:
+class AggregateSummary:
     """What a run did.
 
     Attributes:
@@ -198,7 +198,7 @@ def _key_part(name: str) -> Column:
 
 def aggregate(
     spark: SparkSession,
-    place: Place,
+    place: JournalPlace,
     windows: Windows,
     into: str,
     publish: Mapping[str, str],
@@ -212,7 +212,7 @@ def aggregate(
     on_corrupt: str = "stop",
     stop: threading.Event | None = None,
     progress: Callable[[str], None] = lambda line: None,
-) -> Summary:
+) -> AggregateSummary:
     """Runs until it is told to end.
 
     Args:
@@ -270,7 +270,9 @@ def aggregate(
         before = _published(directory)
         query = writer.start()
         try:
-            summary = _followed(query, Summary(place.instance, into), for_s, stop, progress)
+            summary = _followed(
+                query, AggregateSummary(place.instance, into), for_s, stop, progress
+            )
         finally:
             query.stop()
     except PySparkException as error:
@@ -294,7 +296,7 @@ def _updating(writer: DataStreamWriter, sink: dict[str, str]) -> DataStreamWrite
     return writer.outputMode("update").foreachBatch(publish)
 
 
-def _claim(directory: Path, place: Place, windows: Windows, into: str) -> None:
+def _claim(directory: Path, place: JournalPlace, windows: Windows, into: str) -> None:
     """Writes down what the checkpoint is of, or compares."""
     wanted = {"journal": _whole_path(place.journal), "into": into, **asdict(windows)}
     wanted = json.loads(json.dumps(wanted))
@@ -333,11 +335,11 @@ def _published(directory: Path) -> int:
 
 def _followed(
     query: StreamingQuery,
-    summary: Summary,
+    summary: AggregateSummary,
     for_s: float | None,
     stop: threading.Event | None,
     progress: Callable[[str], None],
-) -> Summary:
+) -> AggregateSummary:
     """Tells what a query does until it ends, or has to."""
     ends_s = None if for_s is None else time.monotonic() + for_s
     stop = stop or threading.Event()
@@ -362,7 +364,7 @@ def _followed(
     return summary
 
 
-def _count(summary: Summary, each: Any, progress: Callable[[str], None]) -> None:
+def _count(summary: AggregateSummary, each: Any, progress: Callable[[str], None]) -> None:
     summary.batches += 1
     summary.records += int(each["numInputRows"])
     summary.dropped_late += sum(

@@ -44,16 +44,16 @@ from raylay.services.errors import (
 )
 from raylay.services.pipeline.journals import (
     TOLD_BY,
+    JournalPlace,
+    JournalStretch,
     OnCorrupt,
-    Place,
-    Stretch,
     last_txid,
     plan,
     record_told,
 )
 from raylay.services.pipeline.tables.columns import COLUMNS
 from raylay.services.pipeline.tables.predicates import Predicate
-from raylay.services.pipeline.tables.stretch_rows import Failure, StretchRows
+from raylay.services.pipeline.tables.stretch_rows import StretchRows, TaskFailure
 from raylay.storage.files import (
     FileLock,
     fault_point,
@@ -84,7 +84,7 @@ SPARK_ESCAPES = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
 
 
 @dataclass(slots=True)
-class Archived:
+class ArchivedStretch:
     """One stretch in the lake: transaction ids, inclusive, and what was verified.
 
     Attributes:
@@ -105,13 +105,13 @@ class Archived:
 @dataclass(slots=True)
 class _Pending:
     key: str
-    stretch: Archived
+    stretch: ArchivedStretch
     moves: list[list[str]]
     """From (below staging) and to (below messages)."""
 
 
 @dataclass(slots=True)
-class Summary:
+class ArchiveSummary:
     """What a run did at one instance.
 
     Attributes:
@@ -137,7 +137,7 @@ class Lake:
     """
 
     directory: Path
-    stretches: dict[str, list[Archived]] = field(default_factory=dict)
+    stretches: dict[str, list[ArchivedStretch]] = field(default_factory=dict)
 
     @property
     def meta(self) -> Path:
@@ -168,12 +168,12 @@ class Lake:
                     str(lake.meta),
                 )
             lake.stretches = {
-                key: [Archived(**each) for each in stretches]
+                key: [ArchivedStretch(**each) for each in stretches]
                 for key, stretches in found["stretches"].items()
             }
         pending = _read(lake.meta / "pending.json")
         if pending is not None:
-            stretch = Archived(**pending.pop("stretch"))
+            stretch = ArchivedStretch(**pending.pop("stretch"))
             lake._move(_Pending(**pending, stretch=stretch))
         shutil.rmtree(lake.staging, ignore_errors=True)
         return lake
@@ -183,7 +183,7 @@ class Lake:
         stretches = self.stretches.get(key)
         return stretches[-1].last_txid if stretches else 0
 
-    def take(self, key: str, stretch: Archived, moves: list[list[str]]) -> None:
+    def take(self, key: str, stretch: ArchivedStretch, moves: list[list[str]]) -> None:
         """Makes a verified stretch part of the lake."""
         pending = _Pending(key, stretch, moves)
         write_durably(self.meta / "pending.json", json.dumps(asdict(pending)).encode() + b"\n")
@@ -236,12 +236,12 @@ def _read(path: Path) -> dict[str, Any] | None:
 def archive(
     spark: SparkSession,
     lake_directory: str | Path,
-    places: list[Place],
+    places: list[JournalPlace],
     *,
     chunk_records: int = CHUNK_RECORDS_DEFAULT,
     on_corrupt: OnCorrupt = "stop",
     progress: Callable[[str], None] = lambda line: None,
-) -> list[Summary]:
+) -> list[ArchiveSummary]:
     """Brings a lake up to what the journals hold now.
 
     Args:
@@ -281,11 +281,11 @@ def archive(
 def _archive_one(
     spark: SparkSession,
     lake: Lake,
-    place: Place,
+    place: JournalPlace,
     chunk_records: int,
     on_corrupt: OnCorrupt,
     progress: Callable[[str], None],
-) -> Summary:
+) -> ArchiveSummary:
     identity = _identity(place)
     key = f"{place.instance}/{identity}"
     newest = last_txid(place, on_corrupt)
@@ -313,10 +313,10 @@ def _archive_one(
         progress(f"{place.instance}: {last:,} of {newest:,}, {rows:,} records archived")
     damaged = {first for each in lake.stretches.get(key, ()) for first in each.damaged}
     removable = _removable(place, upto, damaged)
-    return Summary(place.instance, rows, stretches, upto, removable, told)
+    return ArchiveSummary(place.instance, rows, stretches, upto, removable, told)
 
 
-def _identity(place: Place) -> str:
+def _identity(place: JournalPlace) -> str:
     """What tells a journal from another one of its instance's name."""
     found = place.incarnation()
     if found:
@@ -325,7 +325,7 @@ def _identity(place: Place) -> str:
     return f"at-{hashlib.sha256(path.encode()).hexdigest()[:16]}"
 
 
-def _compare(lake: Lake, place: Place, key: str) -> None:
+def _compare(lake: Lake, place: JournalPlace, key: str) -> None:
     """Whether the lake has the files of its manifest, and the journal what is archived of it.
 
     Raises:
@@ -362,7 +362,7 @@ def _compare(lake: Lake, place: Place, key: str) -> None:
                 raise _another(lake, place, text)
 
 
-def _count(lake: Lake, place: Place, stretch: Archived) -> None:
+def _count(lake: Lake, place: JournalPlace, stretch: ArchivedStretch) -> None:
     """Whether the files of a stretch have its rows."""
     found = 0
     for name in stretch.files:
@@ -380,7 +380,7 @@ def _count(lake: Lake, place: Place, stretch: Archived) -> None:
         raise _incomplete(lake.messages, place, text)
 
 
-def _incomplete(path: Path, place: Place, text: str) -> StorageError:
+def _incomplete(path: Path, place: JournalPlace, text: str) -> StorageError:
     return StorageError(
         f"{path} {text}; put back what was there, or archive into a new lake: nothing of "
         f"{place.instance} was archived, and none of its segments may be removed",
@@ -388,7 +388,7 @@ def _incomplete(path: Path, place: Place, text: str) -> StorageError:
     )
 
 
-def _another(lake: Lake, place: Place, text: str) -> StorageError:
+def _another(lake: Lake, place: JournalPlace, text: str) -> StorageError:
     return StorageError(
         f"{place.journal} is not what {lake.directory} holds of it: {text}. It was replaced, or "
         "put back from a backup: archive it into a new lake; nothing of it was archived, and none "
@@ -423,7 +423,7 @@ def _read_columns(path: Path, columns: list[str]) -> pa.Table:
         raise StorageError(text, str(path)) from None
 
 
-def _removable(place: Place, upto: int, damaged: set[int]) -> int:
+def _removable(place: JournalPlace, upto: int, damaged: set[int]) -> int:
     """Where the first segment begins of which something is not archived; 0: it is the oldest."""
     firsts = [file.first_txid for file in place.files()]
     whole = [first for first in firsts if first <= upto + 1]
@@ -434,12 +434,12 @@ def _removable(place: Place, upto: int, damaged: set[int]) -> int:
 def _write(
     spark: SparkSession,
     lake: Lake,
-    place: Place,
+    place: JournalPlace,
     identity: str,
     after: int,
     last: int,
     on_corrupt: OnCorrupt,
-) -> tuple[Archived, list[str]]:
+) -> tuple[ArchivedStretch, list[str]]:
     """Makes a stretch part of the lake; the stretch, and what was left out."""
     from pyspark.sql import functions as F
 
@@ -498,13 +498,15 @@ def _write(
         )
     with place.reader() as reader:
         end = record_told(reader, last)
-    stretch = Archived(after + 1, last, *expected, [target for _, target in moves], damaged, end)
+    stretch = ArchivedStretch(
+        after + 1, last, *expected, [target for _, target in moves], damaged, end
+    )
     lake.take(f"{place.instance}/{identity}", stretch, moves)
     return stretch, damage
 
 
 def _looked_at(
-    spark: SparkSession, place: Place, after: int, last: int
+    spark: SparkSession, place: JournalPlace, after: int, last: int
 ) -> tuple[int, list[int], list[str]]:
     """How many records of a stretch are sound, of which segments some are not, and a sentence for
     each place: what Spark's tables do not tell."""
@@ -512,7 +514,7 @@ def _looked_at(
     spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))
     found: list[tuple[int, int, list[str]]] = []
     for each in spread.map(_counted).collect():
-        if isinstance(each, Failure):
+        if isinstance(each, TaskFailure):
             raise each.error()
         found.append(each)
     damage = [(segment, text) for _, segment, texts in found for text in texts]
@@ -523,12 +525,12 @@ def _looked_at(
     )
 
 
-def _counted(stretch: Stretch) -> tuple[int, int, list[str]] | Failure:
+def _counted(stretch: JournalStretch) -> tuple[int, int, list[str]] | TaskFailure:
     rows = StretchRows(stretch, "skip")
     try:
         return sum(len(each.run) for each in rows), stretch.segment, rows.damaged
     except RaylayError as error:
-        return Failure.of(error)
+        return TaskFailure.of(error)
 
 
 def _with_short_topics(rows: DataFrame) -> DataFrame:

@@ -31,7 +31,7 @@ from raylay.services.pipeline.session import check_spark, one_line, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from raylay.services.pipeline.journals import Place
+    from raylay.services.pipeline.journals import JournalPlace
 
 pipeline_app = typer.Typer(
     add_completion=False,
@@ -92,7 +92,7 @@ class ReplayClock(StrEnum):
     ORIGIN = "origin_time"
 
 
-def _places(source: str, instances: list[str] | None) -> list[Place]:
+def _places(source: str, instances: list[str] | None) -> list[JournalPlace]:
     from raylay.services.pipeline.journals import places_of
 
     return places_of(source, instances or ())
@@ -355,14 +355,19 @@ def latency_command(
     """Tells how long messages took: by link, region and publisher, from journals and traces."""
     check_spark()
     from raylay.services.pipeline.journals import settings_of
-    from raylay.services.pipeline.latency.job import Choice, latency, link_types_of, traces_of
+    from raylay.services.pipeline.latency.job import (
+        LatencySelection,
+        latency,
+        link_types_of,
+        traces_of,
+    )
     from raylay.services.pipeline.latency.page import page_of
     from raylay.services.pipeline.selection import parse_range
 
     if report is not None:
         _check_report(report)
     started_s = time.monotonic()
-    choice = Choice(
+    choice = LatencySelection(
         *parse_range(from_time, to_time),
         tuple(topic or ()),
         parse_milliseconds(window, "--window"),
@@ -444,12 +449,12 @@ def replay_command(
     check_spark()
     from raylay.services.pipeline.publishing.sink import WriteOptions, check_target
     from raylay.services.pipeline.replay.job import replay
-    from raylay.services.pipeline.replay.source import Selection, SparkSource
+    from raylay.services.pipeline.replay.source import ReplaySelection, SparkSource
     from raylay.services.pipeline.selection import parse_range, parse_speed
 
     started_s = time.monotonic()
     first, last = parse_range(from_time, to_time)
-    selection = Selection(
+    selection = ReplaySelection(
         first, last, tuple(topic or ()), spark_where, schema, to_topic, clock.value, mode.value
     )
     factor, gap_max_us = parse_speed(speed), parse_milliseconds(gap_max, "--gap-max") * 1000

@@ -63,7 +63,7 @@ OnCorrupt = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JournalPlace:
     """One instance's journal."""
 
     instance: str
@@ -126,7 +126,7 @@ def places(
     instances: Iterable[str] = (),
     group: str = "",
     archive: str = "",
-) -> list[Place]:
+) -> list[JournalPlace]:
     """The journals that the options name, in the order declared.
 
     Args:
@@ -158,7 +158,7 @@ def places(
         if name not in known:
             raise ConfigurationError(f"there is no instance {name}: {', '.join(sorted(known))}")
     found = [
-        Place(each.instance, each.group, each.journal, archive or None)
+        JournalPlace(each.instance, each.group, each.journal, archive or None)
         for each in found
         if (not wanted or each.instance in wanted) and (not group or each.group == group)
     ]
@@ -175,7 +175,7 @@ def places(
     return found
 
 
-def places_of(source: str, instances: Iterable[str] = ()) -> list[Place]:
+def places_of(source: str, instances: Iterable[str] = ()) -> list[JournalPlace]:
     """The journals of what a command names: a fabric's directory, file or name, or data directories
     or journals with commas.
 
@@ -236,7 +236,7 @@ def settings_of(source: str) -> FabricSettings | None:
     return FabricSettings.from_json(record.settings) if record is not None else None
 
 
-def _of_fabric(fabric: str, directory: str) -> list[Place]:
+def _of_fabric(fabric: str, directory: str) -> list[JournalPlace]:
     record = record_of(fabric, directory)
     if record is not None:
         return _of_record(record, FabricSettings.from_json(record.settings))
@@ -248,15 +248,15 @@ def _of_fabric(fabric: str, directory: str) -> list[Place]:
     )
 
 
-def _of_record(record: FabricRecord, settings: FabricSettings) -> list[Place]:
+def _of_record(record: FabricRecord, settings: FabricSettings) -> list[JournalPlace]:
     found = []
     for instance in settings.instances:
         journal = data_directory(record, instance) / JOURNAL_DIRECTORY
-        found.append(Place(instance.name, instance.group, str(journal)))
+        found.append(JournalPlace(instance.name, instance.group, str(journal)))
     return found
 
 
-def _of_path(path: Path) -> list[Place]:
+def _of_path(path: Path) -> list[JournalPlace]:
     if path.is_file():
         return _of_fabric(str(path), "")
     if not path.is_dir():
@@ -275,11 +275,11 @@ def _of_path(path: Path) -> list[Place]:
         for instance in settings.instances:
             if data_directory(record, instance).resolve() == home.resolve():
                 name, group = instance.name, instance.group
-    return [Place(name, group, str(journal))]
+    return [JournalPlace(name, group, str(journal))]
 
 
 # -- where to begin and end ----------------------------------------------------------------------
-def last_txid(place: Place, on_corrupt: OnCorrupt = "stop") -> int:
+def last_txid(place: JournalPlace, on_corrupt: OnCorrupt = "stop") -> int:
     """The newest committed transaction id; 0 where there is none.
 
     Args:
@@ -301,9 +301,11 @@ def last_txid(place: Place, on_corrupt: OnCorrupt = "stop") -> int:
     return _last_sound_txid(place)
 
 
-def _last_sound_txid(place: Place) -> int:
+def _last_sound_txid(place: JournalPlace) -> int:
     file = place.files()[-1]
-    reader = StretchReader(Stretch(place, file.first_txid, file.first_txid, TXID_MAX), "skip")
+    reader = StretchReader(
+        JournalStretch(place, file.first_txid, file.first_txid, TXID_MAX), "skip"
+    )
     last = file.first_txid
     try:
         for blocks in reader.blocks(to_the_end=False):
@@ -346,7 +348,7 @@ def record_told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
     return [txid, record.publisher, record.sequence, digest, run.receive_time_us]
 
 
-def position(place: Place, text: str) -> int:
+def position(place: JournalPlace, text: str) -> int:
     """The last transaction id before what a bookmark, a list, a time, EPOCH or NOW names: a
     reader goes on behind it. A bookmark means the message behind it, as for a subscriber.
 
@@ -364,7 +366,7 @@ def position(place: Place, text: str) -> int:
         reader.close()
 
 
-def _position_of(place: Place, reader: LmdbJournalReader, point: Point) -> int:
+def _position_of(place: JournalPlace, reader: LmdbJournalReader, point: Point) -> int:
     if point.kind == "epoch":
         return reader.first_txid - 1
     if point.kind == "now":
@@ -382,7 +384,7 @@ def _position_of(place: Place, reader: LmdbJournalReader, point: Point) -> int:
 
 # -- planning ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class JournalStretch:
     """What one task reads: transaction ids of one segment, inclusive.
 
     Attributes:
@@ -390,7 +392,7 @@ class Stretch:
             together; empty: it does not.
     """
 
-    place: Place
+    place: JournalPlace
     segment: int
     first_txid: int
     last_txid: int
@@ -399,12 +401,12 @@ class Stretch:
 
 
 def plan(
-    place: Place,
+    place: JournalPlace,
     after_txid: int,
     last_txid: int,
     predicate: Predicate,
     partition_bytes: int = PARTITION_BYTES_DEFAULT,
-) -> list[Stretch]:
+) -> list[JournalStretch]:
     """The stretches behind `after_txid` up to `last_txid` that may hold what is wanted.
 
     Raises:
@@ -421,7 +423,7 @@ def plan(
     firsts = [file.first_txid for file in files]
     if not files or firsts[0] > after_txid + 1:
         raise removed(place, after_txid + 1, firsts[0] if files else None)
-    found: list[Stretch] = []
+    found: list[JournalStretch] = []
     at = bisect_right(firsts, first) - 1
     for number in range(at, len(files)):
         begin = max(first, firsts[number])
@@ -446,7 +448,7 @@ def plan(
     return found
 
 
-def removed(place: Place, txid: int, first_txid: int | None) -> StorageError:
+def removed(place: JournalPlace, txid: int, first_txid: int | None) -> StorageError:
     """The error of a read that begins before the journal does."""
     there = f"it begins at {first_txid}" if first_txid is not None else "it is empty"
     return StorageError(
@@ -457,8 +459,8 @@ def removed(place: Place, txid: int, first_txid: int | None) -> StorageError:
 
 
 def _divided(
-    place: Place, file: SegmentFile, begin: int, end: int, partition_bytes: int
-) -> Iterator[Stretch]:
+    place: JournalPlace, file: SegmentFile, begin: int, end: int, partition_bytes: int
+) -> Iterator[JournalStretch]:
     try:
         size = os.stat(file.path).st_blocks * 512
     except FileNotFoundError:
@@ -468,7 +470,7 @@ def _divided(
     count = end - begin + 1
     pieces = max(1, min(count, round(size / partition_bytes)))
     for piece in range(pieces):
-        yield Stretch(
+        yield JournalStretch(
             place,
             file.first_txid,
             begin + count * piece // pieces,
@@ -552,7 +554,7 @@ class StretchReader:
     opened_segments = 0
     """Segments that this process opened to read rows, for tests and measurements."""
 
-    def __init__(self, stretch: Stretch, on_corrupt: OnCorrupt = "stop") -> None:
+    def __init__(self, stretch: JournalStretch, on_corrupt: OnCorrupt = "stop") -> None:
         self.left_out: list[str] = []
         self._stretch = stretch
         self._skips = on_corrupt == "skip"

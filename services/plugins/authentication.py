@@ -13,8 +13,8 @@ A package brings its own by an entry point of the group `raylay.authentication`:
     directory = "my_package.directory:Directory"
 
 It is called with the options of the configuration (a dict of texts) and gives an object with the
-method `async authenticate(credentials)`, which answers by an `Accepted`, a `Denied` or a
-`Challenge` (services/security/credentials.py). What it raises is taken for a `Denied`.
+method `async authenticate(credentials)`, which answers by an `LogonAccepted`, a `LogonDenied` or a
+`Challenge` (services/security/credentials.py). What it raises is taken for a `LogonDenied`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.plugins.chosen import chosen
+from raylay.services.plugins.loader import load_module
 from raylay.services.plugins.watched_file import WatchedFile
-from raylay.services.security.credentials import Accepted, Answer, Credentials, Denied
+from raylay.services.security.credentials import Answer, Credentials, LogonAccepted, LogonDenied
 from raylay.services.security.logon_turns import LogonTurns, Turn
 from raylay.services.security.modules import ModuleConfig
 
@@ -66,8 +66,8 @@ class DefaultAuthentication:
     async def authenticate(self, asked: Credentials) -> Answer:
         """See `Authentication`."""
         if self._requires and not asked.user_id:
-            return Denied("it gave no user name, and RequireUsername is true")
-        return Accepted(asked.user_id if self._keeps else "")
+            return LogonDenied("it gave no user name, and RequireUsername is true")
+        return LogonAccepted(asked.user_id if self._keeps else "")
 
 
 class ImplicitAuthentication:
@@ -79,7 +79,7 @@ class ImplicitAuthentication:
 
     async def authenticate(self, asked: Credentials) -> Answer:
         """See `Authentication`."""
-        return Accepted(asked.user_id if self._keeps else "")
+        return LogonAccepted(asked.user_id if self._keeps else "")
 
 
 class NoAuthentication:
@@ -90,7 +90,7 @@ class NoAuthentication:
 
     async def authenticate(self, asked: Credentials) -> Answer:
         """See `Authentication`."""
-        return Denied(f"{NOBODY} lets nobody in")
+        return LogonDenied(f"{NOBODY} lets nobody in")
 
 
 class PasswordAuthentication:
@@ -125,7 +125,7 @@ class PasswordAuthentication:
     async def authenticate(self, asked: Credentials) -> Answer:
         """See `Authentication`."""
         if not asked.user_id or not asked.password:
-            return Denied("it gave no user name, or no password")
+            return LogonDenied("it gave no user name, or no password")
         loop, number, fits = asyncio.get_running_loop(), next(self._numbers), None
         waits = self._waiting[number] = loop.create_future()
         try:
@@ -134,22 +134,24 @@ class PasswordAuthentication:
             self._go_on(loop)
             refusal = await waits
             if refusal:
-                return Denied(refusal, is_busy=True)
+                return LogonDenied(refusal, is_busy=True)
             try:
                 await self.watched.look()
             except ConfigurationError as error:
                 # Whoever was in the file as it was read last still is.
                 if not self._hashes:
-                    return Denied(str(error))
+                    return LogonDenied(str(error))
             if not asked.still_waits():
                 # Who connects and goes at once costs the others no hash each time.
-                return Denied("its connection ended before its password was looked at")
+                return LogonDenied("its connection ended before its password was looked at")
             known = self._hashes.get(asked.user_id)
             fits = await asyncio.to_thread(self._fits, known or self._nobody, asked.password)
             if known is None:
                 fits = False
-                return Denied("the file of passwords does not have this user")
-            return Accepted(asked.user_id) if fits else Denied("the password is another one")
+                return LogonDenied("the file of passwords does not have this user")
+            return (
+                LogonAccepted(asked.user_id) if fits else LogonDenied("the password is another one")
+            )
         finally:
             self._waiting.pop(number, None)
             self._turns.gone(number, loop.time(), fits)
@@ -211,7 +213,7 @@ class TokenAuthentication:
     async def authenticate(self, asked: Credentials) -> Answer:
         """See `Authentication`."""
         if not asked.password:
-            return Denied("it gave no token")
+            return LogonDenied("it gave no token")
         try:
             claims = self._jwt.decode(
                 asked.password,
@@ -223,13 +225,13 @@ class TokenAuthentication:
                 options={"require": ["exp"], "verify_aud": self._audience is not None},
             )
         except Exception as error:  # the library raises its own kinds, and those of keys
-            return Denied(f"the token does not hold: {error}")
+            return LogonDenied(f"the token does not hold: {error}")
         user = claims.get(self._claim)
         if not isinstance(user, str) or not user:
-            return Denied(f"the token has no {self._claim}")
+            return LogonDenied(f"the token has no {self._claim}")
         if asked.user_id and asked.user_id != user:
-            return Denied("the token is another user's")
-        return Accepted(user)
+            return LogonDenied("the token is another user's")
+        return LogonAccepted(user)
 
 
 class CertificateAuthentication:
@@ -246,7 +248,7 @@ class CertificateAuthentication:
     async def authenticate(self, asked: Credentials) -> Answer:
         """See `Authentication`."""
         if asked.certificate is None:
-            return Denied(
+            return LogonDenied(
                 "its connection has no verified certificate: the transport needs VerifyClient"
             )
         names: Iterable[str] = (asked.certificate.common_name,)
@@ -254,8 +256,8 @@ class CertificateAuthentication:
             names = asked.certificate.names
         for name in names:
             if name and asked.user_id in ("", name):
-                return Accepted(name)
-        return Denied("its certificate bears another name")
+                return LogonAccepted(name)
+        return LogonDenied("its certificate bears another name")
 
 
 _Make = Callable[[ModuleConfig, str], Authentication]
@@ -275,7 +277,7 @@ def authentication(config: ModuleConfig, where: str) -> Authentication:
     Raises:
         ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
     """
-    return chosen(GROUP, config, where, _BUILT_IN)
+    return load_module(GROUP, config, where, _BUILT_IN)
 
 
 def hasher() -> Any:

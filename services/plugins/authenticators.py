@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.plugins.chosen import chosen
+from raylay.services.plugins.loader import load_module
 from raylay.services.security.credentials import Challenge
 from raylay.services.security.modules import ModuleConfig
 
@@ -181,4 +181,4 @@ def authenticator(config: ModuleConfig, where: str) -> Authenticator:
     Raises:
         ConfigurationError: there is none of that name, or it cannot be used so; what is wrong.
     """
-    return chosen(GROUP, config, where, _BUILT_IN)
+    return load_module(GROUP, config, where, _BUILT_IN)

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import yaml
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.plugins.chosen import installed
+from raylay.services.plugins.loader import load_installed
 from raylay.services.plugins.watched_file import WatchedFile
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import (
@@ -54,7 +54,7 @@ class Entitlement(Protocol):
         """
 
 
-class Constant:
+class ConstantEntitlement:
     """The same for everybody."""
 
     def __init__(self, found: Permissions, config: ModuleConfig, where: str) -> None:
@@ -299,12 +299,12 @@ def entitlement(config: ModuleConfig, where: str) -> Entitlement:
     make = _BUILT_IN.get(config.module)
     if make is not None:
         return make(config, where)
-    return InstalledEntitlement(installed(GROUP, config, where, _BUILT_IN), where)
+    return InstalledEntitlement(load_installed(GROUP, config, where, _BUILT_IN), where)
 
 
 _BUILT_IN: Mapping[str, Callable[[ModuleConfig, str], Entitlement]] = {
-    ALL: lambda config, where: Constant(EVERYTHING, config, where),
-    NONE: lambda config, where: Constant(NOTHING, config, where),
+    ALL: lambda config, where: ConstantEntitlement(EVERYTHING, config, where),
+    NONE: lambda config, where: ConstantEntitlement(NOTHING, config, where),
     "permissions": FilePermissions,
     "http": HttpPermissions,
 }

@@ -13,17 +13,17 @@ from raylay.services.errors import ConfigurationError, MessageTypeError, RemoteP
 from raylay.services.messages.topics import TopicRule
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.plugins.message_types import installed_types
-from raylay.services.replication.content import FilterLanguage
+from raylay.services.replication.link.content import FilterLanguage
 
 if TYPE_CHECKING:
     from raylay.services.expressions.functions.registry import Functions
     from raylay.services.messages.types.registry import MessageTypes
-    from raylay.services.sow.asking import SowQuestions
     from raylay.services.sow.book import SowBook
-    from raylay.services.subscriptions.changes import FollowingSubscriptions
+    from raylay.services.sow.query_parser import QueryParser
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
-    from raylay.services.subscriptions.judging import ReplayFilters
-    from raylay.services.subscriptions.matching import Asker
+    from raylay.services.subscriptions.matching import FilterOwner
+    from raylay.services.subscriptions.replay_filters import ReplayFilters
+    from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
 
 def filter_language(
@@ -40,10 +40,10 @@ def filter_language(
     if not any(rule.filter for rule in rules):
         return None
     from raylay.services.plugins.functions import functions
-    from raylay.services.replication.content_language import Expressions
+    from raylay.services.replication.link.content_language import ExpressionLanguage
 
     try:
-        return Expressions(installed_types(definitions), functions())
+        return ExpressionLanguage(installed_types(definitions), functions())
     except MessageTypeError as error:
         raise ConfigurationError(str(error)) from None
 
@@ -52,7 +52,7 @@ def filtered_subscriptions(
     definitions: Iterable[TypeDefinition],
     instance: str,
     group: str,
-    asker: Callable[[int], Asker],
+    asker: Callable[[int], FilterOwner],
 ) -> FilteredSubscriptions:
     """What judges the content filters of an instance's subscriptions.
 
@@ -75,7 +75,7 @@ def replay_filters(
 ) -> ReplayFilters:
     """What makes the content filters of an instance's bookmark subscriptions. Arguments and errors
     are those of `filtered_subscriptions`."""
-    from raylay.services.subscriptions.judging import ReplayFilters
+    from raylay.services.subscriptions.replay_filters import ReplayFilters
 
     return ReplayFilters(*_language(definitions, instance), instance, group)
 
@@ -85,8 +85,8 @@ def following_subscriptions(
     keeps: Callable[[bytes, bytes], bool],
     instance: str,
     group: str,
-    asker: Callable[[int], Asker],
-) -> FollowingSubscriptions:
+    asker: Callable[[int], FilterOwner],
+) -> SowSubscriptions:
     """What follows records for an instance's subscriptions.
 
     Args:
@@ -96,12 +96,12 @@ def following_subscriptions(
     Raises:
         RemoteProtocolError: as of `filtered_subscriptions`.
     """
-    from raylay.services.subscriptions.changes import FollowingSubscriptions
+    from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
-    return FollowingSubscriptions(*_language(definitions, instance), keeps, instance, group, asker)
+    return SowSubscriptions(*_language(definitions, instance), keeps, instance, group, asker)
 
 
-def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int) -> SowQuestions:
+def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int) -> QueryParser:
     """What is asked of the SOW topics of an instance.
 
     Args:
@@ -110,9 +110,9 @@ def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int)
     Raises:
         RemoteProtocolError: as of `filtered_subscriptions`.
     """
-    from raylay.services.sow.asking import SowQuestions
+    from raylay.services.sow.query_parser import QueryParser
 
-    return SowQuestions(book, _language((), instance)[1], instance, group, held_bytes_max)
+    return QueryParser(book, _language((), instance)[1], instance, group, held_bytes_max)
 
 
 def queue_language(

@@ -26,7 +26,7 @@ from raylay.services.expressions.functions.registry import Function, Functions, 
 GROUP = "raylay.functions"
 
 
-class EntryPoint(Protocol):
+class FunctionEntryPoint(Protocol):
     """What is asked of an entry point."""
 
     @property
@@ -51,7 +51,7 @@ def functions() -> Functions:
     return with_installed(importlib.metadata.entry_points(group=GROUP))
 
 
-def with_installed(entries: Iterable[EntryPoint]) -> Functions:
+def with_installed(entries: Iterable[FunctionEntryPoint]) -> Functions:
     """The built-in functions and these.
 
     Raises:
@@ -61,7 +61,7 @@ def with_installed(entries: Iterable[EntryPoint]) -> Functions:
     return {**BUILT_IN, **found} if found else BUILT_IN
 
 
-def _function(entry: EntryPoint) -> Function:
+def _function(entry: FunctionEntryPoint) -> Function:
     where = f"the function {entry.name} of the installed {entry.value}"
     name = entry.name.upper()
     if not name.isidentifier() or not name.isascii():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
-from raylay.services.expressions.functions.registry import Surroundings
+from raylay.services.expressions.functions.registry import EvalContext
 from raylay.services.messages.topic_pattern import PatternError
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.plugins.key_generators import key_generator
@@ -69,7 +69,7 @@ def sow_book(
                 state,
                 _generator(definition, generators or {}),
             )
-            _complete(topic, Surroundings(instance=instance or None, group=group or None))
+            _complete(topic, EvalContext(instance=instance or None, group=group or None))
         except ExpressionError as error:
             raise ConfigurationError(f"{where}: {error.expression[:200]!r}, {error}") from None
         except (ConfigurationError, MessageTypeError, PatternError) as error:
@@ -78,7 +78,7 @@ def sow_book(
     return SowBook(topics)
 
 
-def _complete(topic: SowTopic, around: Surroundings) -> None:
+def _complete(topic: SowTopic, around: EvalContext) -> None:
     """What it computes, and what it does before the append."""
     # Not above: an instance without such topics needs no language.
     from raylay.services.plugins.functions import functions

@@ -12,7 +12,7 @@ Consumer = tuple[int, str]
 """Number of a session, never used twice in a life of the instance, and id of its subscription."""
 
 
-class Subscribed(NamedTuple):
+class ConsumerSubscription(NamedTuple):
     """A consumer of a queue.
 
     Attributes:
@@ -28,7 +28,7 @@ class Subscribed(NamedTuple):
     backlog_max: int
 
 
-class Lease(NamedTuple):
+class MessageLease(NamedTuple):
     """A message that is a consumer's for a while.
 
     Attributes:
@@ -42,7 +42,7 @@ class Lease(NamedTuple):
     until_us: int
 
 
-class Wanted(NamedTuple):
+class TransferCandidate(NamedTuple):
     """A message that is asked for, and whose it is believed to be."""
 
     key: Key
@@ -50,13 +50,13 @@ class Wanted(NamedTuple):
     owner: str
 
 
-class Leased(NamedTuple):
+class LeasedDelivery(NamedTuple):
     """A message on its way to a consumer.
 
     Attributes:
         txid: where it stands in this instance's journal.
         number: of the lease.
-        until_us: its end, as of a `Lease`.
+        until_us: its end, as of a `MessageLease`.
     """
 
     txid: int
@@ -65,7 +65,7 @@ class Leased(NamedTuple):
     until_us: int
 
 
-class Deliver(NamedTuple):
+class DeliverLeased(NamedTuple):
     """These are leased to a consumer, and to be sent.
 
     Attributes:
@@ -73,20 +73,20 @@ class Deliver(NamedTuple):
     """
 
     consumer: Consumer
-    messages: Sequence[Leased]
+    messages: Sequence[LeasedDelivery]
     folded_txid: int
 
 
-class Send(NamedTuple):
+class DeliverOnce(NamedTuple):
     """These are to be sent, and have left the queue: their removal is in the journal. At most once,
     and barriers."""
 
     consumer: Consumer
-    messages: Sequence[Leased]
+    messages: Sequence[LeasedDelivery]
     folded_txid: int
 
 
-class Draft(NamedTuple):
+class QueueRecordDraft(NamedTuple):
     """A record to be journaled on the queue's topic.
 
     Attributes:
@@ -100,7 +100,7 @@ class Draft(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TransferRequest:
     """Messages of others are asked for.
 
     Attributes:
@@ -109,10 +109,10 @@ class Request:
     """
 
     count: int
-    wanted: Sequence[Wanted]
+    wanted: Sequence[TransferCandidate]
 
 
-class Expired(NamedTuple):
+class Expiration(NamedTuple):
     """A message left the queue without being done.
 
     Attributes:
@@ -124,4 +124,4 @@ class Expired(NamedTuple):
     reason: str
 
 
-Decision = Deliver | Send | Draft | Request | Expired
+Decision = DeliverLeased | DeliverOnce | QueueRecordDraft | TransferRequest | Expiration

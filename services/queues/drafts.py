@@ -9,19 +9,19 @@ from collections.abc import Collection, Mapping, Sequence
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.messages.records import Command
-from raylay.services.queues.decisions import Consumer, Draft, Key, Leased
+from raylay.services.queues.decisions import Consumer, Key, LeasedDelivery, QueueRecordDraft
+from raylay.services.queues.message import FROZEN, QueuedMessage
 from raylay.services.queues.records import (
     NAMES_MAX,
     UNDONE,
     Keys,
-    Move,
+    OwnershipChange,
     Removal,
     Transfer,
     keys_of,
     pack_removal,
     pack_transfer,
 )
-from raylay.services.queues.values import FROZEN, Message
 
 DRAFT_MESSAGES_MAX = 4_096
 LETTERS_MAX = 16
@@ -35,7 +35,7 @@ TOLD = "told"
 _TAGS_SHIFT = 32
 
 
-class Drafted:
+class PendingDraft:
     """A draft. Its messages are frozen and hold its tag.
 
     Attributes:
@@ -50,13 +50,13 @@ class Drafted:
     def __init__(self, tag: int, why: str) -> None:
         self.tag = tag
         self.why = why
-        self.messages: list[Message] = []
-        self.receivers: list[tuple[Leased, list[Consumer]]] = []
+        self.messages: list[QueuedMessage] = []
+        self.receivers: list[tuple[LeasedDelivery, list[Consumer]]] = []
         self.gone: Keys = {}
-        self.moves: Sequence[Move] = ()
+        self.moves: Sequence[OwnershipChange] = ()
         self.absent: Sequence[Key] = ()
 
-    def frozen(self, message: Message) -> bool:
+    def frozen(self, message: QueuedMessage) -> bool:
         """Whether the message still waits for this draft."""
         return message.state == FROZEN and message.held == self.tag
 
@@ -88,10 +88,10 @@ class Drafts:
         self._has_letters = has_letters
         seed = checksum64(struct.pack("<QQQ", incarnation, life, fence_txid))
         self._next = max(seed >> _TAGS_SHIFT << _TAGS_SHIFT, least)
-        self._out: dict[int, Drafted] = {}
-        self._open: dict[str, Drafted] = {}
-        self._absent: dict[Key, Drafted] = {}
-        self.made: list[Draft] = []
+        self._out: dict[int, PendingDraft] = {}
+        self._open: dict[str, PendingDraft] = {}
+        self._absent: dict[Key, PendingDraft] = {}
+        self.made: list[QueueRecordDraft] = []
         """Drafts that are to be said."""
 
     def __len__(self) -> int:
@@ -107,18 +107,20 @@ class Drafts:
         self._next += count
         return first
 
-    def transfer(self, messages: list[tuple[Message, str]]) -> None:
+    def transfer(self, messages: list[tuple[QueuedMessage, str]]) -> None:
         """Freezes these and says who is to own them, a generation higher."""
         for begin in range(0, len(messages), DRAFT_MESSAGES_MAX):
-            drafted = Drafted(self.number(), "")
+            drafted = PendingDraft(self.number(), "")
             part = messages[begin : begin + DRAFT_MESSAGES_MAX]
             for message, _ in part:
                 self._freeze(drafted, message)
             body = pack_transfer(Transfer(self._name, drafted.tag, _moves(part)))
             self._out[drafted.tag] = drafted
-            self.made.append(Draft(drafted.tag, Command.TRANSFER, body))
+            self.made.append(QueueRecordDraft(drafted.tag, Command.TRANSFER, body))
 
-    def let_go(self, moves: list[Move], messages: list[Message], absent: list[Key]) -> None:
+    def let_go(
+        self, moves: list[OwnershipChange], messages: list[QueuedMessage], absent: list[Key]
+    ) -> None:
         """Says who is to own messages that this instance does not own, or does not have.
 
         Args:
@@ -131,7 +133,7 @@ class Drafts:
         drafted.absent = absent
         self._absent.update(dict.fromkeys(absent, drafted))
 
-    def freezes(self, message: Message) -> bool:
+    def freezes(self, message: QueuedMessage) -> bool:
         """Whether a draft is about this message, which comes only now: then it is frozen."""
         drafted = self._absent.get(message.key)
         if drafted is not None:
@@ -143,21 +145,21 @@ class Drafts:
         """Whether a draft is about a message that is not here."""
         return bool(self._absent)
 
-    def say_moves(self, moves: Sequence[Move], why: str) -> None:
+    def say_moves(self, moves: Sequence[OwnershipChange], why: str) -> None:
         """Says whose messages are, as this instance knows: it freezes nothing."""
         self._said(Transfer(self._name, self.number(), moves), why).moves = moves
 
     def say_gone(self, keys: Keys, why: str) -> None:
         """Says that these have left the queue, as this instance knows."""
-        drafted = Drafted(self.number(), why)
+        drafted = PendingDraft(self.number(), why)
         drafted.gone = keys
         self._out[drafted.tag] = drafted
         body = pack_removal(Removal(self._name, drafted.tag, keys, "left"))
-        self.made.append(Draft(drafted.tag, Command.QUEUE_REMOVAL, body))
+        self.made.append(QueueRecordDraft(drafted.tag, Command.QUEUE_REMOVAL, body))
 
-    def _said(self, said: Transfer, why: str) -> Drafted:
-        drafted = self._out[said.tag] = Drafted(said.tag, why)
-        self.made.append(Draft(said.tag, Command.TRANSFER, pack_transfer(said)))
+    def _said(self, said: Transfer, why: str) -> PendingDraft:
+        drafted = self._out[said.tag] = PendingDraft(said.tag, why)
+        self.made.append(QueueRecordDraft(said.tag, Command.TRANSFER, pack_transfer(said)))
         return drafted
 
     def tell_names(self, names: Mapping[int, str]) -> None:
@@ -166,13 +168,16 @@ class Drafts:
         self._said(Transfer(self._name, self.number(), (), told), NAMES)
 
     def remove(
-        self, message: Message, why: str, receivers: tuple[Leased, list[Consumer]] | None = None
+        self,
+        message: QueuedMessage,
+        why: str,
+        receivers: tuple[LeasedDelivery, list[Consumer]] | None = None,
     ) -> None:
         """Freezes it and says, with others of the same reason at the next `flush`, that it leaves
         the queue."""
         drafted = self._open.get(why)
         if drafted is None:
-            drafted = self._open[why] = Drafted(self.number(), why)
+            drafted = self._open[why] = PendingDraft(self.number(), why)
         self._freeze(drafted, message)
         if receivers is not None:
             drafted.receivers.append(receivers)
@@ -196,7 +201,7 @@ class Drafts:
         """Whether a draft was neither read back nor has failed."""
         return tag in self._out
 
-    def flush(self) -> list[Draft]:
+    def flush(self) -> list[QueueRecordDraft]:
         """All drafts that are to be said now."""
         for drafted in self._open.values():
             self._say(drafted)
@@ -204,7 +209,7 @@ class Drafts:
         made, self.made = self.made, []
         return made
 
-    def take(self, tag: int) -> Drafted | None:
+    def take(self, tag: int) -> PendingDraft | None:
         """Forgets a draft: it was read, or its append has failed."""
         drafted = self._out.pop(tag, None)
         if drafted is not None:
@@ -213,7 +218,7 @@ class Drafts:
                     del self._absent[key]
         return drafted
 
-    def failed(self, tags: Collection[int]) -> list[Drafted]:
+    def failed(self, tags: Collection[int]) -> list[PendingDraft]:
         """The drafts of these tags, forgotten."""
         return [found for tag in tags if (found := self.take(tag)) is not None]
 
@@ -225,22 +230,22 @@ class Drafts:
                     left = [each for each in consumers if each != consumer]
                     drafted.receivers[number] = leased, left
 
-    def _freeze(self, drafted: Drafted, message: Message) -> None:
+    def _freeze(self, drafted: PendingDraft, message: QueuedMessage) -> None:
         message.state = FROZEN
         message.held = drafted.tag
         drafted.messages.append(message)
 
-    def _say(self, drafted: Drafted) -> None:
+    def _say(self, drafted: PendingDraft) -> None:
         # What was acknowledged meanwhile is removed once more, which changes nothing.
         keys = keys_of(message.key for message in drafted.messages)
         body = pack_removal(Removal(self._name, drafted.tag, keys, drafted.why))
         self._out[drafted.tag] = drafted
-        self.made.append(Draft(drafted.tag, Command.QUEUE_REMOVAL, body))
+        self.made.append(QueueRecordDraft(drafted.tag, Command.QUEUE_REMOVAL, body))
 
 
-def _moves(messages: list[tuple[Message, str]]) -> list[Move]:
+def _moves(messages: list[tuple[QueuedMessage, str]]) -> list[OwnershipChange]:
     """What a transfer says, in as few moves as possible."""
-    moves: list[Move] = []
+    moves: list[OwnershipChange] = []
     for message, owner in sorted(messages, key=lambda each: each[0].key):
         publisher, sequence = message.key
         generation = message.register.generation + 1
@@ -254,5 +259,5 @@ def _moves(messages: list[tuple[Message, str]]) -> list[Move]:
         ):
             moves[-1] = last._replace(last=sequence)
         else:
-            moves.append(Move(publisher, sequence, sequence, generation, owner))
+            moves.append(OwnershipChange(publisher, sequence, sequence, generation, owner))
     return moves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from raylay.services.queues.values import GONE, Message
+from raylay.services.queues.message import GONE, QueuedMessage
 
 STEP_US = 100_000
 """Messages that expire within so many microseconds do at once, at the end of them."""
@@ -12,7 +12,7 @@ STALE_MAX = 1_000
 """Messages that have left the queue and are still noted, beside as many as are in it."""
 
 
-class Expirations:
+class MessageExpirations:
     """Messages by the time when they expire: a few bytes each.
 
     Attributes:
@@ -23,10 +23,10 @@ class Expirations:
     __slots__ = ("_count", "_order", "_steps", "overdue")
 
     def __init__(self) -> None:
-        self._steps: dict[int, list[Message]] = {}
+        self._steps: dict[int, list[QueuedMessage]] = {}
         self._order: list[int] = []
         self._count = 0
-        self.overdue: set[Message] = set()
+        self.overdue: set[QueuedMessage] = set()
 
     def __len__(self) -> int:
         """Messages that are noted, some of them gone."""
@@ -37,7 +37,7 @@ class Expirations:
         """When the next one may expire, in microseconds since 1970; 0: never."""
         return self._order[0] * STEP_US if self._order else 0
 
-    def note(self, message: Message, expires_us: int) -> None:
+    def note(self, message: QueuedMessage, expires_us: int) -> None:
         """It expires then."""
         step = -(-expires_us // STEP_US)
         there = self._steps.get(step)
@@ -47,9 +47,9 @@ class Expirations:
         there.append(message)
         self._count += 1
 
-    def due(self, now_us: int) -> list[Message]:
+    def due(self, now_us: int) -> list[QueuedMessage]:
         """Those whose time is over since they were last asked for: they are overdue now."""
-        found: list[Message] = []
+        found: list[QueuedMessage] = []
         while self._order and self._order[0] * STEP_US <= now_us:
             there = self._steps.pop(heapq.heappop(self._order))
             self._count -= len(there)

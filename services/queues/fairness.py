@@ -19,7 +19,7 @@ SWEPT_FROM = 64
 """Entries of a heap that are kept in any case."""
 
 
-class Taker:
+class ConsumerTurn:
     """A consumer.
 
     Attributes:
@@ -41,12 +41,12 @@ class Taker:
         self.turn = 0
         self.place: Place | None = None
 
-    def __lt__(self, other: Taker) -> bool:
+    def __lt__(self, other: ConsumerTurn) -> bool:
         # Two entries of one consumer may be equal: heapq has to be told something.
         return False
 
 
-Place = tuple[float, int, Taker]
+Place = tuple[float, int, ConsumerTurn]
 
 
 class Turns:
@@ -72,7 +72,7 @@ class Turns:
             heappop(heap)
         return None
 
-    def enter(self, taker: Taker, share: float) -> None:
+    def enter(self, taker: ConsumerTurn, share: float) -> None:
         """Gives a consumer with room its place, instead of the one that it had."""
         if taker.place is None:
             self.open += 1
@@ -83,7 +83,7 @@ class Turns:
             self._heap = [each for each in heap if each[2].place is each]
             heapify(self._heap)
 
-    def leave(self, taker: Taker) -> None:
+    def leave(self, taker: ConsumerTurn) -> None:
         """Takes its place from a consumer."""
         if taker.place is not None:
             taker.place = None
@@ -105,20 +105,20 @@ class Fairness:
         self._is_proportional = model == "proportional"
         self._turn = 0
 
-    def entered(self, taker: Taker) -> None:
+    def entered(self, taker: ConsumerTurn) -> None:
         """It is new: it is served after the others."""
         self._turn += 1
         taker.turn = self._turn
         self.changed(taker)
 
-    def changed(self, taker: Taker) -> None:
+    def changed(self, taker: ConsumerTurn) -> None:
         """What it may hold, or where it stands, is another: it keeps its turn."""
         if taker.active < taker.backlog:
             self._enter(taker)
         else:
             taker.turns.leave(taker)
 
-    def served(self, taker: Taker, messages: int = 1) -> None:
+    def served(self, taker: ConsumerTurn, messages: int = 1) -> None:
         """It holds so many more."""
         if not self._is_fast:
             self._turn += messages
@@ -128,7 +128,7 @@ class Fairness:
         elif not self._is_fast:
             self._enter(taker)
 
-    def freed(self, taker: Taker) -> None:
+    def freed(self, taker: ConsumerTurn) -> None:
         """It holds one less, or several."""
         if taker.active >= taker.backlog:
             return
@@ -140,6 +140,6 @@ class Fairness:
         elif self._is_proportional:
             self._enter(taker)
 
-    def _enter(self, taker: Taker) -> None:
+    def _enter(self, taker: ConsumerTurn) -> None:
         share = taker.active / taker.backlog if self._is_proportional else 0.0
         taker.turns.enter(taker, share)

@@ -18,12 +18,12 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 from raylay.services.expressions.expression import Expression
-from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.expressions.work import NEWS
+from raylay.services.queues.entry import BodyReader, QueueEntry
 from raylay.services.queues.fairness import Turns
-from raylay.services.queues.ordered import Ordered
-from raylay.services.queues.waiting import Contents, Waiting
+from raylay.services.queues.ready_list import ReadyList
 
 FOUND_MAX = 1_000
 """Messages that a group has found and not given away. It forgets the later half of more, and looks
@@ -33,10 +33,10 @@ LOOK_STEPS = 100_000
 APART_MAX = 4
 """Groups of a cohort whose filters are asked one by one; the index asks more at once."""
 
-Message = TypeVar("Message", bound=Waiting)
+Message = TypeVar("Message", bound=QueueEntry)
 
 
-class Group:
+class FilterGroup:
     """The consumers of one filter.
 
     Attributes:
@@ -79,8 +79,8 @@ class Cohort:
 
     def __init__(self, looked: float) -> None:
         self.looked = looked
-        self.groups: dict[Group, None] = {}
-        self.searching: dict[Group, None] = {}
+        self.groups: dict[FilterGroup, None] = {}
+        self.searching: dict[FilterGroup, None] = {}
         self.is_queued = False
 
     def is_searching(self) -> bool:
@@ -93,7 +93,7 @@ class Cohort:
         return False
 
 
-Head = tuple[int, int, Group]
+Head = tuple[int, int, FilterGroup]
 """Order of the first message that a group may have; its number; it."""
 
 
@@ -121,14 +121,14 @@ class Filters(Generic[Message]):
         "_queue",
     )
 
-    def __init__(self, free: Ordered[Message], contents: Contents) -> None:
+    def __init__(self, free: ReadyList[Message], contents: BodyReader) -> None:
         self._free = free
         self._contents = contents
-        self._by_text: dict[str, Group] = {}
-        self._index: FilterIndex[Group] = FilterIndex()
+        self._by_text: dict[str, FilterGroup] = {}
+        self._index: FilterIndex[FilterGroup] = FilterIndex()
         self._asks_around = 0
         self._heads: list[Head] = []
-        self._full: list[Group] = []
+        self._full: list[FilterGroup] = []
         """Groups that have found more than they may."""
         self._cohorts: list[Cohort] = []
         self._queue: list[tuple[float, int, Cohort]] = []
@@ -143,19 +143,19 @@ class Filters(Generic[Message]):
         """Whether a group with room has yet to look for its first message."""
         return bool(self._queue)
 
-    def joined(self, wanted: Expression) -> Group:
+    def joined(self, wanted: Expression) -> FilterGroup:
         """The group of a filter, with one member more."""
         group = self._by_text.get(wanted.text)
         if group is None:
             self._made += 1
-            group = self._by_text[wanted.text] = Group(self._made, wanted)
+            group = self._by_text[wanted.text] = FilterGroup(self._made, wanted)
             self._index.add(group, wanted)
             self._asks_around += wanted.asks_around
             self._place(group, -1)
         group.members += 1
         return group
 
-    def parted(self, group: Group) -> None:
+    def parted(self, group: FilterGroup) -> None:
         """A consumer of the group is no more."""
         group.members -= 1
         if group.members == 0:
@@ -166,12 +166,12 @@ class Filters(Generic[Message]):
             self._displace(group)
             group.head = None  # Its entry holds no more.
 
-    def opened(self, group: Group) -> None:
+    def opened(self, group: FilterGroup) -> None:
         """It has room again."""
         if group.head is None:
             self._seek(group)
 
-    def first(self, group: Group) -> Message | None:
+    def first(self, group: FilterGroup) -> Message | None:
         """The first that is free of what it has found."""
         found, get = group.found, self._free.get
         while found:
@@ -196,7 +196,7 @@ class Filters(Generic[Message]):
         if self._full:
             self._forget()
 
-    def passed(self, message: Message, tree: dict[str, Any] | None = None) -> list[Group]:
+    def passed(self, message: Message, tree: dict[str, Any] | None = None) -> list[FilterGroup]:
         """The groups whose filter the message passes."""
         if not self._by_text:
             return []
@@ -206,7 +206,7 @@ class Filters(Generic[Message]):
                 return []
         return self._index.matching(tree, self._around(message))
 
-    def firsts(self, looks: int) -> list[Group]:
+    def firsts(self, looks: int) -> list[FilterGroup]:
         """The groups with room whose first message comes before those of all others.
 
         Args:
@@ -231,8 +231,8 @@ class Filters(Generic[Message]):
             heappush(heads, each)
         return [each[2] for each in taken]
 
-    def _around(self, message: Message) -> Surroundings:
-        return self._contents.around(message.txid) if self._asks_around else NOWHERE
+    def _around(self, message: Message) -> EvalContext:
+        return self._contents.around(message.txid) if self._asks_around else NO_CONTEXT
 
     # Heads.
 
@@ -243,7 +243,7 @@ class Filters(Generic[Message]):
         first = self.first(group)
         return first is not None and first.order == head[0]
 
-    def _enter(self, group: Group, order: int) -> None:
+    def _enter(self, group: FilterGroup, order: int) -> None:
         group.head = head = (order, group.number, group)
         heappush(self._heads, head)
         if len(self._heads) > FOUND_MAX and len(self._heads) > 4 * len(self._by_text):
@@ -260,7 +260,7 @@ class Filters(Generic[Message]):
             if group.turns.open:
                 self._seek(group)
 
-    def _seek(self, group: Group) -> None:
+    def _seek(self, group: FilterGroup) -> None:
         first = self.first(group)
         if first is not None:
             self._enter(group, first.order)
@@ -268,7 +268,7 @@ class Filters(Generic[Message]):
             group.cohort.searching[group] = None
             self._enqueue(group.cohort)
 
-    def _note(self, group: Group, order: int) -> None:
+    def _note(self, group: FilterGroup, order: int) -> None:
         """A message passes, and is free."""
         heappush(group.found, order)
         if group.head is None:
@@ -296,14 +296,14 @@ class Filters(Generic[Message]):
     def _at(self, looked: float) -> int:
         return bisect_left(self._cohorts, looked, key=_looked)
 
-    def _place(self, group: Group, looked: float) -> None:
+    def _place(self, group: FilterGroup, looked: float) -> None:
         i = self._at(looked)
         if i == len(self._cohorts) or self._cohorts[i].looked != looked:
             self._cohorts.insert(i, Cohort(looked))
         group.cohort = self._cohorts[i]
         group.cohort.groups[group] = None
 
-    def _displace(self, group: Group) -> None:
+    def _displace(self, group: FilterGroup) -> None:
         cohort = group.cohort
         del cohort.groups[group]
         cohort.searching.pop(group, None)

@@ -1,8 +1,8 @@
 """The machine of a queue owner: what the journal says comes in, decisions come out (queues.md).
 
-Every instance that has the queue runs one, and reads its own journal (folding.py). What the machine
-decides itself, it either says at once (a delivery, a request) or drafts as a record; the message is
-frozen until that comes back.
+Every instance that has the queue runs one, and reads its own journal (replicated_state.py). What
+the machine decides itself, it either says at once (a delivery, a request) or drafts as a record;
+the message is frozen until that comes back.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from typing import Any
 
 from raylay.services.expressions.expression import Expression
 from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.expressions.functions.registry import NOWHERE, Functions
+from raylay.services.expressions.functions.registry import NO_CONTEXT, Functions
 from raylay.services.messages.records import Run
-from raylay.services.messages.types.base import Types
-from raylay.services.queues.asking import REPEAT_US
+from raylay.services.messages.types.base import MessageTypeTable
+from raylay.services.queues.checkpoint import QueueCheckpoint, RecoveryStart
 from raylay.services.queues.decisions import (
     Consumer,
+    ConsumerSubscription,
     Decision,
-    Deliver,
+    DeliverLeased,
     Key,
-    Lease,
-    Leased,
-    Subscribed,
-    Wanted,
+    LeasedDelivery,
+    MessageLease,
+    TransferCandidate,
 )
+from raylay.services.queues.deferred_requests import DeferredRequest
 from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.disclaim import answer
+from raylay.services.queues.dispatcher import Dispatcher
 from raylay.services.queues.drafts import AGAIN, NAMES, TOLD
-from raylay.services.queues.folding import FoldedQueue, Watch, Within
-from raylay.services.queues.lacking import answer
-from raylay.services.queues.picking import Picking
-from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.entry import BodyReader
+from raylay.services.queues.message import AVAILABLE, DONE, FROZEN, GONE, LEASED, QueuedMessage
+from raylay.services.queues.ownership import Ownership
 from raylay.services.queues.records import Keys, keys_of
-from raylay.services.queues.refused import Refusal
-from raylay.services.queues.register import Register
-from raylay.services.queues.values import AVAILABLE, DONE, FROZEN, GONE, LEASED, Message
-from raylay.services.queues.waiting import Contents
+from raylay.services.queues.replicated_state import RangeFinder, ReplicatedQueueState, Watch
+from raylay.services.queues.transfer_requests import REPEAT_US
 
 PART_SPANNED = 4_096
 """Transactions that a part of the queue spans, about: looked at in a turn, in 1 ms."""
 
 
-class QueueMachine(FoldedQueue):
+class QueueMachine(ReplicatedQueueState):
     """See the file's docstring.
 
     Owner: the queue owner's process; in the simulator, its instance.
@@ -66,11 +66,11 @@ class QueueMachine(FoldedQueue):
         definition: QueueDefinition,
         name: str,
         incarnation: int,
-        contents: Contents,
-        start: Start,
-        picking: type[Picking[Any]] = Picking,
+        contents: BodyReader,
+        start: RecoveryStart,
+        picking: type[Dispatcher[Any]] = Dispatcher,
         *,
-        types: Types | None = None,
+        types: MessageTypeTable | None = None,
         functions: Functions = BUILT_IN,
         group: str = "",
         watch: Watch | None = None,
@@ -95,7 +95,7 @@ class QueueMachine(FoldedQueue):
         self._steps.add(after_txid, offset_us)
 
     # -- consumers ---------------------------------------------------------------------------
-    def subscribed(self, each: Subscribed) -> None:
+    def subscribed(self, each: ConsumerSubscription) -> None:
         """There is a consumer, or it has another filter or backlog; what it has, it keeps.
 
         Raises:
@@ -161,7 +161,7 @@ class QueueMachine(FoldedQueue):
         freed: dict[Consumer, int] = {}
         for publisher, ranges in keys.items():
             known = self._known.get(publisher)
-            within = Within(known) if known else None
+            within = RangeFinder(known) if known else None
             for first, last in ranges:
                 for message in within.find(first, last) if within is not None else ():
                     if message.state == LEASED:
@@ -173,7 +173,9 @@ class QueueMachine(FoldedQueue):
         for consumer, count in freed.items():
             self._picking.freed_count(consumer, count)
 
-    def _leased(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> Iterator[Message]:
+    def _leased(
+        self, consumer: Consumer, leases: Sequence[tuple[Key, int]]
+    ) -> Iterator[QueuedMessage]:
         for key, number in leases:
             publisher, sequence = key
             message = self._known.get(publisher, {}).get(sequence)
@@ -182,16 +184,16 @@ class QueueMachine(FoldedQueue):
             if told is not None and (told.consumer, told.number) == (consumer, number):
                 # Its message has not been read yet.
                 del self._told_leases[key]
-            if message is None or not isinstance(held, Lease):
+            if message is None or not isinstance(held, MessageLease):
                 continue
             if held.consumer == consumer and held.number == number:
                 yield message
 
     def _end_lease(
-        self, message: Message, *, in_vain: bool = False, is_cancel: bool = False
+        self, message: QueuedMessage, *, in_vain: bool = False, is_cancel: bool = False
     ) -> None:
         lease = message.held
-        assert isinstance(lease, Lease)
+        assert isinstance(lease, MessageLease)
         self._holdings.end(message, lease)
         if message.state == LEASED:
             self._picking.freed(lease.consumer, message)
@@ -224,16 +226,16 @@ class QueueMachine(FoldedQueue):
             elif drafted.why == AGAIN:
                 self._again.again(drafted.gone, drafted.moves)
 
-    def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+    def requested(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         """Another instance asks for `count` of these. Refusal is silence, and what was refused may
         be granted later: until it asks again, without being asked for."""
         if self._is_ready:
-            refusal = self._grant(Refusal(requester, count, wanted))
+            refusal = self._grant(DeferredRequest(requester, count, wanted))
             self._refused.note(refusal, self._now_us + REPEAT_US)
             if lacked := [each for each in wanted if self._lacks(each)]:
                 self._answer(requester, refusal.places, lacked)
 
-    def _lacks(self, wanted: Wanted) -> bool:
+    def _lacks(self, wanted: TransferCandidate) -> bool:
         """Whether this instance is asked for what it cannot give, as far as it knows."""
         owner, (publisher, sequence) = wanted.owner, wanted.key
         if owner != self._name and not (self._is_proxied and owner not in self._reachable):
@@ -241,11 +243,11 @@ class QueueMachine(FoldedQueue):
         message = self._known.get(publisher, {}).get(sequence)
         return message is None or not self._is_ours(message)
 
-    def _grant(self, asked: Refusal) -> Refusal:
+    def _grant(self, asked: DeferredRequest) -> DeferredRequest:
         """Grants what can be; gives what was not."""
         requester, count, wanted = asked
-        granted: list[tuple[Message, str]] = []
-        refused: list[Wanted] = []
+        granted: list[tuple[QueuedMessage, str]] = []
+        refused: list[TransferCandidate] = []
         for each in wanted:
             if len(granted) >= count:
                 break
@@ -267,9 +269,9 @@ class QueueMachine(FoldedQueue):
             # It cannot be granted once more by this request.
             message.state = FROZEN
         self._drafts.transfer(granted)
-        return Refusal(requester, count - len(granted), refused)
+        return DeferredRequest(requester, count - len(granted), refused)
 
-    def _answer(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+    def _answer(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         """Lets go what others take for this instance's, and it does not have (rule 15)."""
         said = answer(self._name, requester, count, wanted, self._look_for)
         # Where there is a filter, what is not here may never have been in the queue.
@@ -286,7 +288,7 @@ class QueueMachine(FoldedQueue):
             if gone:
                 self._drafts.say_gone(keys_of(gone), TOLD)
 
-    def _look_for(self, key: Key) -> tuple[Message | None, Register | None]:
+    def _look_for(self, key: Key) -> tuple[QueuedMessage | None, Ownership | None]:
         publisher, sequence = key
         message = self._known.get(publisher, {}).get(sequence)
         if message is not None:
@@ -305,7 +307,7 @@ class QueueMachine(FoldedQueue):
         self._is_proxied = on
         self._reachable = reachable
 
-    def _may_claim(self, message: Message) -> bool:
+    def _may_claim(self, message: QueuedMessage) -> bool:
         return self._is_proxied and message.register.owner not in self._reachable
 
     def tick(self, now_us: int) -> None:
@@ -324,13 +326,15 @@ class QueueMachine(FoldedQueue):
         if ended:
             self._end_in_vain(ended, self._holdings.suspects(ended))
 
-    def _end_in_vain(self, ended: Sequence[Message], suspects: Sequence[Message]) -> None:
+    def _end_in_vain(
+        self, ended: Sequence[QueuedMessage], suspects: Sequence[QueuedMessage]
+    ) -> None:
         """Ends these leases; those of `suspects` count as delivered in vain."""
         counted = set(suspects)
         for message in ended:
             self._end_lease(message, in_vain=message in counted)
 
-    def _expire(self, message: Message, why: str = "time_limit") -> None:
+    def _expire(self, message: QueuedMessage, why: str = "time_limit") -> None:
         """Drafts the removal of a message that leaves undone, if it is this instance's to do so."""
         if self._is_ready and message.state == AVAILABLE and self._is_ours(message):
             self._displace(message)
@@ -401,7 +405,7 @@ class QueueMachine(FoldedQueue):
     def _deliver(self, messages_max: int) -> None:
         picking, known_txid = self._picking, self._history.folded_txid
         until_us = self._now_us + self._lease_us if self._lease_us else 0
-        found: dict[Consumer, list[Leased]] = {}
+        found: dict[Consumer, list[LeasedDelivery]] = {}
         left = messages_max
         while left > 0:
             chosen = picking.lease_next(left)
@@ -416,11 +420,13 @@ class QueueMachine(FoldedQueue):
             for message in messages:
                 key = message.publisher, message.sequence
                 message.state = LEASED
-                message.held = Lease(key, consumer, number, until_us)
-                there.append(Leased(message.txid, key, number, until_us))
+                message.held = MessageLease(key, consumer, number, until_us)
+                there.append(LeasedDelivery(message.txid, key, number, until_us))
                 number += 1
             self._holdings.lease_all(consumer, messages, until_us)
-        self._said += [Deliver(consumer, there, known_txid) for consumer, there in found.items()]
+        self._said += [
+            DeliverLeased(consumer, there, known_txid) for consumer, there in found.items()
+        ]
 
     def _draft_sends(self, messages_max: int) -> None:
         """At-most-once: the removal is journaled before the send (rule 8)."""
@@ -431,7 +437,7 @@ class QueueMachine(FoldedQueue):
                 break
             message, consumer = chosen
             picking.leased(consumer, message)
-            leased = Leased(message.txid, message.key, self._drafts.number(), 0)
+            leased = LeasedDelivery(message.txid, message.key, self._drafts.number(), 0)
             self._drafts.remove(message, "sent", (leased, [consumer]))
 
     def _send_barrier(self) -> None:
@@ -442,7 +448,7 @@ class QueueMachine(FoldedQueue):
         turn = self._picking.barrier(self._oldest_txid())
         if turn is not None and turn[0].state == AVAILABLE:
             message, consumers = turn
-            leased = Leased(message.txid, message.key, self._drafts.number(), 0)
+            leased = LeasedDelivery(message.txid, message.key, self._drafts.number(), 0)
             self._drafts.remove(message, "barrier", (leased, consumers))
 
     def _oldest_txid(self) -> int:
@@ -461,7 +467,7 @@ class QueueMachine(FoldedQueue):
 
     def _claim(self, room: int) -> None:
         """Takes messages of owners that are not reachable, for consumers here (rule 13)."""
-        claimed: list[tuple[Message, str]] = []
+        claimed: list[tuple[QueuedMessage, str]] = []
         for owner in self._asking.owners():
             if owner in self._reachable or len(claimed) >= room:
                 continue
@@ -470,7 +476,7 @@ class QueueMachine(FoldedQueue):
                 claimed.append((message, self._name))
         self._drafts.transfer(claimed)
 
-    def _wants(self, message: Message) -> bool:
+    def _wants(self, message: QueuedMessage) -> bool:
         return self._picking.taker(message) is not None
 
     # -- what is asked -------------------------------------------------------------------------
@@ -517,18 +523,18 @@ class QueueMachine(FoldedQueue):
             times.append(self._asking.next_us(now_us))
         return min(filter(None, times), default=0)
 
-    def message(self, key: Key) -> Message | None:
+    def message(self, key: Key) -> QueuedMessage | None:
         """A message, if it is in the queue."""
         return self._known.get(key[0], {}).get(key[1])
 
-    def part(self, behind_txid: int = 0) -> list[Message]:
+    def part(self, behind_txid: int = 0) -> list[QueuedMessage]:
         """The next messages of the queue, in order, of about `PART_SPANNED` transactions: none:
         there are no more. What comes or goes between two calls is there or not.
 
         Args:
             behind_txid: that of the last message of the part before.
         """
-        found: list[Message] = []
+        found: list[QueuedMessage] = []
         while not found:
             arrivals = self._history.behind(behind_txid, PART_SPANNED)
             if not arrivals:
@@ -545,7 +551,7 @@ class QueueMachine(FoldedQueue):
 
     def found(
         self, wanted: Expression | None = None, *, available: bool = False
-    ) -> Iterator[Message]:
+    ) -> Iterator[QueuedMessage]:
         """The messages of the queue, in order: as `part`.
 
         Args:
@@ -564,26 +570,26 @@ class QueueMachine(FoldedQueue):
                     yield message
             part = self.part(part[-1].txid)
 
-    def may_be_said(self, message: Message) -> bool:
+    def may_be_said(self, message: QueuedMessage) -> bool:
         """Whether it may be said from outside what becomes of a message. Where leasing is strict
         that is so of what this instance owns and keeps: who has others is not known here."""
         if not self._definition.strict:
             return True
         return self._is_ours(message) and message.state in (AVAILABLE, LEASED)
 
-    def fits(self, message: Message, wanted: Expression) -> bool:
+    def fits(self, message: QueuedMessage, wanted: Expression) -> bool:
         """Whether a filter is true of a message."""
         tree = self._contents.tree(message.txid)
         if tree is None:
             return False
-        around = self._contents.around(message.txid) if wanted.asks_around else NOWHERE
+        around = self._contents.around(message.txid) if wanted.asks_around else NO_CONTEXT
         return wanted.matches(tree, around)
 
-    def registers(self) -> dict[Key, Register]:
+    def registers(self) -> dict[Key, Ownership]:
         """Whose each message of the queue is."""
         return {message.key: message.register for message in self.found()}
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> QueueCheckpoint:
         """What the queue can be made again with, behind `floor_txid`."""
         return self._history.snapshot(self._owners.names)
 
@@ -595,7 +601,7 @@ class QueueMachine(FoldedQueue):
         """For people and metrics; times in microseconds."""
         oldest = self._holdings.oldest()
         lease = oldest.held if oldest is not None else None
-        since_us = lease.until_us - self._lease_us if isinstance(lease, Lease) else 0
+        since_us = lease.until_us - self._lease_us if isinstance(lease, MessageLease) else 0
         return {
             "queue_depth": self.depth,
             "available_here": len(self._picking),

@@ -60,7 +60,7 @@ class Acknowledgment(NamedTuple):
     how: str = "ack"
 
 
-class Move(NamedTuple):
+class OwnershipChange(NamedTuple):
     """The register of some messages: whose they are.
 
     Attributes:
@@ -86,7 +86,7 @@ class Transfer(NamedTuple):
 
     by: str
     tag: int = 0
-    moves: Sequence[Move] = ()
+    moves: Sequence[OwnershipChange] = ()
     names: Mapping[int, str] = {}
 
 
@@ -286,7 +286,7 @@ def _keys(said: Any, what: str) -> Keys:
     return found
 
 
-def _move(said: Any) -> Move:
+def _move(said: Any) -> OwnershipChange:
     if type(said) is not list or len(said) != 5:
         raise _wrong("a move is no array of five")
     publisher, first, last, generation, owner = said
@@ -294,4 +294,4 @@ def _move(said: Any) -> Move:
         raise _wrong("a move names no messages")
     if not _is_whole(generation, 0) or not _is_name(owner):
         raise _wrong("a move has no generation from 0, or no owner")
-    return Move(publisher, first, last, generation, owner)
+    return OwnershipChange(publisher, first, last, generation, owner)

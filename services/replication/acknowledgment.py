@@ -32,9 +32,9 @@ from raylay.services.messages.records import Flag, Run
 from raylay.services.messages.shared import SharedMap
 from raylay.services.messages.topic_sets import includes
 from raylay.services.replication.ages import AGAIN_TXID, AgeLog
-from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Ranges, Rooted
-from raylay.services.replication.routing import Destination, Router
+from raylay.services.replication.link.content import DestinationFilters
+from raylay.services.replication.link.routing import DestinationRoute, Router
 
 CLIENT = 0
 """The sender of what a client published here. No incarnation is 0."""
@@ -142,12 +142,12 @@ class DestinationLedger:
 
     def __init__(
         self,
-        destination: Destination,
+        destination: DestinationRoute,
         incarnation: int = 0,
         *,
         carries_all: bool = True,
         servers: Iterable[str] = (),
-        contents: Contents | None = None,
+        contents: DestinationFilters | None = None,
     ) -> None:
         self.destination = destination
         self.servers = set(servers)
@@ -376,7 +376,7 @@ def route_of(run: Run, sender: int) -> Route:
     return Route(sender, run.topic, run.message_type, run.path, run.group, run.flags & Flag.CROSSED)
 
 
-class Waiting(NamedTuple):
+class WaitingMessages(NamedTuple):
     """Pending messages of one publisher for one root, on disk here."""
 
     root: int
@@ -473,9 +473,9 @@ class WaiterTable:
                 left = [piece for a, b in left for piece in waits.missing(a, b)]
         return left
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[WaitingMessages]:
         """All of it, with the sets of the table itself."""
         for root, publishers in self.roots.items():
             for publisher, routes in publishers.sets.items():
                 for route, waits in routes.items():
-                    yield Waiting(root, publisher, route, waits)
+                    yield WaitingMessages(root, publisher, route, waits)

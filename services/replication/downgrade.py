@@ -13,7 +13,7 @@ from raylay.services.replication.timetable import Occasion, Timetable
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class AgeCheck:
     """One more look for what is to be downgraded or upgraded, on a schedule of its own.
 
     Attributes:
@@ -65,7 +65,7 @@ class DowngradePolicy:
     upgrade_every_ms: int | None = None
     grace_period_ms: int = 0
     upgrade_grace_period_ms: int | None = None
-    looks: tuple[Look, ...] = ()
+    looks: tuple[AgeCheck, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -120,14 +120,14 @@ class DowngradeSchedule:
             ),
         )
         looks = [
-            Look(downgrade_ms, upgrade_ms, (Occasion(each_ms),), grace_ms)
+            AgeCheck(downgrade_ms, upgrade_ms, (Occasion(each_ms),), grace_ms)
             for downgrade_ms, upgrade_ms, each_ms, grace_ms in own
         ]
         self._looks = [
             (look, [(when.at, Timetable(when, look.grace_period_ms)) for when in look.when])
             for look in (*looks, *policy.looks)
         ]
-        self._second: list[Look] = []
+        self._second: list[AgeCheck] = []
 
     def due(self, now_us: int, wall_us: int | None = None) -> tuple[int | None, int | None]:
         """(downgrade what is older, upgrade what is younger), in milliseconds; None: not now.

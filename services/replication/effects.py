@@ -11,7 +11,7 @@ from typing import Any
 
 from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.messages.records import Run
-from raylay.services.replication.placement import Placement
+from raylay.services.replication.membership.placement import InstancePlacement
 
 Ranges = dict[int, list[Range]]
 """Publisher to inclusive ranges."""
@@ -28,7 +28,7 @@ class Append:
 
 
 @dataclass(slots=True)
-class Committed:
+class RunsCommitted:
     """These runs are on disk now, in order: deliver them, wake the links."""
 
     runs: list[Run]
@@ -118,7 +118,7 @@ class SafetyChanged:
 
 
 @dataclass(slots=True)
-class Removable:
+class RemovalBound:
     """Law 4: the journal may remove what lies below this transaction id, and nothing else. One that
     is lower than the one before holds at once: a destination may have come back with less."""
 
@@ -129,11 +129,11 @@ class Removable:
 class PlacementsChanged:
     """Instances were moved: dial them where they live now, and tell all who are connected."""
 
-    news: dict[str, Placement]
+    news: dict[str, InstancePlacement]
 
 
 @dataclass(slots=True)
-class Retired:
+class InstanceRetirement:
     """This instance was moved while it ran: it is over here, for good. Its sessions and upstream
     connections are closed already."""
 
@@ -141,7 +141,7 @@ class Retired:
 
 
 @dataclass(slots=True)
-class WentBack:
+class StaleCopyDetected:
     """This instance's data directory is an older state of what it was: it begins anew as another
     incarnation. Its sessions and upstream connections are closed already."""
 
@@ -154,7 +154,7 @@ class BecameReady:
 
 
 @dataclass(slots=True)
-class Report:
+class EventReport:
     """An event for people: logs, `fabric.events()`."""
 
     event: str
@@ -163,7 +163,7 @@ class Report:
 
 Effect = (
     Append
-    | Committed
+    | RunsCommitted
     | AckClient
     | RefuseClient
     | AckUpstream
@@ -172,12 +172,12 @@ Effect = (
     | NotifyLink
     | SetLinkMode
     | SafetyChanged
-    | Removable
+    | RemovalBound
     | PlacementsChanged
-    | Retired
-    | WentBack
+    | InstanceRetirement
+    | StaleCopyDetected
     | BecameReady
-    | Report
+    | EventReport
 )
 
 
@@ -241,7 +241,7 @@ class LinkLacks:
     ranges: Ranges
 
 
-LinkEffect = SendBatch | LinkAnswered | LinkProgress | LinkLacks | Report
+LinkEffect = SendBatch | LinkAnswered | LinkProgress | LinkLacks | EventReport
 
 
 def ranges_of(sets: PublisherRanges) -> Ranges:

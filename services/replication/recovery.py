@@ -32,7 +32,7 @@ from raylay.services.replication.acknowledgment import (
     RootedRanges,
     Route,
     WaiterTable,
-    Waiting,
+    WaitingMessages,
 )
 
 PREFIX = "recovery"
@@ -241,7 +241,9 @@ def _held(sets: PublisherRanges, held: PublisherRanges) -> PublisherRanges:
     return found
 
 
-def _not_held(each: Waiting, held: PublisherRanges, removed: PublisherRanges) -> SequenceSet:
+def _not_held(
+    each: WaitingMessages, held: PublisherRanges, removed: PublisherRanges
+) -> SequenceSet:
     theirs, gone = held.get(each.publisher), removed.get(each.publisher)
     over = each.ranges.copy()
     if theirs is not None:

@@ -1,6 +1,6 @@
 """Finds committed runs by their publisher and sequences.
 
-It is asked for what comes again, what is asked for again, what is late (journal_answers.py). A run
+It is asked for what comes again, what is asked for again, what is late (journal_lookup.py). A run
 is found by the ranges of its sequences, never by its first and last: what fills its holes is in
 other runs, which may stand anywhere in the log.
 """

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import Run
 from raylay.services.replication.acknowledgment import Route, route_of
-from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Ranges, Rooted
+from raylay.services.replication.link.content import DestinationFilters
 
 RECENT_BYTES_MAX = 4 * 1024 * 1024
 """Of runs that were committed last, kept in memory by a server."""
@@ -40,7 +40,7 @@ class Routed(NamedTuple):
 
 
 def routes_of(
-    run: Run, sender: int, ranges: list[Range], contents: Contents
+    run: Run, sender: int, ranges: list[Range], contents: DestinationFilters
 ) -> list[tuple[Route, list[Range]]]:
     """The routes of these messages of a run, with its records where a filter looks at them."""
     route = route_of(run, sender)

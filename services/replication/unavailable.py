@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Kind, Run
-from raylay.services.replication.effects import Report
+from raylay.services.replication.effects import EventReport
 
 RANGES_SHOWN_MAX = 8
 PIECES_MAX = 250_000
@@ -74,7 +74,7 @@ class UnavailableMessages:
 
     def upstream_lacks(
         self, name: str, incarnation: int, lacks: PublisherRanges, whole: bool
-    ) -> Report | None:
+    ) -> EventReport | None:
         """An upstream lacks these, which `reduce` has reduced. `whole`: all that it had was routed
         here."""
         pieces = sum(each.pieces for each in lacks.sets.values())
@@ -83,7 +83,7 @@ class UnavailableMessages:
             self._lacking.update(lacks)
         elif lacks.count > self._told.get(incarnation, 0):
             self._told[incarnation] = lacks.count
-            return Report("messages_maybe_unavailable", {"peer": name, "at_most": lacks.count})
+            return EventReport("messages_maybe_unavailable", {"peer": name, "at_most": lacks.count})
         return None
 
     def judged(self) -> list[Run]:
@@ -98,7 +98,7 @@ class UnavailableMessages:
         """A note could not be written: it is judged again."""
         self._lacking.update(decode_unavailable(run))
 
-    def noted(self, run: Run) -> list[Report]:
+    def noted(self, run: Run) -> list[EventReport]:
         """A note is on disk."""
         first_txid = self._unwritten[0] if self._unwritten is not None else run.first_txid
         self._unwritten = first_txid, run.last_txid
@@ -111,7 +111,7 @@ class UnavailableMessages:
             if found
         ]
 
-    def came(self, publisher: int, ranges: list[Range]) -> Report | None:
+    def came(self, publisher: int, ranges: list[Range]) -> EventReport | None:
         """These are on disk now."""
         missing = self.ranges.get(publisher)
         if missing is None:
@@ -123,10 +123,10 @@ class UnavailableMessages:
         return _report("messages_available_again", publisher, found)
 
 
-def _report(event: str, publisher: int, ranges: list[Range]) -> Report:
+def _report(event: str, publisher: int, ranges: list[Range]) -> EventReport:
     messages = sum(b - a + 1 for a, b in ranges)
     shown = ranges[:RANGES_SHOWN_MAX]
-    return Report(event, {"publisher": publisher, "messages": messages, "ranges": shown})
+    return EventReport(event, {"publisher": publisher, "messages": messages, "ranges": shown})
 
 
 def encode_unavailable(publisher: int, missing: SequenceSet) -> Run:

@@ -64,7 +64,7 @@ class LinkStart(NamedTuple):
     whole: bool = False
 
 
-class LentState(NamedTuple):
+class DirectLinkState(NamedTuple):
     """What a link's machine hands over with its connection, when nothing is on its way.
 
     Attributes:

@@ -49,7 +49,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MomentMark:
     """A moment: an upright line with a word."""
 
     x: Any
@@ -83,7 +83,7 @@ def lines(
     *,
     x_label: str = "",
     y_label: str = "",
-    marks: Sequence[Mark] = (),
+    marks: Sequence[MomentMark] = (),
     bands: Sequence[Band] = (),
     x_range: tuple[Any, Any] | None = None,
     log_y: bool = False,
@@ -153,7 +153,7 @@ def lanes(
     rows: Sequence[tuple[str, Sequence[Bar]]],
     *,
     x_label: str = "",
-    marks: Sequence[Mark] = (),
+    marks: Sequence[MomentMark] = (),
     bands: Sequence[Band] = (),
     x_range: tuple[float, float] | None = None,
 ) -> str:
@@ -264,7 +264,7 @@ def _legend(axes: Axes, columns: int, names: Sequence[str]) -> None:
         text.set_text(_word(name))
 
 
-def _moments(axes: Axes, marks: Sequence[Mark], bands: Sequence[Band]) -> None:
+def _moments(axes: Axes, marks: Sequence[MomentMark], bands: Sequence[Band]) -> None:
     above = axes.get_xaxis_transform()
     for band in bands:
         axes.axvspan(band.start, band.end, color=TONES[band.tone], alpha=0.13, lw=0)

@@ -1,7 +1,8 @@
 """How many connections one user, and one address, may have of those that all have.
 
 Without it one user, or one host, could take all that a transport or an instance admits. They count
-from their logon on; whoever has not logged on gives way first anyway (services/server/doorway.py).
+from their logon on; whoever has not logged on gives way first anyway
+(services/server/clients/connection_limit.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from raylay.services.security.logon_turns import is_local
 
 
-class Holder(NamedTuple):
+class ShareHolder(NamedTuple):
     """User and network that a connection is counted for.
 
     Attributes:
@@ -69,7 +70,9 @@ class ConnectionShares:
         self._users: dict[str, int] = {}
         self._networks: dict[str, int] = {}
 
-    def refusal(self, holder: Holder, leaving: Holder | None = None) -> ShareRefusal | None:
+    def refusal(
+        self, holder: ShareHolder, leaving: ShareHolder | None = None
+    ) -> ShareRefusal | None:
         """Why one more connection may not be; None: it may.
 
         Args:
@@ -90,12 +93,12 @@ class ConnectionShares:
             return self._refused("address", "this address", most, "connections_per_address_max")
         return None
 
-    def admitted(self, holder: Holder) -> None:
+    def admitted(self, holder: ShareHolder) -> None:
         """A connection has logged on."""
         self._users[holder.user] = self._users.get(holder.user, 0) + 1
         self._networks[holder.network] = self._networks.get(holder.network, 0) + 1
 
-    def left(self, holder: Holder) -> None:
+    def left(self, holder: ShareHolder) -> None:
         """A connection that had logged on has ended. Called once."""
         _one_less(self._users, holder.user)
         _one_less(self._networks, holder.network)

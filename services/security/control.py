@@ -61,7 +61,7 @@ class AdminConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Caller:
     """Who somebody says he is that controls an instance.
 
     Attributes:
@@ -76,7 +76,7 @@ class Said:
     fabric_key: str = field(default="", repr=False)
 
 
-NOBODY = Said()
+NOBODY = Caller()
 
 
 def path_of(call: str, details: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ ROUNDS_MAX = 8
 """Logons of one connection that may be answered by a challenge."""
 
 
-class PeerCertificate(NamedTuple):
+class CertificateClaims(NamedTuple):
     """What the other side's certificate says, which the transport has verified.
 
     Attributes:
@@ -44,14 +44,14 @@ class Credentials:
     password: str = field(repr=False)
     address: str = ""
     transport: str = ""
-    certificate: PeerCertificate | None = None
+    certificate: CertificateClaims | None = None
     round: int = 0
     is_replication: bool = False
     is_control: bool = False
     still_waits: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
 
 
-class Accepted(NamedTuple):
+class LogonAccepted(NamedTuple):
     """It is who it says.
 
     Attributes:
@@ -61,7 +61,7 @@ class Accepted(NamedTuple):
     user: str
 
 
-class Denied(NamedTuple):
+class LogonDenied(NamedTuple):
     """It is not let in.
 
     Attributes:
@@ -86,4 +86,4 @@ class Challenge(NamedTuple):
     password: str
 
 
-Answer = Accepted | Denied | Challenge
+Answer = LogonAccepted | LogonDenied | Challenge

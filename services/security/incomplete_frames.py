@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.security.connection_shares import Holder, ShareRefusal, share_of
+from raylay.services.security.connection_shares import ShareHolder, ShareRefusal, share_of
 from raylay.services.security.logon_turns import is_local
 
 INCOMPLETE_SHARE = 0.05
@@ -45,7 +45,7 @@ class IncompleteFrame:
     __slots__ = ("bytes", "holder", "is_local", "over")
 
     def __init__(self, over: Callable[[ShareRefusal], None]) -> None:
-        self.holder = Holder("", "")
+        self.holder = ShareHolder("", "")
         self.is_local = True
         """Whether it comes from this host, which is not limited as an address."""
         self.bytes = 0
@@ -90,7 +90,7 @@ class IncompleteFrames:
             if largest is frame:
                 raise RemoteProtocolError(refusal.text, TOO_MANY)
 
-    def belongs(self, frame: IncompleteFrame, holder: Holder) -> None:
+    def belongs(self, frame: IncompleteFrame, holder: ShareHolder) -> None:
         """It is known whose the connection is. A limit that this one passes shows with the next
         read."""
         held_bytes = frame.bytes
@@ -124,7 +124,7 @@ class IncompleteFrames:
             "frame at once, smaller ones, or over fewer connections at a time",
         )
 
-    def _those_of(self, refusal: ShareRefusal, holder: Holder) -> Iterable[IncompleteFrame]:
+    def _those_of(self, refusal: ShareRefusal, holder: ShareHolder) -> Iterable[IncompleteFrame]:
         if refusal.limit == "user":
             return (each for each in self._frames if each.holder.user == holder.user)
         if refusal.limit == "address":

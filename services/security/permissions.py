@@ -65,7 +65,7 @@ DENIED = Grant(False)
 ALLOWED = Grant(True)
 
 
-class Entry(NamedTuple):
+class PermissionEntry(NamedTuple):
     """One line of a document.
 
     Attributes:
@@ -117,11 +117,11 @@ class Permissions:
         *,
         logon: bool = False,
         replication_logon: bool = False,
-        topics: Iterable[Entry] = (),
-        replicated: Iterable[Entry] = (),
-        admin: Iterable[Entry] = (),
+        topics: Iterable[PermissionEntry] = (),
+        replicated: Iterable[PermissionEntry] = (),
+        admin: Iterable[PermissionEntry] = (),
         user_name: str = "",
-        client_names: Iterable[Entry] = (),
+        client_names: Iterable[PermissionEntry] = (),
     ) -> None:
         self.logon = logon
         self.replication_logon = replication_logon
@@ -180,7 +180,11 @@ class Permissions:
         return False
 
     def _look(
-        self, kept: dict[bytes, Grant], entries: tuple[Entry, ...], topic: bytes, reads: bool
+        self,
+        kept: dict[bytes, Grant],
+        entries: tuple[PermissionEntry, ...],
+        topic: bytes,
+        reads: bool,
     ) -> Grant:
         text = topic.decode("utf-8", "surrogateescape")
         found = DENIED
@@ -197,9 +201,9 @@ class Permissions:
 EVERYTHING = Permissions(
     logon=True,
     replication_logon=True,
-    topics=(Entry(".*", TopicPattern("(?s).*"), ALLOWED, ALLOWED),),
-    replicated=(Entry(".*", TopicPattern("(?s).*"), ALLOWED, ALLOWED),),
-    admin=(Entry(".*", TopicPattern("(?s).*"), ALLOWED, ALLOWED),),
+    topics=(PermissionEntry(".*", TopicPattern("(?s).*"), ALLOWED, ALLOWED),),
+    replicated=(PermissionEntry(".*", TopicPattern("(?s).*"), ALLOWED, ALLOWED),),
+    admin=(PermissionEntry(".*", TopicPattern("(?s).*"), ALLOWED, ALLOWED),),
 )
 NOTHING = Permissions()
 
@@ -251,14 +255,14 @@ def _truth(value: object, where: str) -> bool:
     return value
 
 
-def _entries(document: Mapping[Any, Any], key: str, where: str) -> list[Entry]:
+def _entries(document: Mapping[Any, Any], key: str, where: str) -> list[PermissionEntry]:
     given = document.get(key, [])
     if not isinstance(given, list) or len(given) > ENTRIES_MAX:
         raise ConfigurationError(f"{where}: {key} is no list of at most {ENTRIES_MAX} entries")
     return [_entry(value, f"{where}: {key}[{at}]") for at, value in enumerate(given)]
 
 
-def _entry(value: object, where: str) -> Entry:
+def _entry(value: object, where: str) -> PermissionEntry:
     if not isinstance(value, Mapping) or not isinstance(value.get("topic"), str):
         raise ConfigurationError(f"{where} names no topic: give topic, and read or write")
     unknown = sorted(str(key) for key in value if key not in _ENTRY_KEYS)
@@ -280,7 +284,9 @@ def _entry(value: object, where: str) -> Entry:
     read = _grant(value.get("read", False), f"{where}: read")
     if select and read.allowed:
         read = read._replace(select=select)
-    return Entry(topic, pattern, read, _grant(value.get("write", False), f"{where}: write"))
+    return PermissionEntry(
+        topic, pattern, read, _grant(value.get("write", False), f"{where}: write")
+    )
 
 
 def _grant(value: object, where: str) -> Grant:

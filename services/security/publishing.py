@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression
-from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import (
     COMMAND_AT,
@@ -20,13 +20,13 @@ from raylay.services.messages.records import (
     Run,
     iterate_records,
 )
-from raylay.services.messages.stateful import Prepared, Refused
-from raylay.services.messages.types.base import Types
+from raylay.services.messages.stateful import PreparedRun, RefusedRecords
+from raylay.services.messages.types.base import MessageTypeTable
 from raylay.services.messages.types.trees import Tree
 from raylay.services.security.permissions import Grant, Permissions
 
 NOT_ENTITLED = "not_entitled"
-Language = Callable[[], tuple[Types, Functions]]
+Language = Callable[[], tuple[MessageTypeTable, Functions]]
 
 
 class PublishJudge:
@@ -50,8 +50,8 @@ class PublishJudge:
         permissions: Permissions,
         user: str,
         language: Language,
-        client: Surroundings = NOWHERE,
-        held_only: Callable[[Run], Prepared] = lambda run: Prepared((run,)),
+        client: EvalContext = NO_CONTEXT,
+        held_only: Callable[[Run], PreparedRun] = lambda run: PreparedRun((run,)),
     ) -> None:
         self._permissions = permissions
         self._user = user
@@ -60,7 +60,7 @@ class PublishJudge:
         self._held_only = held_only
         self._compiled: dict[str, Expression] = {}
 
-    def __call__(self, run: Run, *, by_record: bool = False) -> Prepared:
+    def __call__(self, run: Run, *, by_record: bool = False) -> PreparedRun:
         """Parts of a run that it may publish, and those that it may not.
 
         Args:
@@ -72,16 +72,16 @@ class PublishJudge:
             # Who may read a queue may say what it has done.
             grant = self._permissions.read(run.topic)
             if grant.allowed:
-                return Prepared((run,)) if grant.is_whole else self._held_only(run)
+                return PreparedRun((run,)) if grant.is_whole else self._held_only(run)
             return self._none(run, "acknowledge messages of queue")
         grant = self._permissions.write(run.topic)
         if grant.is_whole:
-            return Prepared((run,))
+            return PreparedRun((run,))
         if not grant.allowed:
             return self._none(run, "publish to" if command in MESSAGES else "delete from")
         if command not in MESSAGES:
             return self._none(run, "delete from")
-        return Prepared((run,)) if by_record else self._filtered(run, grant)
+        return PreparedRun((run,)) if by_record else self._filtered(run, grant)
 
     def writes_all(self, topic: bytes) -> bool:
         """See `WritePermission`."""
@@ -100,11 +100,11 @@ class PublishJudge:
         shown = topic.decode("utf-8", "replace")[:200]
         return NOT_ENTITLED, f"{who} may not {what} {shown!r}"
 
-    def _none(self, run: Run, what: str) -> Prepared:
-        return Prepared((), (self._refused(run, run.ranges(), what),))
+    def _none(self, run: Run, what: str) -> PreparedRun:
+        return PreparedRun((), (self._refused(run, run.ranges(), what),))
 
-    def _refused(self, run: Run, ranges: list[Range], what: str) -> Refused:
-        return Refused(ranges, *self.refusal(run.topic, what))
+    def _refused(self, run: Run, ranges: list[Range], what: str) -> RefusedRecords:
+        return RefusedRecords(ranges, *self.refusal(run.topic, what))
 
     def _filter(self, grant: Grant) -> Expression:
         found = self._compiled.get(grant.filter)
@@ -114,7 +114,7 @@ class PublishJudge:
             self._compiled[grant.filter] = found
         return found
 
-    def _filtered(self, run: Run, grant: Grant) -> Prepared:
+    def _filtered(self, run: Run, grant: Grant) -> PreparedRun:
         types, _ = self._language()
         found = self._filter(grant)
         try:
@@ -135,9 +135,9 @@ class PublishJudge:
             else:
                 ranges.append((sequence, sequence))
         if not refused:
-            return Prepared((run,))
+            return PreparedRun((run,))
         left = run.select(kept) if kept else None
-        return Prepared(
+        return PreparedRun(
             () if left is None else (left,),
             (self._refused(run, refused, "publish such a message to"),),
         )

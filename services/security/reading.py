@@ -9,7 +9,7 @@ from raylay.services.security.permissions import Permissions, restricted
 from raylay.services.security.publishing import NOT_ENTITLED
 
 
-class Wish(NamedTuple):
+class ReadRequest(NamedTuple):
     """What is asked for.
 
     Attributes:
@@ -25,14 +25,14 @@ class Wish(NamedTuple):
     may_select: bool = True
 
 
-class Restricted(NamedTuple):
+class RestrictedRead(NamedTuple):
     """What is performed in its place."""
 
     filter: str
     select: str
 
 
-def reading(permissions: Permissions, user: str, wish: Wish) -> Restricted:
+def reading(permissions: Permissions, user: str, wish: ReadRequest) -> RestrictedRead:
     """What is performed of a wish.
 
     Where only some fields may be read, nothing may be asked about the others: a filter or an order
@@ -47,7 +47,7 @@ def reading(permissions: Permissions, user: str, wish: Wish) -> Restricted:
     if not grant.allowed:
         raise RemoteProtocolError(f"{who} may not read {shown}", NOT_ENTITLED)
     if not grant.select:
-        return Restricted(restricted(wish.filter, grant), wish.select)
+        return RestrictedRead(restricted(wish.filter, grant), wish.select)
     if not wish.may_select:
         raise RemoteProtocolError(
             f"{who} may read some fields of {shown} only, and they can be had by a query or an "
@@ -59,7 +59,7 @@ def reading(permissions: Permissions, user: str, wish: Wish) -> Restricted:
             f"{who} may read some fields of {shown} only: leave out filter, select and order_by",
             NOT_ENTITLED,
         )
-    return Restricted(grant.filter, grant.select)
+    return RestrictedRead(grant.filter, grant.select)
 
 
 def readable(permissions: Permissions, topic: bytes) -> bool:

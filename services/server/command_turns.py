@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Protocol
 
-from raylay.services.server.surroundings import Surroundings
+from raylay.services.server.runtime import InstanceRuntime
 
 TURN_S = 0.002
 """Of one pass of the loop; a command that is begun in it goes on to its end."""
@@ -33,7 +33,7 @@ class Saying(Protocol):
 class CommandTurns:
     """See the file's docstring. Owner: the instance's event loop."""
 
-    def __init__(self, here: Surroundings) -> None:
+    def __init__(self, here: InstanceRuntime) -> None:
         self._here = here
         self._ready: deque[Saying] = deque()
         self._ends_s = 0.0

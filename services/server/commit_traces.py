@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 
 from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.server.surroundings import Surroundings
-from raylay.services.server.upstream_connection import Upstreams
-from raylay.services.telemetry.tracing import Outstanding, traced
+from raylay.services.server.links.upstream_connection import ConnectedUpstreams
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.telemetry.tracing import OutstandingSamples, traced
 
 _TRACED = int(Flag.TRACED)
 _RECORDS = int(Kind.RECORDS)
@@ -19,10 +19,10 @@ _RECORDS = int(Kind.RECORDS)
 class CommitTraces:
     """Owner: the instance's event loop."""
 
-    def __init__(self, here: Surroundings, upstreams: Upstreams) -> None:
+    def __init__(self, here: InstanceRuntime, upstreams: ConnectedUpstreams) -> None:
         self._here = here
         self._upstreams = upstreams
-        self.outstanding = Outstanding()
+        self.outstanding = OutstandingSamples()
         """Traced messages of clients that are not acked yet."""
 
     def committed(self, runs: list[Run]) -> None:

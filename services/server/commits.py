@@ -6,8 +6,8 @@ to be said of it is made, but held. Once the disk has it, all is said at once. W
 not write it, and the store could not either, the instance ends with nothing said, and begins again
 from its disk.
 
-What decides is in services/replication: where a commit is made (commit_place.py), and what the
-thread has told that the loop has not taken yet (commit_news.py).
+What decides is in services/replication: where a commit is made (commit_thread.py), and what the
+thread has told that the loop has not taken yet (commit_notifications.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from raylay.services.core.feature import Folds
+from raylay.services.core.feature import FeatureRegistry
 from raylay.services.errors import StorageFull
 from raylay.services.messages.records import Flag, Run
-from raylay.services.replication.commit_news import CommitNews
-from raylay.services.replication.commit_place import CommitPlace, Place
-from raylay.services.server.disk_watch import DiskWatch
-from raylay.services.server.surroundings import Surroundings
+from raylay.services.replication.commit_notifications import CommitNotifications
+from raylay.services.replication.commit_thread import CommitThread, CommitThreadPolicy
+from raylay.services.server.data.disk_watch import DiskWatch
+from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.telemetry.metrics import LatencyHistogram
 from raylay.storage.journal import Journal
 
@@ -33,7 +33,7 @@ UNFOLDED_BYTES_MAX = 4 * 1024 * 1024
 """A publisher is not read while more than this is committed and not folded."""
 
 
-class Wakeable(Protocol):
+class WakeableLink(Protocol):
     """A link that can be woken on any thread (`LinkControl`).
 
     Attributes:
@@ -53,7 +53,7 @@ class Wakeable(Protocol):
         """Tells it by a frame; on the loop."""
 
 
-class Publishing(Protocol):
+class PublishingClient(Protocol):
     """A publisher's connection (`ClientConnection`)."""
 
     def pause_reading(self, why: str) -> None:
@@ -63,7 +63,7 @@ class Publishing(Protocol):
         """This is no reason any more."""
 
 
-class Slowed(Protocol):
+class ReadPause(Protocol):
     """Says of whom a frame was taken just now for how long it is not to be read (`Queues`)."""
 
     def __call__(self, *, is_link: bool) -> float:
@@ -86,9 +86,9 @@ class Commits:
 
     def __init__(
         self,
-        here: Surroundings,
-        links: Mapping[str, Wakeable],
-        folds: Folds,
+        here: InstanceRuntime,
+        links: Mapping[str, WakeableLink],
+        folds: FeatureRegistry,
         staged_bytes_max: int,
     ) -> None:
         self._here = here
@@ -102,12 +102,12 @@ class Commits:
         self._held: tuple[str, str] | None = None
         self.staged_bytes = 0
         self._front_log_failure = ""
-        self._paused: list[Publishing] = []
-        self.slowed_s: Slowed | None = None
+        self._paused: list[PublishingClient] = []
+        self.slowed_s: ReadPause | None = None
         """None: nobody is ever slowed."""
-        self._slowed: dict[Publishing, asyncio.TimerHandle] = {}
-        self._news = CommitNews()
-        self._place = CommitPlace()
+        self._slowed: dict[PublishingClient, asyncio.TimerHandle] = {}
+        self._news = CommitNotifications()
+        self._place = CommitThreadPolicy()
         self.watch: DiskWatch | None = None
         """Told when the disk writes; None: nobody is."""
         self._handed_txid = 0
@@ -196,7 +196,7 @@ class Commits:
         watch = self.watch
         if watch is not None:
             watch.begins()
-        if place is Place.THREAD:
+        if place is CommitThread.THREAD:
             self._is_traced = False
             self._handed_txid = self._here.machine.next_txid - 1
             journal.hand_over()
@@ -247,7 +247,7 @@ class Commits:
         self._fault = error
         self._here.freeze()
 
-    def check_staged(self, client: Publishing) -> None:
+    def check_staged(self, client: PublishingClient) -> None:
         """Reads no more from a publisher that outruns the disk, or the folds."""
         unfolded = self._folds.unfolded
         if self.staged_bytes > self._staged_bytes_max or (
@@ -257,7 +257,7 @@ class Commits:
             self._paused.append(client)
         self.check_slowed(client, is_link=False)
 
-    def check_slowed(self, connection: Publishing, *, is_link: bool) -> None:
+    def check_slowed(self, connection: PublishingClient, *, is_link: bool) -> None:
         """Reads no more for a while from who has brought what waits in memory for long."""
         if self.slowed_s is None or not (wait_s := self.slowed_s(is_link=is_link)):
             return
@@ -268,7 +268,7 @@ class Commits:
         again = self._here.loop.call_later(wait_s, self._read_again, connection)
         self._slowed[connection] = again
 
-    def _read_again(self, connection: Publishing) -> None:
+    def _read_again(self, connection: PublishingClient) -> None:
         del self._slowed[connection]
         connection.resume_reading("slowed")
 

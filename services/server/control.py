@@ -9,18 +9,18 @@ from hmac import compare_digest
 from typing import Any
 
 from raylay.services.errors import ControlRefused
-from raylay.services.protocol.link_credentials import PASSWORD_BYTES_MAX, USER_BYTES_MAX
+from raylay.services.protocol.link.link_credentials import PASSWORD_BYTES_MAX, USER_BYTES_MAX
 from raylay.services.security.control import (
     NOBODY,
     TRANSPORT,
-    Said,
+    Caller,
     not_let_in,
     path_of,
     refusal,
 )
-from raylay.services.security.credentials import Challenge, Credentials, Denied
-from raylay.services.server.gate import BUSY, Gate, gate_of
-from raylay.services.server.surroundings import Surroundings
+from raylay.services.security.credentials import Challenge, Credentials, LogonDenied
+from raylay.services.server.access import BUSY, AccessCheck, gate_of
+from raylay.services.server.runtime import InstanceRuntime
 
 SHOWN_MAX = 200
 DRILL_KEPT_S = 30.0
@@ -32,14 +32,14 @@ TOLD = frozenset(("destination", "queue", "transport", "segments", "moved", "kin
 """Details that the event has. Others could stand in the place of who it was."""
 
 
-class Control:
+class ControlAccess:
     """See the file's docstring. Owner: the instance's event loop. The modules are asked at each
     call, but for a drill's, which renews what it breaks every second: that is kept for a while."""
 
-    def __init__(self, here: Surroundings) -> None:
+    def __init__(self, here: InstanceRuntime) -> None:
         self._here = here
-        self._gate: Gate | None = None
-        self._drilling: dict[tuple[Said, str], float] = {}
+        self._gate: AccessCheck | None = None
+        self._drilling: dict[tuple[Caller, str], float] = {}
         """Until when somebody may break this for a drill, by the loop's clock."""
 
     def open(self) -> None:
@@ -53,7 +53,7 @@ class Control:
             return
         self._gate = gate_of(self._here, *config.for_control(), TRANSPORT)
 
-    async def allow(self, call: str, said: Said | None, **details: Any) -> None:
+    async def allow(self, call: str, said: Caller | None, **details: Any) -> None:
         """Returns where somebody may have this done, and says so in an event.
 
         Args:
@@ -107,12 +107,12 @@ class Control:
         """From now on a drill is judged anew, too."""
         self._drilling.clear()
 
-    def _is_own(self, said: Said) -> bool:
+    def _is_own(self, said: Caller) -> bool:
         """Whether it is the process that the fabric ends with."""
         key = self._here.config.fabric_key
         return bool(key) and compare_digest(said.fabric_key.encode(), key.encode())
 
-    async def _judged_in_time(self, said: Said, path: str) -> tuple[str, str]:
+    async def _judged_in_time(self, said: Caller, path: str) -> tuple[str, str]:
         """As `_judged`; nobody may have what is not judged in time."""
         try:
             async with asyncio.timeout(JUDGED_S_MAX):
@@ -124,7 +124,7 @@ class Control:
                 "they ask answers, and try again"
             )
 
-    async def _judged(self, said: Said, path: str) -> tuple[str, str]:
+    async def _judged(self, said: Caller, path: str) -> tuple[str, str]:
         """By whom he is known, and why he may not have it; empty: he may."""
         name, gate = self._here.config.name, self._gate
         if gate is None:
@@ -137,7 +137,7 @@ class Control:
         found = await gate.ask(
             Credentials("", said.user_id, said.password, transport=TRANSPORT, is_control=True)
         )
-        if isinstance(found, Denied):
+        if isinstance(found, LogonDenied):
             busy = f"{name} refuses {path}: {BUSY[1]}; nothing was changed"
             return said.user_id, busy if found.is_busy else not_let_in(said.user_id, path, name)
         if isinstance(found, Challenge):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from raylay.services.replication.validation import Description, DestinationTerms
-from raylay.services.server.config import InstanceConfig
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.replication.membership.validation import DestinationTerms, InstanceDescription
 
 
-def describe(config: InstanceConfig, destination: str | None = None) -> Description:
+def describe(config: InstanceConfig, destination: str | None = None) -> InstanceDescription:
     """The description of an instance, with one of its destinations or with all of them."""
-    return Description(
+    return InstanceDescription(
         config.name,
         config.group,
         config.topics,

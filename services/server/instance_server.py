@@ -15,54 +15,63 @@ from typing import Any
 
 import msgpack
 
-from raylay.services.core.compose import folding
-from raylay.services.core.feature import Folds
-from raylay.services.errors import ConfigurationError, RaylayError, StorageError
-from raylay.services.queues.definition import QueueDefinition as DeclaredQueue
-from raylay.services.replication.effects import Retired, WentBack
-from raylay.services.replication.instance import Identity
-from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
-from raylay.services.server.admission import Admission
-from raylay.services.server.aiming import aimed_at
-from raylay.services.server.announcer import Announcer
-from raylay.services.server.bootstrap import Bootstrap
-from raylay.services.server.buffer_config import SlowClientBufferConfig
-from raylay.services.server.checking import Checks
-from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
-from raylay.services.server.children.supervisor import ChildHandle
-from raylay.services.server.clients import Clients
-from raylay.services.server.commits import Commits
-from raylay.services.server.config import (
+from raylay.services.config.buffer import SlowClientBufferConfig
+from raylay.services.config.instance import (
     DestinationConfig,
     InstanceConfig,
     LinkConfig,
     QueueOwnerConfig,
     reachable,
 )
-from raylay.services.server.control import Control
-from raylay.services.server.data_directory import GENERATION_KEY
-from raylay.services.server.disk_watch import DiskWatch
-from raylay.services.server.doorway import Doorway, connections_max, shares_of_files
-from raylay.services.server.held_digest import HeldDigest
-from raylay.services.server.injected import Injections
-from raylay.services.server.link_control import LinkControl, Links
-from raylay.services.server.listening import Listening
-from raylay.services.server.maintenance import Maintenance
-from raylay.services.server.node_address import following
-from raylay.services.server.opening import AGING_KEY, JOURNAL_DIRECTORY, STATE_FILE, open_journal
-from raylay.services.server.performing import Performing
-from raylay.services.server.placements import PlacementKeeper
-from raylay.services.server.queue_asking import QueueAsking
-from raylay.services.server.queue_keeper import QueueKeeper
-from raylay.services.server.reading import JournalReading
-from raylay.services.server.recovery import Recovery
-from raylay.services.server.replay import ReplayPump
-from raylay.services.server.slow_clients import ClientPools
-from raylay.services.server.sow_keeper import SowKeeper
-from raylay.services.server.state_thread import StateThread
-from raylay.services.server.status import Status
-from raylay.services.server.surroundings import Surroundings
-from raylay.services.server.upstream_connection import Upstreams
+from raylay.services.core.compose import folding
+from raylay.services.core.feature import FeatureRegistry
+from raylay.services.errors import ConfigurationError, RaylayError, StorageError
+from raylay.services.queues.definition import QueueDefinition as DeclaredQueue
+from raylay.services.replication.effects import InstanceRetirement, StaleCopyDetected
+from raylay.services.replication.instance import Identity
+from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
+from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
+from raylay.services.server.children.supervisor import ChildHandle
+from raylay.services.server.clients.admission import ClientAdmission
+from raylay.services.server.clients.connection_limit import (
+    ConnectionLimit,
+    connections_max,
+    shares_of_files,
+)
+from raylay.services.server.clients.replay import ReplayPump
+from raylay.services.server.clients.sessions import ClientSessions
+from raylay.services.server.clients.slow_clients import ClientPools
+from raylay.services.server.commits import Commits
+from raylay.services.server.control import ControlAccess
+from raylay.services.server.data.data_directory import GENERATION_KEY
+from raylay.services.server.data.data_files import (
+    AGING_KEY,
+    JOURNAL_DIRECTORY,
+    STATE_FILE,
+    open_journal,
+)
+from raylay.services.server.data.disk_watch import DiskWatch
+from raylay.services.server.data.held_digest import HeldDigest
+from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.data.maintenance import Maintenance
+from raylay.services.server.data.recovery import InstanceRecovery
+from raylay.services.server.data.state_thread import StateThread
+from raylay.services.server.effect_handlers import EffectHandlers
+from raylay.services.server.fault_injection import FaultInjection
+from raylay.services.server.links.announcer import Announcer
+from raylay.services.server.links.bootstrap import BootstrapRun
+from raylay.services.server.links.control import LinkControl, Links
+from raylay.services.server.links.destination_addresses import resolve_addresses
+from raylay.services.server.links.node_address import following
+from raylay.services.server.links.placements import PlacementKeeper
+from raylay.services.server.links.upstream_connection import ConnectedUpstreams
+from raylay.services.server.listening import InstanceListeners
+from raylay.services.server.periodic_checks import PeriodicChecks
+from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.queues.request_router import QueueRequestRouter
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager
+from raylay.services.server.status import InstanceStatus
 from raylay.services.telemetry.metrics import Metrics
 from raylay.services.telemetry.tracing import start_tracing
 from raylay.storage.exposure import exposed
@@ -138,21 +147,21 @@ class InstanceServer:
         self._ending: asyncio.Task[None] | None = None
         self._metrics: Metrics | None = None
         # Each part is handed those that it calls: what comes first knows nobody behind it.
-        here = self.here = Surroundings(config, directory)
+        here = self.here = InstanceRuntime(config, directory)
         controls: dict[str, LinkControl] = {}
-        doorway, digest = Doorway(connections_max()), HeldDigest()
+        doorway, digest = ConnectionLimit(connections_max()), HeldDigest()
         shares = shares_of_files(config.name, doorway.most)
-        self.control, self.injections = Control(here), Injections(here, controls)
+        self.control, self.injections = ControlAccess(here), FaultInjection(here, controls)
         self.placements = placements = PlacementKeeper(here)
-        self.reading = reading = JournalReading(here)
+        self.reading = reading = JournalReads(here)
         self._maintenance = Maintenance(here, reading)
         folds = folding()
         replays = ReplayPump(here, reading, folds)
         self.commits = commits = Commits(here, controls, folds, config.staged_bytes_max)
-        admission = Admission(here, commits)
-        self._queues = queues = QueueKeeper(here, folds, commits, self._start_queue_owner)
-        self._sow = sow = SowKeeper(here, folds, commits.hold, queues.removable)
-        self._recovery = Recovery(
+        admission = ClientAdmission(here, commits)
+        self._queues = queues = QueueManager(here, folds, commits, self._start_queue_owner)
+        self._sow = sow = SowManager(here, folds, commits.hold, queues.removable)
+        self._recovery = InstanceRecovery(
             here,
             admission=admission,
             placements=placements,
@@ -160,7 +169,7 @@ class InstanceServer:
             reading=reading,
             sow=sow,
         )
-        self.upstreams = Upstreams(
+        self.upstreams = ConnectedUpstreams(
             here,
             controls,
             admission=admission,
@@ -183,7 +192,7 @@ class InstanceServer:
             greeted=self.injections.tell_link,
             keep_refused=self._recovery.keep_refused,
         )
-        self.clients = Clients(
+        self.clients = ClientSessions(
             here,
             admission=admission,
             commits=commits,
@@ -204,10 +213,10 @@ class InstanceServer:
             lambda text: self.clients.end("not_ready", text),
             self.clients.descriptors,
         )
-        self._listening = Listening(
+        self._listening = InstanceListeners(
             here, clients=self.clients, links=self.links, queues=queues, upstreams=self.upstreams
         )
-        self._status = Status(
+        self._status = InstanceStatus(
             here,
             admission=admission,
             clients=self.clients,
@@ -223,11 +232,11 @@ class InstanceServer:
         self._replays = replays
         here.perform_by(self._performing(folds).steps)
 
-    def _performing(self, folds: Folds) -> Performing:
+    def _performing(self, folds: FeatureRegistry) -> EffectHandlers:
         self._queues.reachable = self._reachable
         self.upstreams.met = self._queues.named
-        self.upstreams.requested = QueueAsking(self._queues, self.links.controls).came
-        return Performing(
+        self.upstreams.requested = QueueRequestRouter(self._queues, self.links.controls).came
+        return EffectHandlers(
             self.here,
             clients=self.clients,
             commits=self.commits,
@@ -238,11 +247,11 @@ class InstanceServer:
             replays=self._replays,
             sow=self._sow,
             upstreams=self.upstreams,
-            endings={Retired: self._retired, WentBack: self._went_back},
+            endings={InstanceRetirement: self._retired, StaleCopyDetected: self._went_back},
         )
 
-    def _checks(self) -> Checks:
-        return Checks(
+    def _checks(self) -> PeriodicChecks:
+        return PeriodicChecks(
             self.here,
             clients=self.clients,
             commits=self.commits,
@@ -307,7 +316,7 @@ class InstanceServer:
         self._recovery.open()
         here.tracing = start_tracing(config.name, config.tracing)
         self.placements.check()
-        bootstrap = Bootstrap(here, config.bootstrap) if config.bootstrap is not None else None
+        bootstrap = BootstrapRun(here, config.bootstrap) if config.bootstrap is not None else None
         if bootstrap is not None and not await bootstrap.is_due():
             bootstrap = None
         if bootstrap is not None:
@@ -346,7 +355,7 @@ class InstanceServer:
         self.disk_watch.start()
         moved = here.machine.placements.items()
         for destination in config.destinations:
-            link = self.links.add(aimed_at(destination, moved))
+            link = self.links.add(resolve_addresses(destination, moved))
             known = here.state.get(f"peer/{destination.name}")
             if known is not None:
                 link.remember(*msgpack.unpackb(known))
@@ -499,12 +508,12 @@ class InstanceServer:
         self._recovery.close()
         self._listening.remove()
 
-    def _retired(self, effect: Retired) -> None:
+    def _retired(self, effect: InstanceRetirement) -> None:
         self.here.retirement = effect.text
         if self._ending is None:
             self._ending = self.here.loop.create_task(self.stop())
 
-    def _went_back(self, _: WentBack) -> None:
+    def _went_back(self, _: StaleCopyDetected) -> None:
         self.here.phase = "beginning anew"
         if self._ending is None:
             self._ending = self.here.loop.create_task(self._begin_anew())
@@ -539,7 +548,7 @@ class InstanceServer:
         self.here.perform(self.here.machine.upgrade(destination, self.here.steady_us(), why))
 
     async def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
-        """Breaks something for a drill; see `Injections.inject`.
+        """Breaks something for a drill; see `FaultInjection.inject`.
 
         Raises:
             ConfigurationError: the fabric is not marked for drills, or there is no such fault.
@@ -559,7 +568,7 @@ class InstanceServer:
 
     async def proxied(self, queue: str, *, on: bool) -> str:
         """Lets a queue take over messages of instances that are not reachable, or no more; see
-        `QueueKeeper.proxied`.
+        `QueueManager.proxied`.
 
         Raises:
             ConfigurationError: there is no such queue, or it is local.

@@ -15,28 +15,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raylay.services.errors import ConfigurationError, StorageError, StorageFull
-from raylay.services.protocol.codec import NativeCodec
-from raylay.services.protocol.control import LENT_SUFFIX
-from raylay.services.protocol.replication import refusal
-from raylay.services.server.client_connection import ClientConnection
-from raylay.services.server.client_transport import ClientTransport, Listener
-from raylay.services.server.clients import Clients
-from raylay.services.server.gate import gate_of
-from raylay.services.server.link_connection import LinkConnection
-from raylay.services.server.link_control import Links
-from raylay.services.server.node_address import listen_advice, shown
-from raylay.services.server.queue_keeper import QueueKeeper
-from raylay.services.server.surroundings import Surroundings
-from raylay.services.server.tls_entrance import TLS_REQUIRED, TLS_REQUIRED_TEXT, TlsEntrance
-from raylay.services.server.transport_config import (
+from raylay.services.config.transport import (
     FIRST_TRANSPORT,
     REPLICATION_TRANSPORT,
     ClientTransportConfig,
 )
-from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
-from raylay.services.tls.config import TlsConfig
-from raylay.services.tls.files import RenewedContext
+from raylay.services.errors import ConfigurationError, StorageError, StorageFull
+from raylay.services.net.tls_config import TlsConfig
+from raylay.services.net.tls_files import RenewedContext
+from raylay.services.protocol.child.control import LENT_SUFFIX
+from raylay.services.protocol.client.codec import NativeCodec
+from raylay.services.protocol.link.replication import refusal
+from raylay.services.server.access import gate_of
+from raylay.services.server.children.child_connection import ChildConnection
+from raylay.services.server.clients.connection import ClientConnection
+from raylay.services.server.clients.sessions import ClientSessions
+from raylay.services.server.clients.tls_handshake import (
+    TLS_REQUIRED,
+    TLS_REQUIRED_TEXT,
+    PendingTlsHandshake,
+)
+from raylay.services.server.clients.transport import ClientTransport, TransportListener
+from raylay.services.server.links.control import Links
+from raylay.services.server.links.node_address import listen_advice, shown
+from raylay.services.server.links.upstream_connection import ConnectedUpstreams, UpstreamConnection
+from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.runtime import InstanceRuntime
 from raylay.storage.files import bind_private
 
 HANDSHAKES_TOLD_S = 1.0
@@ -46,17 +50,17 @@ UNIX_PATH_BYTES_MAX = 100
 """A Unix socket's address ends at 108 bytes."""
 
 
-class Listening:
+class InstanceListeners:
     """Owner: the event loop. Lifecycle: `begin`, then `close` and `remove`, once each."""
 
     def __init__(
         self,
-        here: Surroundings,
+        here: InstanceRuntime,
         *,
-        clients: Clients,
+        clients: ClientSessions,
         links: Links,
-        queues: QueueKeeper,
-        upstreams: Upstreams,
+        queues: QueueManager,
+        upstreams: ConnectedUpstreams,
     ) -> None:
         self._here = here
         self._queues = queues
@@ -120,7 +124,7 @@ class Listening:
         self._tell_addresses()
         self.unix_path, server = await listen_where_there_is_room(
             unix_socket_paths(here.directory),
-            lambda: LinkConnection(self._links, self._queues, self._clients.pools),
+            lambda: ChildConnection(self._links, self._queues, self._clients.pools),
             self._links.descriptors.open,
         )
         self._servers.append(server)
@@ -188,7 +192,7 @@ class Listening:
             "connection was ended" if count == 1 else "connections were ended"
         )
 
-    async def _listen(self, transport: ClientTransport) -> tuple[Listener, str]:
+    async def _listen(self, transport: ClientTransport) -> tuple[TransportListener, str]:
         config, kept_as = self._kept[transport.name]
         entrance = (
             self._entrance(
@@ -235,7 +239,7 @@ class Listening:
         if tls is None:
             return make
         loop, doorway = self._here.loop, self._clients.doorway
-        return lambda: TlsEntrance(
+        return lambda: PendingTlsHandshake(
             loop,
             tls.current(),
             make,

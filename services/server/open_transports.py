@@ -9,7 +9,7 @@ from typing import Protocol
 from raylay.services.security.modules import LETS_EVERYBODY_IN, ModuleConfig
 
 
-class Verifies(Protocol):
+class TlsTerms(Protocol):
     """How a transport speaks TLS."""
 
     @property
@@ -17,7 +17,7 @@ class Verifies(Protocol):
         """Whether whoever connects needs a certificate."""
 
 
-class Listens(Protocol):
+class TransportTerms(Protocol):
     """A transport, as it is configured."""
 
     @property
@@ -29,7 +29,7 @@ class Listens(Protocol):
         """Where it listens."""
 
     @property
-    def tls(self) -> Verifies | None:
+    def tls(self) -> TlsTerms | None:
         """None: it speaks none."""
 
     @property
@@ -47,7 +47,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def open_to_all(transports: Iterable[Listens], kind: str, module: ModuleConfig | None) -> str:
+def open_to_all(
+    transports: Iterable[TransportTerms], kind: str, module: ModuleConfig | None
+) -> str:
     """A sentence about the first transport that is reached from other hosts and asks nobody who he
     is; empty: there is none.
 

@@ -12,16 +12,16 @@ import signal
 import sys
 from pathlib import Path
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import InstanceRetired, RaylayError
 from raylay.services.messages.plain_text import plain_lines
-from raylay.services.server.config import InstanceConfig
-from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
-from raylay.services.server.subprocess_link import (
+from raylay.services.server.children.subprocess import (
     start_buffer_process,
     start_link_process,
     start_queue_process,
 )
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
 from raylay.services.telemetry import logs
 
 

@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from pathlib import Path
 from typing import Any, TypeVar
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import (
     ConfigurationError,
     FabricError,
@@ -23,11 +24,10 @@ from raylay.services.errors import (
     RaylayError,
     StorageError,
 )
-from raylay.services.replication.placement import from_wire
-from raylay.services.security.control import NAME_SHOWN_MAX, Said
+from raylay.services.replication.membership.placement import from_wire
+from raylay.services.security.control import NAME_SHOWN_MAX, Caller
 from raylay.services.server.children.link_factory import BufferFactory, LinkFactory, QueueFactory
-from raylay.services.server.config import InstanceConfig
-from raylay.services.server.injected import await_release, is_held
+from raylay.services.server.fault_injection import await_release, is_held
 from raylay.services.server.instance_server import InstanceServer, no_buffers, no_queues
 from raylay.services.server.process import (
     FATAL_EXIT_CODE,
@@ -227,7 +227,7 @@ class InstanceThread:
             # A start may take long, and tells how it goes.
             return self._ask(ask(server))
 
-    def authorize(self, call: str, said: Said | None, details: dict[str, Any]) -> None:
+    def authorize(self, call: str, said: Caller | None, details: dict[str, Any]) -> None:
         """Whether somebody may have something done to the instance that is done from outside: a
         kill, a restart, a move. One that has no server cannot judge, and lets it be done.
 
@@ -243,7 +243,7 @@ class InstanceThread:
     def _controlled(
         self,
         call: str,
-        said: Said | None,
+        said: Caller | None,
         work: Callable[[InstanceServer], Coroutine[Any, Any, Result]],
         **details: Any,
     ) -> Result:
@@ -255,7 +255,7 @@ class InstanceThread:
 
         return self._call(judged)
 
-    def downgrade(self, destination: str, force: bool = False, said: Said | None = None) -> None:
+    def downgrade(self, destination: str, force: bool = False, said: Caller | None = None) -> None:
         """By hand."""
         self._controlled(
             "downgrade",
@@ -264,22 +264,22 @@ class InstanceThread:
             destination=destination,
         )
 
-    def upgrade(self, destination: str, said: Said | None = None) -> None:
+    def upgrade(self, destination: str, said: Caller | None = None) -> None:
         """By hand."""
         self._controlled(
             "upgrade", said, lambda server: server.upgrade(destination), destination=destination
         )
 
     def inject(
-        self, kind: str, seconds: float, options: dict[str, Any], said: Said | None = None
+        self, kind: str, seconds: float, options: dict[str, Any], said: Caller | None = None
     ) -> None:
         """For a drill: breaks something for a while."""
         self._controlled(
             "drill", said, lambda server: server.inject(kind, seconds, options), kind=kind
         )
 
-    def placed(self, told: list[list[Any]], said: Said | None = None) -> None:
-        """Instances were moved: what a placement is, says replication/placement.py."""
+    def placed(self, told: list[list[Any]], said: Caller | None = None) -> None:
+        """Instances were moved: what a placement is, says replication/membership/placement.py."""
         placements = from_wire(told)
 
         async def learn(server: InstanceServer) -> None:
@@ -289,25 +289,27 @@ class InstanceThread:
 
         self._call(learn)
 
-    def admit(self, senders: Sequence[str], force: bool = False, said: Said | None = None) -> None:
+    def admit(
+        self, senders: Sequence[str], force: bool = False, said: Caller | None = None
+    ) -> None:
         """By hand: admits clients of an instance that waits for a peer."""
         self._controlled("admit", said, lambda server: server.admit(senders, force=force))
 
-    def proxied(self, queue: str, on: bool, said: Said | None = None) -> str:
+    def proxied(self, queue: str, on: bool, said: Caller | None = None) -> str:
         """By hand: lets a queue take over what is of instances that are not reachable."""
         call = "enable_proxied" if on else "disable_proxied"
         return self._controlled(
             call, said, lambda server: server.proxied(queue, on=on), queue=queue
         )
 
-    def switch_transport(self, name: str, on: bool, said: Said | None = None) -> str:
+    def switch_transport(self, name: str, on: bool, said: Caller | None = None) -> str:
         """By hand: enables or disables a transport for clients."""
         call = "enable_transport" if on else "disable_transport"
         return self._controlled(
             call, said, lambda server: server.switch_transport(name, on=on), transport=name
         )
 
-    def reset_entitlement(self, user: str, said: Said | None = None) -> int:
+    def reset_entitlement(self, user: str, said: Caller | None = None) -> int:
         """By hand: asks anew what a user, or everybody, may do. How many sessions ended."""
         return self._controlled(
             "reset_entitlement", said, lambda server: server.reset_entitlement(user), of_user=user
@@ -318,7 +320,7 @@ class InstanceThread:
         action: str,
         before_txid: int | None = None,
         force: bool = False,
-        said: Said | None = None,
+        said: Caller | None = None,
     ) -> list[dict[str, Any]]:
         """`compress`, `archive` or `remove`."""
         return self._controlled(
@@ -331,7 +333,7 @@ class InstanceThread:
     def stop(
         self,
         timeout_s: float = CALL_TIMEOUT_S,
-        said: Said | None = None,
+        said: Caller | None = None,
         call: str = "stop",
         **details: Any,
     ) -> bool:

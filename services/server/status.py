@@ -10,20 +10,20 @@ from typing import Any
 
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.server.admission import Admission
-from raylay.services.server.bootstrap import Bootstrap
-from raylay.services.server.clients import Clients
+from raylay.services.server.clients.admission import ClientAdmission
+from raylay.services.server.clients.replay import ReplayPump
+from raylay.services.server.clients.sessions import ClientSessions
 from raylay.services.server.commits import Commits
-from raylay.services.server.control import Control
-from raylay.services.server.link_control import Links
-from raylay.services.server.listening import Listening
-from raylay.services.server.queue_keeper import QueueKeeper
-from raylay.services.server.reading import JournalReading
-from raylay.services.server.replay import ReplayPump
-from raylay.services.server.sow_keeper import SowKeeper
-from raylay.services.server.surroundings import Surroundings
+from raylay.services.server.control import ControlAccess
+from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.links.bootstrap import BootstrapRun
+from raylay.services.server.links.control import Links
+from raylay.services.server.listening import InstanceListeners
+from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager
 from raylay.services.subscriptions.costly import given_up_count
-from raylay.services.subscriptions.standing import standing
+from raylay.services.subscriptions.status import subscription_status
 
 SNAPSHOT_WAIT_S = 1.0
 EXAMPLES_MAX = 3
@@ -32,23 +32,23 @@ RANGES_SHOWN_MAX = 100
 """Of what is unavailable, in the status."""
 
 
-class Status:
+class InstanceStatus:
     """Only reads. Owner: the instance's event loop, but for `snapshot_from_thread`."""
 
     def __init__(
         self,
-        here: Surroundings,
+        here: InstanceRuntime,
         *,
-        admission: Admission,
-        clients: Clients,
+        admission: ClientAdmission,
+        clients: ClientSessions,
         commits: Commits,
-        control: Control,
+        control: ControlAccess,
         links: Links,
-        listening: Listening,
-        queues: QueueKeeper,
-        reading: JournalReading,
+        listening: InstanceListeners,
+        queues: QueueManager,
+        reading: JournalReads,
         replays: ReplayPump,
-        sow: SowKeeper,
+        sow: SowManager,
     ) -> None:
         self._here = here
         self._admission = admission
@@ -61,7 +61,7 @@ class Status:
         self._replays = replays
         self._queues = queues
         self._sow = sow
-        self.bootstrap: Bootstrap | None = None
+        self.bootstrap: BootstrapRun | None = None
         """Where an empty instance is or was filled from, in this life."""
         self._started_s = time.time()
         self._rates: dict[str, float] = {}
@@ -156,7 +156,9 @@ class Status:
             bookmark_subscriptions=len(self._replays),
             topics=self._here.topic_counts.told(),
             topics_of_others=self._here.topic_counts.others,
-            subscribers=standing(self._clients.sessions.values(), machine.committed_txid),
+            subscribers=subscription_status(
+                self._clients.sessions.values(), machine.committed_txid
+            ),
             upstreams=[
                 {"name": name, "group": group, "incarnation": f"{incarnation:016x}"}
                 for name, group, incarnation in machine.upstreams()

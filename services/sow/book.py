@@ -11,7 +11,7 @@ from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey, TopicRule
 from raylay.services.sow.topic import SowTopic
 
 
-class Wanted(Protocol):
+class QueryWish(Protocol):
     """What a query asks for (subscriptions/matching.py)."""
 
     topic: bytes
@@ -54,7 +54,7 @@ class SowBook:
             found = self._found[key] = next(fitting, None)
             return found
 
-    def matching(self, wanted: Wanted) -> tuple[SowTopic, ...]:
+    def matching(self, wanted: QueryWish) -> tuple[SowTopic, ...]:
         """The topics that a query asks for. Where one has a pattern, not all of its records need
         be wanted: they say their topic.
 
@@ -74,7 +74,7 @@ class SowBook:
                 found.append(each)
         return tuple(found)
 
-    def _named(self, wanted: Wanted) -> tuple[SowTopic, ...]:
+    def _named(self, wanted: QueryWish) -> tuple[SowTopic, ...]:
         kinds = wanted.message_types or {each.type_name for each in self.topics}
         found = {id(self.find(wanted.topic, kind)) for kind in kinds}
         return tuple(

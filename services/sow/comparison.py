@@ -14,7 +14,7 @@ from typing import NamedTuple
 from raylay.services.messages.digests import SOW_BODY, digest
 
 
-class Held(NamedTuple):
+class HeldRecord(NamedTuple):
     """What an instance has under a key.
 
     Attributes:
@@ -31,7 +31,7 @@ class Held(NamedTuple):
         return f"{self.publisher}|{self.sequence}, body {self.digest}"
 
 
-class Difference(NamedTuple):
+class RecordDifference(NamedTuple):
     """A key under which two instances have other things. None: that one has nothing.
 
     Attributes:
@@ -39,8 +39,8 @@ class Difference(NamedTuple):
     """
 
     key: bytes
-    here: Held | None
-    there: Held | None
+    here: HeldRecord | None
+    there: HeldRecord | None
     changing: bool = False
 
     @property
@@ -51,7 +51,7 @@ class Difference(NamedTuple):
         return "other body" if self.here[:3] == self.there[:3] else "other message"
 
 
-class Comparison:
+class TopicComparison:
     """Two instances' records of one topic.
 
     Owner: who compares. Lifecycle: one comparison. It keeps about 200 bytes of each record of the
@@ -63,37 +63,37 @@ class Comparison:
 
     def __init__(self) -> None:
         self.counts = [0, 0]
-        self._here: dict[bytes, Held] = {}
-        self._found: dict[bytes, Difference] = {}
+        self._here: dict[bytes, HeldRecord] = {}
+        self._found: dict[bytes, RecordDifference] = {}
         self._seen: set[bytes] = set()
         """Keys that differ in this look."""
         self._looks = 0
 
-    def first(self, key: bytes, held: Held) -> None:
+    def first(self, key: bytes, held: HeldRecord) -> None:
         """A record of the first instance; all of them come before those of the second."""
         self._here[key] = held
         if not self._looks:
             self.counts[0] += 1
 
-    def second(self, key: bytes, held: Held) -> None:
+    def second(self, key: bytes, held: HeldRecord) -> None:
         """A record of the second instance."""
         if not self._looks:
             self.counts[1] += 1
         here = self._here.pop(key, None)
         if here != held:
-            self._note(Difference(key, here, held))
+            self._note(RecordDifference(key, here, held))
 
     def end(self) -> None:
         """One look is over: what of the first is left has nothing to compare with. Keys that were
         not found different this time are equal now."""
         for key, held in self._here.items():
-            self._note(Difference(key, held, None))
+            self._note(RecordDifference(key, held, None))
         self._here = {}
         self._looks += 1
         self._found = {key: each for key, each in self._found.items() if key in self._seen}
         self._seen = set()
 
-    def _note(self, found: Difference) -> None:
+    def _note(self, found: RecordDifference) -> None:
         before = self._found.get(found.key)
         changed = before is not None and (before.here, before.there) != (found.here, found.there)
         self._found[found.key] = found._replace(changing=changed)
@@ -104,7 +104,7 @@ class Comparison:
         """Those that differ, in order."""
         return sorted(self._found)
 
-    def differences(self) -> Iterator[Difference]:
+    def differences(self) -> Iterator[RecordDifference]:
         """What differs, by key."""
         return (self._found[key] for key in self.keys)
 
@@ -114,11 +114,11 @@ def digest_of(body: bytes) -> bytes:
     return digest(body, SOW_BODY)
 
 
-def held(topic: str, publisher: int, sequence: int, body: bytes) -> Held:
+def held(topic: str, publisher: int, sequence: int, body: bytes) -> HeldRecord:
     """What stands under a key, of a row of a query."""
-    return Held(topic, publisher, sequence, digest_of(body).hex())
+    return HeldRecord(topic, publisher, sequence, digest_of(body).hex())
 
 
-def differ(found: Iterable[Difference]) -> bool:
+def differ(found: Iterable[RecordDifference]) -> bool:
     """Whether any of them is no change that was under way."""
     return any(not each.changing for each in found)

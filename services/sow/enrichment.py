@@ -14,11 +14,11 @@ from raylay.services.errors import ExpressionError, MessageTypeError
 from raylay.services.expressions import tree, values
 from raylay.services.expressions.compiler import Evaluation, compiled_value
 from raylay.services.expressions.expression import Use, check_functions, nodes
-from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
 from raylay.services.expressions.parser import parse_assignment
 from raylay.services.messages.records import Record
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import Known, MessageType
+from raylay.services.messages.types.base import MessageType, ParsedBody
 from raylay.services.messages.types.composite import CompositeLocal
 from raylay.services.messages.types.struct import StructType
 from raylay.services.messages.types.trees import ABSENT, FieldPath, Tree, value_at
@@ -30,7 +30,7 @@ PREPROCESSING = Use("preprocessing", _KNOWN)
 ENRICHMENT = Use("enrichment", _KNOWN)
 
 
-class _Field(NamedTuple):
+class _EnrichedField(NamedTuple):
     """One of them.
 
     Attributes:
@@ -70,7 +70,7 @@ class Enrichment:
         kind: MessageType,
         functions: Functions,
         use: Use = ENRICHMENT,
-        around: Surroundings = NOWHERE,
+        around: EvalContext = NO_CONTEXT,
     ) -> None:
         kind.require(Ability.FIELDS)
         kind.require(Ability.ENRICHMENT)
@@ -106,7 +106,7 @@ class Enrichment:
         return result
 
 
-def tell(around: Surroundings, record: Record, now_us: int) -> None:
+def tell(around: EvalContext, record: Record, now_us: int) -> None:
     """Tells of the message that is computed next.
 
     Args:
@@ -119,7 +119,7 @@ def tell(around: Surroundings, record: Record, now_us: int) -> None:
     around.now_s = now_us / 1e6
 
 
-def written(kind: MessageType, known: Known, message: Tree) -> bytes:
+def written(kind: MessageType, known: ParsedBody, message: Tree) -> bytes:
     """A body with the fields of an enriched message in it; what was not set keeps its bytes.
 
     Args:
@@ -134,7 +134,7 @@ def written(kind: MessageType, known: Known, message: Tree) -> bytes:
     return kind.merge(known.body, made) if isinstance(kind, CompositeLocal) else made
 
 
-def _read(text: str, kind: MessageType, functions: Functions, use: Use) -> _Field:
+def _read(text: str, kind: MessageType, functions: Functions, use: Use) -> _EnrichedField:
     try:
         found = parse_assignment(text, functions, _MESSAGES)
         check_functions(found.value, use)
@@ -150,7 +150,7 @@ def _read(text: str, kind: MessageType, functions: Functions, use: Use) -> _Fiel
         error.expression = text
         raise
     calls = (each for each in nodes(found.value) if isinstance(each, tree.Call))
-    return _Field(
+    return _EnrichedField(
         found.destination,
         evaluate,
         "OPTIONAL" in found.hints,
@@ -159,7 +159,7 @@ def _read(text: str, kind: MessageType, functions: Functions, use: Use) -> _Fiel
     )
 
 
-def _check_no_previous(node: tree.Node) -> None:
+def _check_no_previous(node: tree.ExpressionNode) -> None:
     for each in nodes(node):
         if isinstance(each, tree.Identifier) and each.steps[0] == _PREVIOUS:
             raise ExpressionError(

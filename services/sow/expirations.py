@@ -8,7 +8,7 @@ STALE_MAX = 1_000
 """Entries that stand for nothing any more, beside as many as there are that do."""
 
 
-class Expirations:
+class RecordExpirations:
     """See the file's docstring.
 
     Invariants: `_due` has, for each record that expires, an instant that is not behind its

@@ -32,7 +32,7 @@ _EXACT = 1 << 53
 """Below it whole numbers and floating-point ones that are equal have one text."""
 
 
-class Bodied(Protocol):
+class IndexedRecord(Protocol):
     """A record (records.SowRecord)."""
 
     @property
@@ -44,7 +44,7 @@ class Bodied(Protocol):
         """None: it was deleted."""
 
 
-class Changed(Protocol):
+class IndexedChange(Protocol):
     """What happened to a record (state.Change)."""
 
     @property
@@ -158,7 +158,7 @@ class SowIndexes:
         self._odd = True
         """Whether a text of a key field may say a number in another way than numbers do."""
 
-    def load(self, records: Iterable[Bodied]) -> None:
+    def load(self, records: Iterable[IndexedRecord]) -> None:
         """Takes up all records that there are, instead of those of before."""
         self._odd = False
         for index in self._indexes:
@@ -168,7 +168,7 @@ class SowIndexes:
             if record.body is not None:
                 self._change(record.key, None, self._tree(record.body))
 
-    def changed(self, change: Changed, tree: Tree | None = None) -> None:
+    def changed(self, change: IndexedChange, tree: Tree | None = None) -> None:
         """A record has changed.
 
         Args:

@@ -5,7 +5,7 @@ NULL, then NaN, then numbers, then texts. A text that says a number stands among
 expressions compare the two; of equal ones the shorter text is first. An array is its first element.
 Rows that are equal in all fields are in the order of their SOW keys.
 
-`Ordered` takes rows a few at a time and gives them back a few at a time, so that no call takes
+`SortedRows` takes rows a few at a time and gives them back a few at a time, so that no call takes
 long: what comes is sorted in portions, and these are merged while rows are taken out.
 """
 
@@ -36,7 +36,7 @@ Place = tuple[Any, ...]
 """Where a row stands: places compare as their rows."""
 
 
-class Term(NamedTuple):
+class SortTerm(NamedTuple):
     """A field that rows are ordered by."""
 
     steps: Steps
@@ -58,7 +58,7 @@ class _Falling:
         return isinstance(other, _Falling) and other.text == self.text
 
 
-def read_order(text: str) -> tuple[Term, ...]:
+def read_order(text: str) -> tuple[SortTerm, ...]:
     """The fields that rows are to be ordered by, the first one first.
 
     Raises:
@@ -73,8 +73,8 @@ def read_order(text: str) -> tuple[Term, ...]:
     return found
 
 
-def _terms(found: list[Word]) -> tuple[Term, ...]:
-    terms: list[Term] = []
+def _terms(found: list[Word]) -> tuple[SortTerm, ...]:
+    terms: list[SortTerm] = []
     at = 0
     while True:
         field = found[at]
@@ -90,7 +90,7 @@ def _terms(found: list[Word]) -> tuple[Term, ...]:
                 f"expected ASC, DESC or a comma, got {found[at + 1].text!r}", found[at + 1].column
             )
         at += 2 if direction else 1
-        terms.append(Term(steps, direction == "DESC"))
+        terms.append(SortTerm(steps, direction == "DESC"))
         if len(terms) > TERMS_MAX:
             raise ExpressionError(f"it has more than {TERMS_MAX} fields", field.column)
         if found[at].kind == "end":
@@ -122,7 +122,7 @@ def place_of(value: Value, is_descending: bool = False) -> Place:
     return rank, number, len(text) if rank == 2 else 0, text
 
 
-def placing(terms: tuple[Term, ...]) -> Callable[[Tree, bytes], Place]:
+def placing(terms: tuple[SortTerm, ...]) -> Callable[[Tree, bytes], Place]:
     """What gives the place of a row, by its fields and its SOW key."""
 
     def place(tree: Tree, key: bytes) -> Place:
@@ -135,7 +135,7 @@ def placing(terms: tuple[Term, ...]) -> Callable[[Tree, bytes], Place]:
     return place
 
 
-class Ordered:
+class SortedRows:
     """Rows in order: first all go in, then they come out.
 
     Invariant: of the rows that went in, only such are missing as have `wanted` others before them.

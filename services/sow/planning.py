@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.expressions import tree
 from raylay.services.expressions.expression import Expression, Use
-from raylay.services.expressions.functions.registry import Surroundings
+from raylay.services.expressions.functions.registry import EvalContext
 from raylay.services.expressions.values import Steps, Value
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.records import SowRecord
@@ -26,7 +26,7 @@ FOLLOWING = Use(
 Wanted = dict[Steps, tuple[Value, ...]]
 
 
-def equalities(node: tree.Node) -> tuple[Wanted, tuple[Value, ...] | None]:
+def equalities(node: tree.ExpressionNode) -> tuple[Wanted, tuple[Value, ...] | None]:
     """What must be equal to what for a filter to be true: fields, and the SOW key (None: any).
 
     Of two conditions of one field the one with fewer values is given: both must be true.
@@ -52,7 +52,7 @@ def equalities(node: tree.Node) -> tuple[Wanted, tuple[Value, ...] | None]:
     return wanted, keys
 
 
-def _equality(node: tree.Node) -> tuple[tree.Node, tuple[Value, ...]] | None:
+def _equality(node: tree.ExpressionNode) -> tuple[tree.ExpressionNode, tuple[Value, ...]] | None:
     match node:
         case tree.Comparison(operator="=", left=asked, right=tree.Literal() as given) if _is(asked):
             return asked, (given.value,)
@@ -67,7 +67,7 @@ def _equality(node: tree.Node) -> tuple[tree.Node, tuple[Value, ...]] | None:
 
 def around_record(
     record: SowRecord, name: bytes, instance: str, group: str, now_us: int = 0
-) -> Surroundings:
+) -> EvalContext:
     """What a filter may ask beside the body of a record.
 
     Args:
@@ -75,7 +75,7 @@ def around_record(
         instance, group: names of the instance.
         now_us: 0: the time is not to be asked.
     """
-    return Surroundings(
+    return EvalContext(
         topic=name.decode("utf-8", "surrogateescape"),
         size_bytes=len(record.body or b""),
         bookmark=f"{record.publisher}|{record.sequence}|",
@@ -88,7 +88,7 @@ def around_record(
     )
 
 
-def _is(node: tree.Node) -> bool:
+def _is(node: tree.ExpressionNode) -> bool:
     return isinstance(node, tree.Identifier) or (
         isinstance(node, tree.Call) and node.function.name == "SOW_KEY"
     )

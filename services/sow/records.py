@@ -14,7 +14,7 @@ _RECORD = struct.Struct("<QQQQQQBH")
 _TOMBSTONE = struct.Struct("<QQQQQQQ")
 
 
-class Author(NamedTuple):
+class RecordAuthor(NamedTuple):
     """What wrote or deleted a record. In this order the later one of two is found.
 
     Attributes:
@@ -54,9 +54,9 @@ class SowRecord(NamedTuple):
     topic: bytes = b""
 
     @property
-    def author(self) -> Author:
+    def author(self) -> RecordAuthor:
         """Who wrote it."""
-        return Author(self.stamp_us, self.publisher, self.sequence)
+        return RecordAuthor(self.stamp_us, self.publisher, self.sequence)
 
 
 class Tombstone(NamedTuple):
@@ -71,7 +71,7 @@ class Tombstone(NamedTuple):
 
     txid: int
     updated_us: int
-    author: Author
+    author: RecordAuthor
     publisher: int = 0
     sequence: int = 0
 
@@ -148,4 +148,4 @@ def decoded_tombstone(key: bytes, value: bytes) -> Tombstone:
     if len(value) != _TOMBSTONE.size:
         raise SowDamaged(f"SOW tombstone {key[:60]!r} has {len(value)} bytes")
     txid, updated_us, stamp_us, by, at, publisher, sequence = _TOMBSTONE.unpack(value)
-    return Tombstone(txid, updated_us, Author(stamp_us, by, at), publisher, sequence)
+    return Tombstone(txid, updated_us, RecordAuthor(stamp_us, by, at), publisher, sequence)

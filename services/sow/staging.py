@@ -36,13 +36,13 @@ from raylay.services.messages.records import (
     Run,
     iterate_records,
 )
-from raylay.services.messages.stateful import Prepared, Refused, WritePermission, left_of
+from raylay.services.messages.stateful import PreparedRun, RefusedRecords, WritePermission, left_of
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import Known, MessageType
+from raylay.services.messages.types.base import MessageType, ParsedBody
 from raylay.services.messages.types.trees import Tree, merged
-from raylay.services.sow import folding
+from raylay.services.sow import apply
+from raylay.services.sow.delete_scan import DeleteScan, said_by
 from raylay.services.sow.enrichment import tell, written
-from raylay.services.sow.finding import Finding, said_by
 from raylay.services.sow.keys import SOW_KEY_BYTES_MAX
 from raylay.services.sow.records import NEVER, SowRecord
 from raylay.services.sow.state import TOMBSTONE, VALUE, SowRules, SowState
@@ -131,7 +131,7 @@ class _Making:
 
     made: list[tuple[Record, bytes]] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedRecords] = field(default_factory=list)
     changed: bool = False
 
 
@@ -178,7 +178,7 @@ class SowStaging:
         """Prepared, and `staged` is due for them."""
         self._making: tuple[_Staged, _Making, int] | None = None
         self._over: _AsStaged | None = None
-        self._findings: dict[tuple[int, int], Finding] = {}
+        self._findings: dict[tuple[int, int], DeleteScan] = {}
         """What is looked for, by publisher and sequence of the delete."""
         self._steady_us = 0
         """Of the run that is prepared: what is done at once has a bound by it."""
@@ -310,13 +310,13 @@ class SowStaging:
         staged.applied += 1
         touched: list[bytes] = []
         if record.command == Command.DELETE:
-            touched = folding.deleted_keys(record.body) or []
-            for _ in folding.delete(over, record, touched, 0, now_us):
+            touched = apply.deleted_keys(record.body) or []
+            for _ in apply.apply_delete(over, record, touched, 0, now_us):
                 pass
         elif key is not None:
             touched = [key]
             logical = self._topic.logical(record.topic.encode())
-            folding.put(over, record, key, 0, now_us, logical)
+            apply.apply_put(over, record, key, 0, now_us, logical)
         for each in touched:
             self._touched[each] = self._touched.get(each, 0) + 1
         staged.touched += touched
@@ -337,7 +337,7 @@ class SowStaging:
         now_us: int,
         steady_us: int,
         permission: WritePermission | None = None,
-    ) -> Prepared:
+    ) -> PreparedRun:
         """See `Stateful`.
 
         Raises:
@@ -359,7 +359,7 @@ class SowStaging:
                     self._check_size(record, body)
                 except _RefusalError as error:
                     ranges = [(record.sequence, record.sequence)]
-                    making.refused.append(Refused(ranges, error.reason, str(error)))
+                    making.refused.append(RefusedRecords(ranges, error.reason, str(error)))
                     continue
                 making.changed = making.changed or body is not record.body
                 making.made.append((record, body))
@@ -368,13 +368,13 @@ class SowStaging:
             self._making = self._permission = None
             self._writes_topic = False
         if not making.changed and not making.refused:
-            prepared = Prepared((run,))
+            prepared = PreparedRun((run,))
         else:
             prepared = left_of(run, making.made, making.refused)
         self._get_ready(staged, prepared)
         return prepared
 
-    def _get_ready(self, staged: _Staged, prepared: Prepared) -> None:
+    def _get_ready(self, staged: _Staged, prepared: PreparedRun) -> None:
         if len(prepared.runs) == 1:
             staged.run = prepared.runs[0]
             self._ready.append(staged)
@@ -490,11 +490,11 @@ class SowStaging:
         if topic.enrich is not None:
             whole = topic.enrich(whole, before)
         if whole is not tree:
-            body = written(kind, Known(body, tree), whole)
+            body = written(kind, ParsedBody(body, tree), whole)
         if is_delta and stored is not None:
             if type(kind).merge is MessageType.merge:
                 assert before is not None
-                known = Known(stored, before), Known(body, whole)
+                known = ParsedBody(stored, before), ParsedBody(body, whole)
                 whole = merged(before, whole)
                 body = kind.rewritten(whole, *known)
             else:
@@ -590,10 +590,10 @@ class SowStaging:
         return bytes(msgpack.packb({"keys": keys}))
 
     def _given(self, record: Record, keys: list[Any]) -> list[bytes]:
-        if len(keys) > folding.DELETED_MAX:
+        if len(keys) > apply.DELETED_MAX:
             raise _RefusalError(
                 "too_many",
-                f"topic {record.topic}: a delete takes away {folding.DELETED_MAX:,} records at "
+                f"topic {record.topic}: a delete takes away {apply.DELETED_MAX:,} records at "
                 f"most, this one names {len(keys):,}: delete in several parts",
             )
         for key in keys:
@@ -633,7 +633,7 @@ class SowStaging:
             tree = topic.preprocess(tree)
         return topic.key_of(record._replace(body=data), tree)
 
-    def looks_for(self, run: Run) -> list[Finding]:
+    def looks_for(self, run: Run) -> list[DeleteScan]:
         """See `Stateful`: the filters of deletes."""
         found = []
         for record in iterate_records(run.payload):
@@ -675,7 +675,7 @@ class SowStaging:
         finally:
             finding.close()
 
-    def _finding(self, record: Record, said: dict[str, Any]) -> Finding:
+    def _finding(self, record: Record, said: dict[str, Any]) -> DeleteScan:
         topic, text = self._topic, said["filter"]
         if not self._parses:
             why = topic.type.lacks[Ability.FIELDS]
@@ -691,7 +691,7 @@ class SowStaging:
             self._findings.pop(identity, None)
 
         logical = topic.logical(record.topic.encode())
-        return Finding(topic, logical, asked, record.origin_time_us, closed, keys)
+        return DeleteScan(topic, logical, asked, record.origin_time_us, closed, keys)
 
 
 def _refused_by_type(record: Record, error: MessageTypeError) -> _RefusalError:

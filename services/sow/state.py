@@ -1,6 +1,6 @@
 """The state of one SOW topic: the last value of each key, and what stood there before.
 
-`SowState` decides; it reads what is on disk through `Reading` and keeps what is not there yet.
+`SowState` decides; it reads what is on disk through `StoreReader` and keeps what is not there yet.
 Folding commits puts changes into it, `pending()` gives what the store is to commit, with the
 transaction id that it is then valid for (storage/sow.py).
 
@@ -22,13 +22,12 @@ from typing import NamedTuple
 
 from raylay.services.errors import SowDamaged
 from raylay.services.messages.sorted_entries import SortedEntries
-from raylay.services.sow.expirations import Expirations
-from raylay.services.sow.moments import Past, latest
-from raylay.services.sow.query import SowKeyQuery, SowQuery
-from raylay.services.sow.reading import Nothing, Reading, Watching, entries_of
+from raylay.services.sow.as_of import AsOf, latest
+from raylay.services.sow.expirations import RecordExpirations
+from raylay.services.sow.record_scan import KeyScan, RecordScan
 from raylay.services.sow.records import (
     NEVER,
-    Author,
+    RecordAuthor,
     SowRecord,
     Tombstone,
     body_of,
@@ -37,13 +36,14 @@ from raylay.services.sow.records import (
     encoded,
     encoded_tombstone,
 )
+from raylay.services.sow.store_reader import ChangeListener, EmptyStore, StoreReader, entries_of
 
 __all__ = [
     "NEVER",
-    "Author",
-    "Change",
-    "Nothing",
-    "Reading",
+    "RecordAuthor",
+    "RecordChange",
+    "EmptyStore",
+    "StoreReader",
     "SowRecord",
     "SowRules",
     "SowState",
@@ -61,7 +61,7 @@ _TIME = struct.Struct(">Q")
 _COUNTS = struct.Struct("<QQ")
 
 
-class Change(NamedTuple):
+class RecordChange(NamedTuple):
     """What happened to a record.
 
     Attributes:
@@ -126,7 +126,7 @@ class SowState:
     def __init__(
         self,
         rules: SowRules,
-        reading: Reading | None = None,
+        reading: StoreReader | None = None,
         txid: int = 0,
         *,
         last_writer: bool = False,
@@ -136,12 +136,12 @@ class SowState:
         self._kept = kept
         self.txid = txid
         self.last_writer = last_writer
-        self._reading: Reading = reading or Nothing()
+        self._reading: StoreReader = reading or EmptyStore()
         self._unsaved: SortedEntries[bytes | None] = SortedEntries()
         self._taken: SortedEntries[bytes | None] = SortedEntries()
         self._newest_us: dict[bytes, int] = {}
         self._newest_taken_us: dict[bytes, int] = {}
-        self._queries: list[Watching] = []
+        self._queries: list[ChangeListener] = []
         self._as_of_us: list[int] = []
         self.whole_from_us = 0
         """Its history is not told of before (history_rules.py)."""
@@ -150,7 +150,7 @@ class SowState:
         self._to_prune = self._to_forget = 0
         """So many are to be looked at for what was added: twice as many, so that what has its time
         behind it is taken away as fast as it comes."""
-        self._expirations, self._forgotten_to = Expirations(), TOMBSTONE
+        self._expirations, self._forgotten_to = RecordExpirations(), TOMBSTONE
         self.pending_bytes = 0
         """Of what the store does not have yet, about."""
         self._taken_bytes = 0
@@ -200,22 +200,20 @@ class SowState:
         for key, value in self._entries(VALUE, VALUE_END):
             yield decoded(key[1:], value)
 
-    def query(self) -> SowQuery:
+    def query(self) -> RecordScan:
         """Every record as of now, to be taken in turns while others are folded. Values are as the
         store has them: `body_of` and `decoded` read them, after the first byte of the key."""
-        query = SowQuery(self.chunk, VALUE, VALUE_END, self.txid, self._queries.remove)
+        query = RecordScan(self.chunk, VALUE, VALUE_END, self.txid, self._queries.remove)
         self._queries.append(query)
         return query
 
-    def query_keys(self, keys: Iterable[bytes]) -> SowKeyQuery:
+    def query_keys(self, keys: Iterable[bytes]) -> KeyScan:
         """As `query`, of the records of these keys alone."""
-        found = SowKeyQuery(
-            self._value, (VALUE + key for key in keys), self.txid, self._queries.remove
-        )
+        found = KeyScan(self._value, (VALUE + key for key in keys), self.txid, self._queries.remove)
         self._queries.append(found)
         return found
 
-    def watch(self, watching: Watching) -> Callable[[], None]:
+    def watch(self, watching: ChangeListener) -> Callable[[], None]:
         """Tells somebody of each change of a value, before it. Returns what ends that."""
         self._queries.append(watching)
         return lambda: self._queries.remove(watching)
@@ -255,11 +253,11 @@ class SowState:
         return entries_of(self.chunk, start, end)
 
     def as_of(self, time_us: int, now_us: int, txid: int | None = None) -> Iterator[SowRecord]:
-        """The records of a moment (moments.py), by key, as `versions` are."""
-        past = Past(txid, time_us)
+        """The records of a moment (as_of.py), by key, as `versions` are."""
+        past = AsOf(txid, time_us)
         return latest(self.versions(past, now_us), past)
 
-    def versions(self, past: Past, now_us: int) -> Iterator[SowRecord]:
+    def versions(self, past: AsOf, now_us: int) -> Iterator[SowRecord]:
         """Every version by key and time, for who asks of a moment; none where it is before the
         history's window, which ends now. What there is of it is not pruned until they end."""
         window_us = self.rules.window_us
@@ -273,7 +271,7 @@ class SowState:
             self._as_of_us.remove(past.time_us)
 
     # -- folding -------------------------------------------------------------------------------
-    def put(self, record: SowRecord) -> Change | None:
+    def put(self, record: SowRecord) -> RecordChange | None:
         """Takes what was published. None: a late one, which changes nothing.
 
         Args:
@@ -290,10 +288,10 @@ class SowState:
         self._set_value(key, previous, encoded(record))
         self._note_expiration(record)
         self._add_version(record)
-        return Change(key, previous, record, "updated" if previous else "inserted")
+        return RecordChange(key, previous, record, "updated" if previous else "inserted")
 
     def _is_late(
-        self, author: Author, updated_us: int, key: bytes, previous: SowRecord | None
+        self, author: RecordAuthor, updated_us: int, key: bytes, previous: SowRecord | None
     ) -> bool:
         """Whether what counts already is later."""
         if previous is None:
@@ -320,8 +318,8 @@ class SowState:
         txid: int,
         now_us: int,
         reason: str = "deleted",
-        by: Author | None = None,
-    ) -> Change | None:
+        by: RecordAuthor | None = None,
+    ) -> RecordChange | None:
         """Takes a record away; its versions stay. None: there was none, or it is a later one.
 
         Args:
@@ -350,7 +348,7 @@ class SowState:
         self._add_version(
             previous._replace(txid=txid, updated_us=now_us, expires_us=NEVER, body=None)
         )
-        return Change(key, previous, None, reason)
+        return RecordChange(key, previous, None, reason)
 
     def _set_value(self, key: bytes, previous: SowRecord | None, value: bytes | None) -> None:
         for query in self._queries:
@@ -455,14 +453,14 @@ class SowState:
         first_us = self._expirations.first_us
         return NEVER < first_us <= now_us or bool(self._to_prune or self._to_forget)
 
-    def expire(self, now_us: int, most: int = 10_000) -> list[Change]:
+    def expire(self, now_us: int, most: int = 10_000) -> list[RecordChange]:
         """Takes away what has expired; every instance does so by itself.
 
         Args:
             most: records that are looked at in one call: who has more comes again. Not all of them
                 need have expired: some were published again.
         """
-        changes: list[Change] = []
+        changes: list[RecordChange] = []
         for _ in range(most):
             key = self._expirations.take(now_us)
             if key is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from raylay.services.errors import SowKeyError
-from raylay.services.expressions.functions.registry import Surroundings
+from raylay.services.expressions.functions.registry import EvalContext
 from raylay.services.messages.records import Record, Run
 from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topic_pattern import TopicPattern
@@ -17,7 +17,7 @@ from raylay.services.messages.types.trees import Tree, field_path
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.keys import KeyRule, given_key
-from raylay.services.sow.state import Change, SowState
+from raylay.services.sow.state import RecordChange, SowState
 
 KeyGenerator = Callable[[Record, "Tree | None"], bytes]
 """Makes the key of a message of its fields; None: messages of the type have none."""
@@ -26,7 +26,7 @@ Enrich = Callable[[Tree, "Tree | None"], Tree]
 """The second one is what the topic has under the key."""
 
 
-class Staging(Stateful, Protocol):
+class TopicStaging(Stateful, Protocol):
     """What a topic does before the append, and what is forgotten of it behind the commit."""
 
     def committed(self, last_txid: int) -> None:
@@ -47,7 +47,7 @@ class SowChange(NamedTuple):
 
     topic: SowTopic
     name: bytes
-    change: Change
+    change: RecordChange
     record: Record | None
 
 
@@ -108,8 +108,8 @@ class SowTopic:
         self.indexes: SowIndexes | None = None
         self.preprocess: Preprocess | None = None
         self.enrich: Enrich | None = None
-        self.around: Surroundings | None = None
-        self.staging: Staging | None = None
+        self.around: EvalContext | None = None
+        self.staging: TopicStaging | None = None
         self._generate = generate
         self._rules: dict[str, KeyRule] = {}
         self._rule: KeyRule | None = None

@@ -20,12 +20,12 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import Point, Position
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.subscriptions.delivery import Delivery, deliveries_of, prefix_of
-from raylay.services.subscriptions.durability import Durability, first_pending_in
+from raylay.services.subscriptions.delivery import DeliveryContent, deliveries_of, prefix_of
+from raylay.services.subscriptions.durability import DurabilityView, first_pending_in
 from raylay.services.subscriptions.matching import TopicFilter
 
 
-class Log(Protocol):
+class LogLookup(Protocol):
     """The look-ups that resolving needs; storage's readers have them."""
 
     @property
@@ -39,8 +39,8 @@ class Log(Protocol):
         """The first transaction id received at or after this time."""
 
 
-class Content(Protocol):
-    """A filter by content (judging.py)."""
+class ReplayContent(Protocol):
+    """A filter by content (replay_filters.py)."""
 
     @property
     def text(self) -> str:
@@ -56,7 +56,7 @@ class Content(Protocol):
 
 
 @dataclass(slots=True)
-class Start:
+class ReplayStart:
     """A resolved position.
 
     Attributes:
@@ -78,7 +78,7 @@ class Start:
     is_removed: bool = False
 
 
-def _begin_of(point: Point, included: bool, log: Log, committed_txid: int) -> int | None:
+def _begin_of(point: Point, included: bool, log: LogLookup, committed_txid: int) -> int | None:
     """Deliver behind this transaction id; None where the message is not in the log."""
     if point.kind == "epoch":
         return log.first_txid - 1
@@ -96,12 +96,12 @@ def _begin_of(point: Point, included: bool, log: Log, committed_txid: int) -> in
 def resolve(
     position: Position,
     not_found: Literal["now", "epoch", "fail"] | str,
-    log: Log,
+    log: LogLookup,
     committed_txid: int,
     *,
     removed: PublisherRanges | None = None,
     have: PublisherRanges | None = None,
-) -> Start:
+) -> ReplayStart:
     """Where a position is in this log.
 
     Bookmarks of a list that are not in the log are passed over; where none is, `not_found` says
@@ -174,11 +174,11 @@ def removed_behind(have: PublisherRanges, removed: PublisherRanges) -> Publisher
 def _resolved(
     position: Position,
     not_found: str,
-    log: Log,
+    log: LogLookup,
     committed_txid: int,
     begins: list[int],
     resumes: bool,
-) -> Start:
+) -> ReplayStart:
     if resumes:
         after_txid = log.first_txid - 1
     elif begins:
@@ -190,14 +190,14 @@ def _resolved(
     else:
         after_txid = committed_txid if not_found == "now" else log.first_txid - 1
     if not position.bounded:
-        return Start(after_txid)
+        return ReplayStart(after_txid)
     return _with_end(after_txid, position, not_found, log, committed_txid)
 
 
 def _with_end(
-    after_txid: int, position: Position, not_found: str, log: Log, committed_txid: int
-) -> Start:
-    start = Start(after_txid)
+    after_txid: int, position: Position, not_found: str, log: LogLookup, committed_txid: int
+) -> ReplayStart:
+    start = ReplayStart(after_txid)
     ends: list[int] = []
     for point in position.end:
         if point.kind == "now":
@@ -264,13 +264,13 @@ class BookmarkSubscription:
         session: int,
         subscription_id: str,
         topic_filter: TopicFilter,
-        start: Start,
+        start: ReplayStart,
         *,
         first_txid: int,
         committed_txid: int,
         held: PublisherRanges,
         have: PublisherRanges | None = None,
-        content: Content | None = None,
+        content: ReplayContent | None = None,
     ) -> None:
         self.session = session
         self.id = subscription_id
@@ -315,7 +315,7 @@ class BookmarkSubscription:
 
     @property
     def missing(self) -> PublisherRanges:
-        """What the subscriber lacks, and retention removed (`Start`)."""
+        """What the subscriber lacks, and retention removed (`ReplayStart`)."""
         return self._start.missing
 
     @property
@@ -379,9 +379,9 @@ class BookmarkSubscription:
             self.prepared = True
 
     # -- delivery ----------------------------------------------------------------------------
-    def take(self, runs: Iterable[Run], limit_txid: int) -> list[Delivery]:
+    def take(self, runs: Iterable[Run], limit_txid: int) -> list[DeliveryContent]:
         """Takes runs read behind `cursor`, in order, up to `limit_txid`; returns what to send."""
-        found: list[Delivery] = []
+        found: list[DeliveryContent] = []
         end_txid = self._start.end_txid
         if end_txid is not None and self.cursor >= end_txid:
             # What the client has already reached as far as the end.
@@ -447,7 +447,7 @@ class BookmarkSubscription:
             self.ended = True
         return self.ended
 
-    def _deliver(self, run: Run, found: list[Delivery]) -> None:
+    def _deliver(self, run: Run, found: list[DeliveryContent]) -> None:
         if run.kind != Kind.RECORDS:
             return
         self._pass(run)
@@ -471,7 +471,11 @@ class BookmarkSubscription:
             found.extend(deliveries_of(run))
 
     def _deliver_passing(
-        self, content: Content, run: Run, held: SequenceSet | None, found: list[Delivery]
+        self,
+        content: ReplayContent,
+        run: Run,
+        held: SequenceSet | None,
+        found: list[DeliveryContent],
     ) -> None:
         payload, traced = run.payload, bool(run.flags & Flag.TRACED)
         for before, begin, end, sequence in content.passing(run):
@@ -480,7 +484,7 @@ class BookmarkSubscription:
             self.delivered += 1
             txid = run.first_txid + before
             if not found or not found[-1].takes_one(txid, end - begin):
-                found.append(Delivery(txid, run.receive_time_us))
+                found.append(DeliveryContent(txid, run.receive_time_us))
             found[-1].add_one(payload[begin:end], traced)
 
     def _pass(self, run: Run) -> None:
@@ -524,7 +528,7 @@ class BookmarkSubscription:
     def _start_unbounded(self) -> bool:
         return self._start.end_txid is None and self._start.end_time_us is None
 
-    def take_persisted(self, durability: Durability) -> PublisherRanges | None:
+    def take_persisted(self, durability: DurabilityView) -> PublisherRanges | None:
         """What became durable since the last call, of all that was passed, up to the first message
         that is not; None: nothing."""
         passed = self._passed

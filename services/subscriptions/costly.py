@@ -6,9 +6,9 @@ services/expressions/work.py.
 
 from __future__ import annotations
 
-from raylay.services.expressions.work import NEWS, Effort
+from raylay.services.expressions.work import NEWS, EvaluationAccount
 
-Efforts = set[Effort]
+Efforts = set[EvaluationAccount]
 FILTER_TOO_COSTLY = "filter_too_costly"
 SHOWN_CHARACTERS_MAX = 200
 

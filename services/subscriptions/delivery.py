@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
+from raylay.services.subscriptions.matching import LiveSubscription, SubscriptionTable
 
 DELIVERY_BYTES_MAX = 1024 * 1024
 
@@ -23,7 +23,7 @@ _COMMANDS = int(Flag.COMMANDS)
 
 
 @dataclass(slots=True)
-class Delivery:
+class DeliveryContent:
     """The content of one delivery frame.
 
     Attributes:
@@ -55,14 +55,14 @@ class Delivery:
             and self.size_bytes + len(run.payload) <= DELIVERY_BYTES_MAX
         )
 
-    def joins(self, other: Delivery) -> bool:
+    def joins(self, other: DeliveryContent) -> bool:
         """Whether `other` may follow in the same delivery."""
         return (
             other.first_txid == self.first_txid + self.count
             and self.size_bytes + other.size_bytes <= DELIVERY_BYTES_MAX
         )
 
-    def join(self, other: Delivery) -> None:
+    def join(self, other: DeliveryContent) -> None:
         """Adds all of `other`, which comes next."""
         self.count += other.count
         self.size_bytes += other.size_bytes
@@ -82,25 +82,26 @@ class Delivery:
         self.traced = self.traced or traced
 
 
-class Sink(Protocol):
+class DeliverySink(Protocol):
     """Where a session's deliveries go: to its socket; or to who keeps them, while the client is
     slow or a query of its runs ahead of them. A session has one, and another one in its place."""
 
-    def deliver(self, subscription: str, delivery: Delivery) -> None:
+    def deliver(self, subscription: str, delivery: DeliveryContent) -> None:
         """Takes one delivery, in the order of the calls. Its bytes are shared: it changes none."""
 
-    def out_of_focus(self, subscription: str, reason: str, left: Delivery) -> None:
-        """Takes what has left the focus of a subscription (changes.py), in the same order."""
+    def out_of_focus(self, subscription: str, reason: str, left: DeliveryContent) -> None:
+        """Takes what has left the focus of a subscription (sow_subscriptions.py), in the same
+        order."""
 
 
-def deliveries_of(run: Run, journaled: bool = True) -> list[Delivery]:
+def deliveries_of(run: Run, journaled: bool = True) -> list[DeliveryContent]:
     """A run as deliveries: one, or several where it is large."""
     first_txid = run.first_txid if journaled else 0
     if len(run.payload) <= DELIVERY_BYTES_MAX or run.count == 1:
-        made = Delivery(first_txid, run.receive_time_us)
+        made = DeliveryContent(first_txid, run.receive_time_us)
         made.add(run)
         return [made]
-    found: list[Delivery] = []
+    found: list[DeliveryContent] = []
     payload = run.payload
     traced = bool(run.flags & Flag.TRACED)
     start = offset = count = 0
@@ -110,7 +111,7 @@ def deliveries_of(run: Run, journaled: bool = True) -> list[Delivery]:
         length = _LENGTH.unpack_from(payload, offset)[0]
         if count and offset + length - start > DELIVERY_BYTES_MAX:
             found.append(
-                Delivery(
+                DeliveryContent(
                     txid,
                     run.receive_time_us,
                     count,
@@ -123,16 +124,18 @@ def deliveries_of(run: Run, journaled: bool = True) -> list[Delivery]:
             start, count = offset, 0
         offset += length
         count += 1
-    found.append(Delivery(txid, run.receive_time_us, count, end - start, traced, [payload[start:]]))
+    found.append(
+        DeliveryContent(txid, run.receive_time_us, count, end - start, traced, [payload[start:]])
+    )
     return found
 
 
 def live_deliveries(
     runs: Iterable[Run], table: SubscriptionTable
-) -> Iterator[tuple[tuple[Subscription, ...], Delivery]]:
+) -> Iterator[tuple[tuple[LiveSubscription, ...], DeliveryContent]]:
     """Committed runs, in order, with the ordinary subscriptions that get them."""
-    subscribers: tuple[Subscription, ...] = ()
-    open_delivery: Delivery | None = None
+    subscribers: tuple[LiveSubscription, ...] = ()
+    open_delivery: DeliveryContent | None = None
     for run in runs:
         if run.kind != Kind.RECORDS or run.flags & _COMMANDS:
             continue

@@ -9,7 +9,7 @@ from raylay.services.messages.ranges import Range
 from raylay.services.replication.acknowledgment import RootedRanges
 
 
-class Durability(Protocol):
+class DurabilityView(Protocol):
     """What is not durable yet."""
 
     def first_pending(self, publisher: int, first: int, last: int) -> int | None:
@@ -36,7 +36,7 @@ class PendingMessages:
 
 
 def first_pending_in(
-    durability: Durability, publisher: int, ranges: list[Range]
+    durability: DurabilityView, publisher: int, ranges: list[Range]
 ) -> tuple[int, int] | None:
     """The lowest sequence of ascending ranges that is not durable, and the number of the range that
     holds it; None: all are durable.

@@ -15,14 +15,14 @@ from typing import Any
 
 from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import SUBSCRIPTION, Expression, filter_of
-from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.messages.records import Flag, Kind, Record, Run, iterate_records
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
-from raylay.services.messages.types.base import Types
+from raylay.services.messages.types.base import MessageTypeTable
 from raylay.services.subscriptions.costly import Efforts
-from raylay.services.subscriptions.delivery import Delivery
-from raylay.services.subscriptions.matching import Asker, Subscription, nobody
+from raylay.services.subscriptions.delivery import DeliveryContent
+from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, nobody
 
 
 class FilteredSubscriptions:
@@ -51,29 +51,29 @@ class FilteredSubscriptions:
 
     def __init__(
         self,
-        types: Types,
+        types: MessageTypeTable,
         functions: Functions,
         instance: str,
         group: str,
-        asker: Callable[[int], Asker] = nobody,
+        asker: Callable[[int], FilterOwner] = nobody,
     ) -> None:
         self._asker = asker
         self._types = types
         self._functions = functions
         self._instance = instance
         self._group = group
-        self._kept: dict[Subscription, Expression] = {}
-        self._indexes: dict[TopicKey, FilterIndex[Subscription]] = {}
+        self._kept: dict[LiveSubscription, Expression] = {}
+        self._indexes: dict[TopicKey, FilterIndex[LiveSubscription]] = {}
         self._asking = 0
         """Those whose filter asks for more than the body."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __contains__(self, subscription: Subscription) -> bool:
+    def __contains__(self, subscription: LiveSubscription) -> bool:
         return subscription in self._kept
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: LiveSubscription) -> None:
         """Adds one with its filter, `content`.
 
         Raises:
@@ -87,25 +87,25 @@ class FilteredSubscriptions:
             if subscription.filter.matches(topic, message_type):
                 index.add(subscription, found)
 
-    def remove(self, subscription: Subscription) -> None:
+    def remove(self, subscription: LiveSubscription) -> None:
         """Takes one out that was added."""
         self._asking -= self._kept.pop(subscription).asks_around
         for index in self._indexes.values():
             index.discard(subscription)
 
-    def with_efforts(self, efforts: Efforts) -> set[Subscription]:
+    def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
         """Subscriptions whose filter worked with one of these."""
         return {each for index in self._indexes.values() for each in index.with_efforts(efforts)}
 
     def deliveries(
         self, runs: Iterable[Run], *, journaled: bool = True
-    ) -> Iterator[tuple[Subscription, Delivery]]:
+    ) -> Iterator[tuple[LiveSubscription, DeliveryContent]]:
         """What each of them gets of runs, in order, each in the order of the log.
 
         Args:
             journaled: whether their topics are.
         """
-        open_: dict[Subscription, Delivery] = {}
+        open_: dict[LiveSubscription, DeliveryContent] = {}
         for run in runs:
             if run.kind != Kind.RECORDS or run.flags & Flag.COMMANDS:
                 continue
@@ -121,23 +121,24 @@ class FilteredSubscriptions:
                         yield subscription, delivery
                         delivery = None
                     if delivery is None:
-                        delivery = open_[subscription] = Delivery(txid, run.receive_time_us)
+                        delivery = open_[subscription] = DeliveryContent(txid, run.receive_time_us)
                     delivery.add_one(record.raw, bool(record.trace))
                 txid += journaled
         yield from open_.items()
 
     def _passing(
-        self, index: FilterIndex[Subscription], parse: Any, record: Record, run: Run
-    ) -> list[Subscription]:
+        self, index: FilterIndex[LiveSubscription], parse: Any, record: Record, run: Run
+    ) -> list[LiveSubscription]:
         try:
             message = parse(record.body)
         except MessageTypeError:
             return []
         return index.matching(
-            message, around(record, run, self._instance, self._group) if self._asking else NOWHERE
+            message,
+            around(record, run, self._instance, self._group) if self._asking else NO_CONTEXT,
         )
 
-    def _index(self, topic: bytes, message_type: bytes) -> FilterIndex[Subscription]:
+    def _index(self, topic: bytes, message_type: bytes) -> FilterIndex[LiveSubscription]:
         key = (topic, message_type)
         index = self._indexes.get(key)
         if index is None:
@@ -156,13 +157,13 @@ class FilteredSubscriptions:
             return None
 
 
-def around(record: Record, run: Run, instance: str, group: str) -> Surroundings:
+def around(record: Record, run: Run, instance: str, group: str) -> EvalContext:
     """What a filter may ask beside a message.
 
     Args:
         instance, group: names of the instance.
     """
-    return Surroundings(
+    return EvalContext(
         topic=record.topic,
         size_bytes=len(record.body),
         correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
@@ -174,7 +175,7 @@ def around(record: Record, run: Run, instance: str, group: str) -> Surroundings:
     )
 
 
-def surroundings_of(asker: Asker) -> Surroundings:
+def surroundings_of(asker: FilterOwner) -> EvalContext:
     """What filters of this client are told of it."""
     name, user, address = asker
-    return Surroundings(client_name=name, user=user, remote_address=address)
+    return EvalContext(client_name=name, user=user, remote_address=address)

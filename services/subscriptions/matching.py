@@ -87,8 +87,8 @@ def topic_filter(
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """What a subscription asks for that follows records (changes.py).
+class FollowTerms:
+    """What a subscription asks for that follows records (sow_subscriptions.py).
 
     Attributes:
         select: the select list; empty: all fields.
@@ -111,7 +111,7 @@ class Following:
     keeps_back: bool = False
 
 
-class Asker(NamedTuple):
+class FilterOwner(NamedTuple):
     """What a filter may ask of the client that has it. `address`: of its side of the connection."""
 
     client_name: str = ""
@@ -119,13 +119,13 @@ class Asker(NamedTuple):
     address: str = ""
 
 
-def nobody(_: int) -> Asker:
+def nobody(_: int) -> FilterOwner:
     """Of no session anything is known."""
-    return Asker()
+    return FilterOwner()
 
 
 @dataclass(slots=True, eq=False)
-class Subscription:
+class LiveSubscription:
     """One ordinary subscription of one session. `content`: its filter by content, empty: none.
     `following`: None: it asks for messages as they are."""
 
@@ -134,7 +134,7 @@ class Subscription:
     filter: TopicFilter
     content: str = ""
     delivered: int = 0
-    following: Following | None = None
+    following: FollowTerms | None = None
 
 
 class SubscriptionTable:
@@ -148,14 +148,14 @@ class SubscriptionTable:
     __slots__ = ("_cache", "_literals", "_patterns")
 
     def __init__(self) -> None:
-        self._literals: dict[bytes, list[Subscription]] = {}
-        self._patterns: list[Subscription] = []
-        self._cache: dict[tuple[bytes, bytes], tuple[Subscription, ...]] = {}
+        self._literals: dict[bytes, list[LiveSubscription]] = {}
+        self._patterns: list[LiveSubscription] = []
+        self._cache: dict[tuple[bytes, bytes], tuple[LiveSubscription, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._patterns) + sum(map(len, self._literals.values()))
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: LiveSubscription) -> None:
         """Adds one."""
         if subscription.filter.pattern is None:
             self._literals.setdefault(subscription.filter.topic, []).append(subscription)
@@ -163,7 +163,7 @@ class SubscriptionTable:
             self._patterns.append(subscription)
         self._cache.clear()
 
-    def remove(self, subscription: Subscription) -> None:
+    def remove(self, subscription: LiveSubscription) -> None:
         """Takes one out that was added."""
         if subscription.filter.pattern is None:
             topic = subscription.filter.topic
@@ -175,7 +175,7 @@ class SubscriptionTable:
             self._patterns.remove(subscription)
         self._cache.clear()
 
-    def matching(self, topic: bytes, message_type: bytes) -> tuple[Subscription, ...]:
+    def matching(self, topic: bytes, message_type: bytes) -> tuple[LiveSubscription, ...]:
         """The subscriptions that want messages of this topic and type."""
         key = (topic, message_type)
         found = self._cache.get(key)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Flag, Run
-from raylay.services.telemetry.tracing import Outstanding, Traced, Tracing, traced
+from raylay.services.telemetry.tracing import OutstandingSamples, TracedMessage, Tracing, traced
 
 _TRACED = int(Flag.TRACED)
 
@@ -26,8 +26,8 @@ class LinkTraces:
         self._instance = instance
         self._peer = peer
         self._epoch = epoch
-        self._sends: deque[tuple[int, int, list[Traced]]] = deque()
-        self._outstanding = Outstanding()
+        self._sends: deque[tuple[int, int, list[TracedMessage]]] = deque()
+        self._outstanding = OutstandingSamples()
 
     def sent(self, number: int, runs: Sequence[Run]) -> None:
         """A batch goes out."""

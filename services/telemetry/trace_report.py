@@ -32,7 +32,7 @@ LAST_DEFAULT = 20
 
 
 @dataclass(slots=True)
-class Span:
+class TraceSpan:
     """One span, as it was read."""
 
     trace_id: str
@@ -43,7 +43,7 @@ class Span:
     end_ns: int
     process: str
     attributes: dict[str, Any]
-    children: list[Span] = field(default_factory=list)
+    children: list[TraceSpan] = field(default_factory=list)
 
     @property
     def duration_ms(self) -> float:
@@ -52,7 +52,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class Summary:
+class TraceSummary:
     """What the list of traces shows of one."""
 
     trace_id: str
@@ -70,7 +70,7 @@ class Summary:
         """From the first start to the last end."""
         return (self.end_ns - self.start_ns) / 1e6
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TraceSpan) -> None:
         """Takes one span in."""
         self.start_ns = min(self.start_ns, span.start_ns) if self.spans else span.start_ns
         self.end_ns = max(self.end_ns, span.end_ns)
@@ -100,7 +100,7 @@ class TraceFiles:
         self.bad_lines = 0
         """Lines that are no span, of the last pass over the files."""
 
-    def spans(self, *containing: str, since_ns: int = 0) -> Iterator[Span]:
+    def spans(self, *containing: str, since_ns: int = 0) -> Iterator[TraceSpan]:
         """All spans whose line contains one of the texts, where any is given, file by file.
 
         Args:
@@ -120,17 +120,17 @@ class TraceFiles:
                     elif line.strip():
                         self.bad_lines += 1
 
-    def summaries(self) -> list[Summary]:
+    def summaries(self) -> list[TraceSummary]:
         """One summary a trace, in the order of their starts."""
-        found: dict[str, Summary] = {}
+        found: dict[str, TraceSummary] = {}
         for span in self.spans():
             summary = found.get(span.trace_id)
             if summary is None:
-                summary = found[span.trace_id] = Summary(span.trace_id)
+                summary = found[span.trace_id] = TraceSummary(span.trace_id)
             summary.add(span)
         return sorted(found.values(), key=lambda summary: summary.start_ns)
 
-    def traces_of(self, message: str) -> list[list[Span]]:
+    def traces_of(self, message: str) -> list[list[TraceSpan]]:
         """The spans of each trace of a message: its bookmark or its trace id.
 
         A message has several traces where its publisher published it more than once.
@@ -156,10 +156,10 @@ class TraceFiles:
         return sorted(found, key=lambda spans: min(span.start_ns for span in spans))
 
 
-def _parse(line: str) -> Span | None:
+def _parse(line: str) -> TraceSpan | None:
     try:
         values = json.loads(line)
-        return Span(
+        return TraceSpan(
             str(values["trace_id"]),
             str(values["span_id"]),
             str(values["parent_id"] or ""),
@@ -173,18 +173,18 @@ def _parse(line: str) -> Span | None:
         return None
 
 
-def tree(spans: Iterable[Span]) -> list[Span]:
+def tree(spans: Iterable[TraceSpan]) -> list[TraceSpan]:
     """The roots of a trace, with children below their parents in the order of their ends.
 
     A span id that was written twice is one parent, the earlier span; both are shown.
     """
     ordered = sorted(spans, key=lambda span: (span.end_ns, span.start_ns))
-    by_id: dict[str, Span] = {}
+    by_id: dict[str, TraceSpan] = {}
     for span in ordered:
         span.children = []
         by_id.setdefault(span.span_id, span)
     publish = next((span for span in ordered if not span.parent_id), None)
-    roots: list[Span] = []
+    roots: list[TraceSpan] = []
     for span in ordered:
         parent = by_id.get(span.parent_id) if span.parent_id else None
         if parent is None and span is not publish:
@@ -196,7 +196,7 @@ def tree(spans: Iterable[Span]) -> list[Span]:
     return roots
 
 
-def _is_below(span: Span, ancestor: Span) -> bool:
+def _is_below(span: TraceSpan, ancestor: TraceSpan) -> bool:
     """Whether making `ancestor` the parent of `span`'s subtree would close a circle."""
     waiting = [ancestor]
     while waiting:
@@ -207,7 +207,7 @@ def _is_below(span: Span, ancestor: Span) -> bool:
     return False
 
 
-def where_of(span: Span) -> str:
+def where_of(span: TraceSpan) -> str:
     """The place of a span, for people: an instance, a client, or the two ends of a link."""
     attributes = span.attributes
     if "to" in attributes:
@@ -222,7 +222,7 @@ def where_of(span: Span) -> str:
     return where
 
 
-def _note(span: Span) -> str:
+def _note(span: TraceSpan) -> str:
     """What is said of a span beside its name."""
     attributes = span.attributes
     if "to" in attributes:
@@ -234,7 +234,7 @@ def _note(span: Span) -> str:
 
 
 def _tree_lines(
-    spans: list[Span], origin_ns: int, indent: str = "", root: bool = True
+    spans: list[TraceSpan], origin_ns: int, indent: str = "", root: bool = True
 ) -> Iterator[tuple[float | None, float, str, str, str]]:
     left_out = range(0)
     if len(spans) > BESIDE_MAX:
@@ -254,9 +254,9 @@ def _tree_lines(
         yield from _tree_lines(span.children, origin_ns, below, root=False)
 
 
-def print_tree(spans: list[Span], out: TextIO) -> None:
+def print_tree(spans: list[TraceSpan], out: TextIO) -> None:
     """Prints one trace as a tree: offset from the publish and duration in ms, span, place."""
-    summary = Summary(spans[0].trace_id)
+    summary = TraceSummary(spans[0].trace_id)
     for span in spans:
         summary.add(span)
     roots = tree(spans)
@@ -285,7 +285,7 @@ def print_tree(spans: list[Span], out: TextIO) -> None:
         out.write(f"{where:<{where_width}}  {process}\n")
 
 
-def _as_json(span: Span, origin_ns: int) -> dict[str, Any]:
+def _as_json(span: TraceSpan, origin_ns: int) -> dict[str, Any]:
     return {
         "name": span.name,
         "span_id": span.span_id,

@@ -92,7 +92,7 @@ _TOPIC_AT = 60
 _SAMPLED = 1
 
 
-class Traced(NamedTuple):
+class TracedMessage(NamedTuple):
     """One sampled message: what a span about it needs."""
 
     context: bytes
@@ -145,12 +145,12 @@ class TracingOptions:
         return max(1, round(1.0 / self.sampling_ratio))
 
 
-def traced(payload: bytes | memoryview, limit: int = 64) -> list[Traced]:
+def traced(payload: bytes | memoryview, limit: int = 64) -> list[TracedMessage]:
     """The sampled messages of a payload of records, at most `limit`.
 
     Call it for runs that have `Flag.TRACED` only: it walks the whole payload.
     """
-    found: list[Traced] = []
+    found: list[TracedMessage] = []
     offset, end = 0, len(payload)
     unpack = _LENGTH.unpack_from
     while offset < end:
@@ -163,12 +163,12 @@ def traced(payload: bytes | memoryview, limit: int = 64) -> list[Traced]:
     return found
 
 
-def _traced_at(payload: bytes | memoryview, offset: int, length: int) -> Traced:
+def _traced_at(payload: bytes | memoryview, offset: int, length: int) -> TracedMessage:
     topic_bytes = _RECORD_FRONT.unpack_from(payload, offset)[5]
     publisher, sequence = _PUBLISHER_SEQUENCE.unpack_from(payload, offset + _PUBLISHER_AT)
     topic = bytes(payload[offset + _TOPIC_AT : offset + _TOPIC_AT + topic_bytes])
     context = bytes(payload[offset + length - TRACE_BYTES : offset + length])
-    return Traced(context, publisher, sequence, topic.decode("utf-8", "replace"))
+    return TracedMessage(context, publisher, sequence, topic.decode("utf-8", "replace"))
 
 
 def derived(context: bytes, name: str, *places: str | int) -> bytes:
@@ -193,7 +193,7 @@ def new_context() -> bytes:
     return random + bytes((_SAMPLED,))
 
 
-class Outstanding:
+class OutstandingSamples:
     """The sampled messages that wait for an acknowledgment, of one link or one instance.
 
     Bounded: above `messages_max` the oldest is forgotten (its spans are then missing, nothing
@@ -203,7 +203,7 @@ class Outstanding:
     __slots__ = ("_items", "_messages_max", "forgotten")
 
     def __init__(self, messages_max: int = OUTSTANDING_MAX_DEFAULT) -> None:
-        self._items: dict[int, dict[int, tuple[Traced, int]]] = {}
+        self._items: dict[int, dict[int, tuple[TracedMessage, int]]] = {}
         self._messages_max = messages_max
         self.forgotten = 0
 
@@ -213,7 +213,7 @@ class Outstanding:
     def __len__(self) -> int:
         return sum(map(len, self._items.values()))
 
-    def add(self, messages: Iterable[Traced], since_ns: int) -> None:
+    def add(self, messages: Iterable[TracedMessage], since_ns: int) -> None:
         """Keeps messages whose wait began at `since_ns`; one already kept stays as it is."""
         for message in messages:
             self._items.setdefault(message.publisher, {}).setdefault(
@@ -227,7 +227,9 @@ class Outstanding:
                 del self._items[publisher]
             self.forgotten += 1
 
-    def take(self, publisher: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[Traced, int]]:
+    def take(
+        self, publisher: int, ranges: Iterable[tuple[int, int]]
+    ) -> list[tuple[TracedMessage, int]]:
         """Takes out and returns (message, since_ns) of those in the inclusive ranges."""
         kept = self._items.get(publisher)
         if not kept:
@@ -346,7 +348,7 @@ class Tracing:
 
     def commit(
         self,
-        messages: Iterable[Traced],
+        messages: Iterable[TracedMessage],
         start_ns: int,
         end_ns: int,
         *,
@@ -374,7 +376,7 @@ class Tracing:
 
     def link_send(
         self,
-        messages: Iterable[Traced],
+        messages: Iterable[TracedMessage],
         start_ns: int,
         end_ns: int,
         *,
@@ -392,7 +394,7 @@ class Tracing:
 
     def persisted_ack(
         self,
-        messages: Iterable[Traced],
+        messages: Iterable[TracedMessage],
         start_ns: int,
         end_ns: int,
         *,
@@ -414,7 +416,7 @@ class Tracing:
 
     def delivery(
         self,
-        messages: Iterable[Traced],
+        messages: Iterable[TracedMessage],
         start_ns: int,
         end_ns: int,
         *,
@@ -431,7 +433,7 @@ class Tracing:
 
     def queue_delivery(
         self,
-        messages: Iterable[Traced],
+        messages: Iterable[TracedMessage],
         numbers: Mapping[tuple[int, int], int],
         start_us: int,
         sent_us: int,
@@ -489,7 +491,7 @@ class NoTracing(Tracing):
         """Drops the span."""
 
 
-def _of(message: Traced, instance: str) -> dict[str, str | int | float | bool]:
+def _of(message: TracedMessage, instance: str) -> dict[str, str | int | float | bool]:
     attributes: dict[str, str | int | float | bool] = {
         "bookmark": message.bookmark,
         "topic": message.topic,

@@ -10,9 +10,9 @@ queues come with those.
     depends_on_order      error    they arrive or not, depending on which copy comes first
     list_position         error    they do not arrive while links are at a later server of lists
     unsafe_failover       error    a member of a group may lack what another one acknowledged
-    refused               error    a link fails a check of validation when it connects (refused.py)
-    clash                 error    names, ports, groups: such a fabric does not start
-    instance_down         warning  they do not arrive while one instance is down
+    refused               error    a link fails a check of validation when it connects
+    (link_validation.py) clash                 error    names, ports, groups: such a fabric does not
+    start instance_down         warning  they do not arrive while one instance is down
     site_down             warning  they do not arrive while one site is down
     stranded              warning  what is acknowledged waits for its instance to come back
     no_sync_destination   warning  an instance acknowledges what nobody else has
@@ -40,11 +40,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from raylay.services.replication.routing import Destination
+from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.topology import repair
-from raylay.services.topology.members import Member, topic_classes
+from raylay.services.topology.failure_analysis import FailureAnalysis
+from raylay.services.topology.members import TopologyMember, topic_classes
 from raylay.services.topology.reach import Routes, bits
-from raylay.services.topology.survey import Survey
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -53,7 +53,7 @@ NAMES_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TopologyFinding:
     """One thing that is wrong.
 
     Attributes:
@@ -73,23 +73,23 @@ class Finding:
     repair: str
     subject: tuple[str, ...] = ()
 
-    def at(self, origins: Mapping[tuple[str, ...], str]) -> Finding:
+    def at(self, origins: Mapping[tuple[str, ...], str]) -> TopologyFinding:
         """With its place before the explanation, where that is known."""
         place = origins.get(self.subject)
         return replace(self, explanation=f"{place}: {self.explanation}") if place else self
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckResult:
     """The result of a check.
 
     Attributes:
         surveys: where messages arrive, for each class of topics.
     """
 
-    members: tuple[Member, ...]
-    findings: list[Finding] = field(default_factory=list)
-    surveys: list[Survey] = field(default_factory=list)
+    members: tuple[TopologyMember, ...]
+    findings: list[TopologyFinding] = field(default_factory=list)
+    surveys: list[FailureAnalysis] = field(default_factory=list)
 
     @property
     def errors(self) -> int:
@@ -107,11 +107,11 @@ class Checked:
         return len(self.findings) - self.errors - self.warnings
 
 
-def check(members: Sequence[Member]) -> Checked:
+def check(members: Sequence[TopologyMember]) -> CheckResult:
     """Everything that is wrong with a topology, errors first."""
-    checked = Checked(tuple(members))
+    checked = CheckResult(tuple(members))
     for topic in topic_classes(members):
-        survey = Survey(Routes(members, topic))
+        survey = FailureAnalysis(Routes(members, topic))
         checked.surveys.append(survey)
     found = _per_topic(checked.surveys, _reach)
     found += _per_topic(checked.surveys, _down)
@@ -126,15 +126,15 @@ def check(members: Sequence[Member]) -> Checked:
 
 
 def _per_topic(
-    surveys: Iterable[Survey], rule: Callable[[Survey], Iterator[Finding]]
-) -> list[Finding]:
+    surveys: Iterable[FailureAnalysis], rule: Callable[[FailureAnalysis], Iterator[TopologyFinding]]
+) -> list[TopologyFinding]:
     """The findings of a rule; one that several classes of topics have in common is told once."""
-    topics: dict[Finding, list[str]] = {}
+    topics: dict[TopologyFinding, list[str]] = {}
     for survey in surveys:
         for finding in rule(survey):
             topics.setdefault(finding, []).append(survey.routes.topic.shown)
     return [
-        Finding(f.severity, f.kind, f.instances, ", ".join(names), f.explanation, f.repair)
+        TopologyFinding(f.severity, f.kind, f.instances, ", ".join(names), f.explanation, f.repair)
         for f, names in topics.items()
     ]
 
@@ -148,7 +148,7 @@ def listed(names: Iterable[str]) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else "nobody"
 
 
-def _names(survey: Survey, mask: int) -> tuple[str, ...]:
+def _names(survey: FailureAnalysis, mask: int) -> tuple[str, ...]:
     return tuple(survey.routes.members[i].name for i in bits(mask))
 
 
@@ -165,12 +165,12 @@ def _gathered(missing: dict[int, int]) -> dict[int, int]:
 
 
 # -- where messages arrive ---------------------------------------------------------------------
-def _reach(survey: Survey) -> Iterator[Finding]:
+def _reach(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
     never = {p: survey.wanted(p) & ~flow.possible for p, flow in survey.nominal.items()}
     # What is meant to be one-way and comes all the same must come surely, too.
     unsure = {p: flow.possible & ~flow.certain for p, flow in survey.nominal.items()}
     for targets, publishers in _gathered(never).items():
-        yield Finding(
+        yield TopologyFinding(
             "error",
             "unreachable",
             _names(survey, targets),
@@ -180,7 +180,7 @@ def _reach(survey: Survey) -> Iterator[Finding]:
             repair.to_reach(survey, publishers, targets),
         )
     for targets, publishers in _gathered(unsure).items():
-        yield Finding(
+        yield TopologyFinding(
             "error",
             "depends_on_order",
             _names(survey, targets),
@@ -192,11 +192,11 @@ def _reach(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def _arrives(survey: Survey) -> bool:
+def _arrives(survey: FailureAnalysis) -> bool:
     return all(not survey.wanted(p) & ~flow.certain for p, flow in survey.nominal.items())
 
 
-def _down(survey: Survey) -> Iterator[Finding]:
+def _down(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
     told: dict[int, int] = {}
     missing = survey.missing()
     # Instances first: what one instance explains is not told again of its site.
@@ -211,7 +211,7 @@ def _down(survey: Survey) -> Iterator[Finding]:
             who = listed(_names(survey, targets))
             whose = listed(_names(survey, publishers))
             if scenario.kind == "lists":
-                yield Finding(
+                yield TopologyFinding(
                     "error",
                     "list_position",
                     _names(survey, targets),
@@ -223,7 +223,7 @@ def _down(survey: Survey) -> Iterator[Finding]:
                 )
             else:
                 what = "site " if scenario.kind == "site" else ""
-                yield Finding(
+                yield TopologyFinding(
                     "warning",
                     f"{scenario.kind}_down",
                     (scenario.name,)
@@ -236,14 +236,14 @@ def _down(survey: Survey) -> Iterator[Finding]:
                 )
 
 
-def _stranded(survey: Survey) -> Iterator[Finding]:
+def _stranded(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
     lost = {publisher: survey.stranded(publisher) for publisher in survey.publishers}
     by_targets: dict[int, int] = {}
     for publisher, targets in lost.items():
         if targets:
             by_targets[targets] = by_targets.get(targets, 0) | 1 << publisher
     for targets, publishers in by_targets.items():
-        yield Finding(
+        yield TopologyFinding(
             "warning",
             "stranded",
             _names(survey, publishers),
@@ -255,7 +255,7 @@ def _stranded(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def _failover(survey: Survey) -> Iterator[Finding]:
+def _failover(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
     routes = survey.routes
     for publisher in survey.publishers:
         mates = routes.group_mask[routes.group_of[publisher]] & routes.journaling
@@ -265,7 +265,7 @@ def _failover(survey: Survey) -> Iterator[Finding]:
             other = routes.members[mate].name
             link = next((k for k in routes.links[publisher] if mate in k.servers), None)
             direct = link is not None and not link.destination.sync
-            yield Finding(
+            yield TopologyFinding(
                 "error",
                 "unsafe_failover",
                 (name, other),
@@ -282,7 +282,7 @@ def _failover(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def _late(survey: Survey) -> Iterator[Finding]:
+def _late(survey: FailureAnalysis) -> Iterator[TopologyFinding]:
     routes = survey.routes
     late = 0
     links: dict[tuple[int, int], int] = {}
@@ -301,7 +301,7 @@ def _late(survey: Survey) -> Iterator[Finding]:
         f"{routes.members[at].name} to {routes.links[at][place].destination.name}"
         for at, place in sorted(links)
     ]
-    yield Finding(
+    yield TopologyFinding(
         "note",
         "late_arrivals",
         _names(survey, late),
@@ -314,7 +314,7 @@ def _late(survey: Survey) -> Iterator[Finding]:
 
 
 # -- configuration -----------------------------------------------------------------------------
-def _alone(members: tuple[Member, ...]) -> list[Finding]:
+def _alone(members: tuple[TopologyMember, ...]) -> list[TopologyFinding]:
     found = []
     for member in members:
         if not member.publishes or any(d.sync for d in member.destinations):
@@ -334,7 +334,7 @@ def _alone(members: tuple[Member, ...]) -> list[Finding]:
         else:
             change = f"give {member.name} a sync destination, or let no client publish there"
         found.append(
-            Finding(
+            TopologyFinding(
                 "warning",
                 "no_sync_destination",
                 (member.name,),
@@ -347,15 +347,15 @@ def _alone(members: tuple[Member, ...]) -> list[Finding]:
     return found
 
 
-def _differing(members: tuple[Member, ...]) -> list[Finding]:
-    groups: dict[str, list[Member]] = {}
+def _differing(members: tuple[TopologyMember, ...]) -> list[TopologyFinding]:
+    groups: dict[str, list[TopologyMember]] = {}
     for member in members:
         groups.setdefault(member.group, []).append(member)
     common = Counter(_relative(member, d) for member in members for d in member.destinations)
     found = []
     for group, inside in groups.items():
         names = {member.name for member in inside}
-        kinds: dict[tuple[frozenset[str], frozenset[str]], list[Member]] = {}
+        kinds: dict[tuple[frozenset[str], frozenset[str]], list[TopologyMember]] = {}
         for member in inside:
             journaled = frozenset(f"journals {_rules([rule])}" for rule in member.journaled)
             outward = frozenset(_described(d, names) for d in member.destinations)
@@ -379,7 +379,7 @@ def _differing(members: tuple[Member, ...]) -> list[Finding]:
             pattern = listed(member.name for member in kinds[usual])
             parts = [f"{who} {text}" for text in has] + [f"{pattern} {text}" for text in lacks]
             found.append(
-                Finding(
+                TopologyFinding(
                     "warning",
                     "group_differs",
                     tuple(member.name for member in differing),
@@ -399,7 +399,7 @@ def _rules(topics: Iterable[object]) -> str:
     )
 
 
-def _described(destination: Destination, names: set[str]) -> str:
+def _described(destination: DestinationRoute, names: set[str]) -> str:
     """A destination as a sentence that is equal for equal members of a group."""
     inside = bool(names & set(destination.addresses))
     to = "its own group" if inside else f"[{', '.join(sorted(destination.addresses))}]"
@@ -412,7 +412,7 @@ def _described(destination: Destination, names: set[str]) -> str:
     )
 
 
-def _relative(member: Member, destination: Destination) -> tuple[object, ...]:
+def _relative(member: TopologyMember, destination: DestinationRoute) -> tuple[object, ...]:
     """A destination as it would be said of any group."""
     pattern = destination.pass_through
     own = pattern is not None and pattern.strip("^$").replace("\\", "") == member.group
@@ -426,7 +426,7 @@ def _relative(member: Member, destination: Destination) -> tuple[object, ...]:
     )
 
 
-def _pass_through(members: tuple[Member, ...]) -> list[Finding]:
+def _pass_through(members: tuple[TopologyMember, ...]) -> list[TopologyFinding]:
     groups = list(dict.fromkeys(member.group for member in members))
     matches: dict[str, list[str]] = {}
     found = []
@@ -443,7 +443,7 @@ def _pass_through(members: tuple[Member, ...]) -> list[Finding]:
             if not matched:
                 close = repair.closest(named, groups)
                 found.append(
-                    Finding(
+                    TopologyFinding(
                         "warning",
                         "pass_through",
                         (member.name,),
@@ -456,7 +456,7 @@ def _pass_through(members: tuple[Member, ...]) -> list[Finding]:
             elif named in groups and set(matched) != {named}:
                 also = [group for group in matched if group != named]
                 found.append(
-                    Finding(
+                    TopologyFinding(
                         "warning",
                         "pass_through",
                         (member.name,),
@@ -469,17 +469,17 @@ def _pass_through(members: tuple[Member, ...]) -> list[Finding]:
     return found
 
 
-def _overlap(members: tuple[Member, ...]) -> list[Finding]:
+def _overlap(members: tuple[TopologyMember, ...]) -> list[TopologyFinding]:
     found = []
     for member in members:
-        claimed: dict[str, Destination] = {}
+        claimed: dict[str, DestinationRoute] = {}
         for destination in member.destinations:
             for address in destination.addresses:
                 other = claimed.setdefault(address, destination)
                 if other is destination:
                     continue
                 found.append(
-                    Finding(
+                    TopologyFinding(
                         "warning",
                         "overlap",
                         (member.name, address),

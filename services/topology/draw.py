@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from html import escape
 
 from raylay.services.messages.plain_text import plain
-from raylay.services.topology.arrows import Arrow, Box, Point, arrow
-from raylay.services.topology.check import Checked, Finding
-from raylay.services.topology.members import Member
+from raylay.services.topology.check import CheckResult, TopologyFinding
+from raylay.services.topology.members import TopologyMember
+from raylay.services.topology.picture_geometry import Arrow, Box, Point, arrow
 
 NODE_WIDTH = 104
 NODE_HEIGHT = 30
@@ -35,7 +35,7 @@ _STYLE = (
 )
 
 
-def svg(checked: Checked, name: str) -> str:
+def svg(checked: CheckResult, name: str) -> str:
     """The picture as SVG, complete with its size; the same input gives the same picture."""
     made = layout(checked.members)
     left, top, width, height = made.extent()
@@ -72,7 +72,7 @@ def svg(checked: Checked, name: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def html(checked: Checked, name: str) -> str:
+def html(checked: CheckResult, name: str) -> str:
     """A page with the picture, its legend, and the findings."""
     rows = "\n".join(
         f'<tr class="{f.severity}"><td>{f.severity}</td><td>{_word(f.kind)}</td>'
@@ -105,7 +105,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 15 else name[:14] + "…"
 
 
-def _marked(findings: Sequence[Finding]) -> dict[str, str]:
+def _marked(findings: Sequence[TopologyFinding]) -> dict[str, str]:
     found: dict[str, str] = {}
     for finding in findings:
         if finding.severity == "note":
@@ -134,7 +134,7 @@ class Layout:
         return Box(min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)).wider(MARGIN / 2)
 
 
-def layout(members: Sequence[Member]) -> Layout:
+def layout(members: Sequence[TopologyMember]) -> Layout:
     """Sites on a circle, instances within them, and arrows that run through no instance: what is
     too close for that is spread."""
     wanted = [
@@ -172,8 +172,8 @@ def _connect(made: Layout, wanted: Sequence[tuple[str, int, str]]) -> bool:
     return clear
 
 
-def _placed(members: Sequence[Member], spread: float) -> Layout:
-    groups: dict[str, list[Member]] = {}
+def _placed(members: Sequence[TopologyMember], spread: float) -> Layout:
+    groups: dict[str, list[TopologyMember]] = {}
     for member in members:
         groups.setdefault(member.group, []).append(member)
     inside = {group: _within(len(each), spread) for group, each in groups.items()}
@@ -226,7 +226,7 @@ def _within(count: int, spread: float) -> list[Point]:
     ]
 
 
-def _links(checked: Checked, arrows: Mapping[tuple[str, int, str], Arrow]) -> list[str]:
+def _links(checked: CheckResult, arrows: Mapping[tuple[str, int, str], Arrow]) -> list[str]:
     wrong = {
         finding.instances[:2]: finding.severity
         for finding in checked.findings

@@ -18,14 +18,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
 
-from raylay.services.messages.topic_pattern import Part, parts
+from raylay.services.messages.topic_pattern import PatternPart, parts
 from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
     compile_regex,
     is_regex,
 )
-from raylay.services.replication.routing import Destination
+from raylay.services.replication.link.routing import DestinationRoute
 
 ANY_TYPE = "json"
 """Tried where no message type is named."""
@@ -39,7 +39,7 @@ _RANGE = re.compile(r"(\\?.)-\\?[^\]]")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TopologyMember:
     """An instance as the check sees it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Member:
 
     name: str
     group: str
-    destinations: tuple[Destination, ...] = ()
+    destinations: tuple[DestinationRoute, ...] = ()
     journaled: tuple[TopicRule, ...] = ALL
     publishes: bool = True
     one_way: frozenset[str] = frozenset()
@@ -79,7 +79,7 @@ class TopicClass:
         return ", ".join(self.names)
 
 
-def topic_classes(members: Iterable[Member]) -> list[TopicClass]:
+def topic_classes(members: Iterable[TopologyMember]) -> list[TopicClass]:
     """The topics to look at: one of each class that some member journals."""
     journaled: dict[TopicRule, None] = {}
     sets: dict[tuple[TopicRule, ...], None] = {}
@@ -158,7 +158,7 @@ def _in_both(one: str, other: str) -> str | None:
     return None
 
 
-def _texts(rest: Iterator[Part]) -> list[str]:
+def _texts(rest: Iterator[PatternPart]) -> list[str]:
     """Short texts of an expression, up to the end of the group that is open; places and
     look-aheads left out."""
     found: list[str] = []
@@ -189,7 +189,7 @@ def _least(repeat: str) -> int:
     return min(int(counted[1]), REPEATS_MAX) if counted else int(repeat[0] == "+")
 
 
-def _texts_of(part: Part) -> list[str]:
+def _texts_of(part: PatternPart) -> list[str]:
     kind, text = part.kind, part.text
     if kind == "literal":
         return [text]

@@ -19,7 +19,8 @@ it is certain.
 
 **Scenarios.** An instance down, a site down, links of failover lists at another server of their
 list: sets of scenarios are bits of one number, so that one pass for each publisher decides nearly
-all of them (survey.py); what that pass leaves open is searched again for that scenario alone, up to
+all of them (failure_analysis.py); what that pass leaves open is searched again for that scenario
+alone, up to
 `survey.EXACT_MAX` times.
 """
 
@@ -34,11 +35,11 @@ from typing import NamedTuple
 
 from raylay.services.messages.records import Flag, Run
 from raylay.services.messages.topics import TopicMatcher
-from raylay.services.replication.routing import (
-    Destination,
+from raylay.services.replication.link.routing import (
+    DestinationRoute,
     Router,
 )
-from raylay.services.topology.members import Member, TopicClass
+from raylay.services.topology.members import TopicClass, TopologyMember
 
 CHAINS_MAX = 4
 ROTATIONS_MAX = 3
@@ -46,7 +47,7 @@ LOCAL = -1
 """In place of a group: published here."""
 
 
-class State(NamedTuple):
+class ReachState(NamedTuple):
     """How an instance has a message.
 
     Attributes:
@@ -60,7 +61,7 @@ class State(NamedTuple):
     crossed: bool
 
 
-class Scenario(NamedTuple):
+class FailureScenario(NamedTuple):
     """What is not as it should be.
 
     Attributes:
@@ -77,19 +78,19 @@ class Scenario(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkPath:
     """A destination of an instance; `servers`: numbers of those of this fabric, in its order."""
 
     source: int
     place: int
-    destination: Destination
+    destination: DestinationRoute
     servers: tuple[int, ...]
     rule: int
     """Number of its topics, PassThrough and `own_group_only`: links with the same pass the same."""
 
 
 @dataclass(slots=True)
-class Flow:
+class MessageFlow:
     """What becomes of the messages published at one instance.
 
     Attributes:
@@ -97,20 +98,20 @@ class Flow:
         possible, certain: instances that may have them, that surely have them; as bits.
     """
 
-    chains: dict[State, list[int]]
+    chains: dict[ReachState, list[int]]
     possible: int = 0
     certain: int = 0
-    by_instance: dict[int, list[State]] = field(default_factory=dict)
-    through: dict[State, int] = field(default_factory=dict)
+    by_instance: dict[int, list[ReachState]] = field(default_factory=dict)
+    through: dict[ReachState, int] = field(default_factory=dict)
     """The instances on every way to a state, itself included, as bits: nothing that they lack."""
 
 
 @dataclass(slots=True)
-class Placement:
+class LinkPlacement:
     """Where links are connected: for each instance and link a server, -1 for none."""
 
     servers: list[list[int]]
-    targets: dict[State, int] = field(default_factory=dict)
+    targets: dict[ReachState, int] = field(default_factory=dict)
     """To which instances, as bits, a state is passed on."""
 
 
@@ -125,7 +126,7 @@ def bits(mask: int) -> Iterator[int]:
 class Routes:
     """A fabric as one class of topics sees it."""
 
-    def __init__(self, members: Sequence[Member], topic: TopicClass) -> None:
+    def __init__(self, members: Sequence[TopologyMember], topic: TopicClass) -> None:
         self.members = tuple(members)
         self.topic = topic
         self.number = {member.name: i for i, member in enumerate(members)}
@@ -153,16 +154,16 @@ class Routes:
         )
         self._routed: dict[tuple[int, int, bool], bool] = {}
         self._behaviours: dict[tuple[int, ...], int] = {}
-        self._passing: dict[State, tuple[Link, ...]] = {}
-        self._passing_rules: dict[State, frozenset[int]] = {}
-        self._arrived: dict[tuple[int, int, bool], State] = {}
-        self._anywhere: dict[State, int] = {}
+        self._passing: dict[ReachState, tuple[LinkPath, ...]] = {}
+        self._passing_rules: dict[ReachState, frozenset[int]] = {}
+        self._arrived: dict[tuple[int, int, bool], ReachState] = {}
+        self._anywhere: dict[ReachState, int] = {}
         self._placements: dict[int, list[list[int]]] = {}
         self.states_visited = 0
         self.searches = 0
         self.chains_dropped = 0
 
-    def _links_of(self, i: int, member: Member) -> list[Link]:
+    def _links_of(self, i: int, member: TopologyMember) -> list[LinkPath]:
         found = []
         for place, destination in enumerate(member.destinations):
             rule = destination.topics, destination.pass_through, destination.own_group_only
@@ -171,7 +172,7 @@ class Routes:
                 self._routers.append(Router(destination))
             servers = (self.number.get(address, i) for address in destination.addresses)
             reached = tuple(server for server in servers if server != i)
-            found.append(Link(i, place, destination, reached, number))
+            found.append(LinkPath(i, place, destination, reached, number))
         return found
 
     # -- routing -----------------------------------------------------------------------------
@@ -190,12 +191,12 @@ class Routes:
             found = self._routed[key] = self._routers[rule].routed(run, 0)
         return found
 
-    def passes_topic(self, destination: Destination) -> bool:
+    def passes_topic(self, destination: DestinationRoute) -> bool:
         """Whether a destination takes what clients publish on the topic at its instance."""
         topic, message_type = self._topic
         return Router(destination).routed(Run(0, 0, 0, 0, b"", topic, message_type), 0)
 
-    def state(self, at: int, group: int, crossed: bool) -> State:
+    def state(self, at: int, group: int, crossed: bool) -> ReachState:
         """The state of a copy at an instance.
 
         Args:
@@ -211,11 +212,11 @@ class Routes:
             )
             places = tuple(link.place for link in passing)
             behaviour = self._behaviours.setdefault(places, len(self._behaviours))
-            found = self._arrived[key] = State(at, behaviour, crossed)
+            found = self._arrived[key] = ReachState(at, behaviour, crossed)
             self._passing[found] = passing
         return found
 
-    def passing_rules(self, state: State) -> frozenset[int]:
+    def passing_rules(self, state: ReachState) -> frozenset[int]:
         """The rules of the links that pass a copy in this state on."""
         found = self._passing_rules.get(state)
         if found is None:
@@ -223,11 +224,11 @@ class Routes:
             self._passing_rules[state] = found
         return found
 
-    def passing(self, state: State) -> tuple[Link, ...]:
+    def passing(self, state: ReachState) -> tuple[LinkPath, ...]:
         """The links that pass a copy in this state on, the loop test aside."""
         return self._passing[state]
 
-    def placement(self, scenario: Scenario) -> Placement:
+    def placement(self, scenario: FailureScenario) -> LinkPlacement:
         """The servers that links are connected to.
 
         There is one link from a given instance to a given instance: one with a single server has
@@ -240,14 +241,14 @@ class Routes:
                 self._placed(links, 0, scenario.rotation) for links in self.links
             ]
         if not scenario.down:
-            return Placement(self._with_waiting(usual))
+            return LinkPlacement(self._with_waiting(usual))
         dialled = [
             self._placed(self.links[i], scenario.down, scenario.rotation)
             if any(server >= 0 and scenario.down >> server & 1 for server in servers)
             else servers
             for i, servers in enumerate(usual)
         ]
-        return Placement(self._with_waiting(dialled))
+        return LinkPlacement(self._with_waiting(dialled))
 
     def _with_waiting(self, dialled: list[list[int]]) -> list[list[int]]:
         """A placement with the links that do not dial."""
@@ -262,7 +263,7 @@ class Routes:
                     break
         return placed
 
-    def _placed(self, links: list[Link], down: int, rotation: int) -> list[int]:
+    def _placed(self, links: list[LinkPath], down: int, rotation: int) -> list[int]:
         taken = 0
         chosen = [-1] * len(links)
         for link in sorted(links, key=lambda link: (len(link.servers) > 1, link.place)):
@@ -276,7 +277,7 @@ class Routes:
                     break
         return chosen
 
-    def arrived(self, state: State, at: int) -> State:
+    def arrived(self, state: ReachState, at: int) -> ReachState:
         """The state in which an instance has what came from another one in this state."""
         group = self.group_of[state.at]
         return self.state(at, group, state.crossed or group != self.group_of[at])
@@ -284,10 +285,10 @@ class Routes:
     # -- what is possible --------------------------------------------------------------------
     def flow(
         self,
-        starts: Iterable[tuple[State, int]],
-        placed: Placement | None,
+        starts: Iterable[tuple[ReachState, int]],
+        placed: LinkPlacement | None,
         down: int = 0,
-    ) -> Flow:
+    ) -> MessageFlow:
         """Everything that can happen from these states on.
 
         Args:
@@ -296,8 +297,8 @@ class Routes:
             down: instances that are not there, as bits.
         """
         self.searches += 1
-        flow = Flow({})
-        queue: deque[tuple[State, int]] = deque()
+        flow = MessageFlow({})
+        queue: deque[tuple[ReachState, int]] = deque()
         # Where a copy came directly, with nothing on its way but the start, nothing is smaller.
         least: dict[tuple[int, bool], int] = {}
         closed = down | ~self.journaling
@@ -331,7 +332,7 @@ class Routes:
             flow.through[state] = reduce(and_, chains)
         return flow
 
-    def targets(self, state: State, placed: Placement | None) -> int:
+    def targets(self, state: ReachState, placed: LinkPlacement | None) -> int:
         """To which instances a copy is passed on from there, the loop test aside; as bits."""
         known = self._anywhere if placed is None else placed.targets
         found = known.get(state)
@@ -346,7 +347,7 @@ class Routes:
             known[state] = found
         return found
 
-    def _keep(self, chains: dict[State, list[int]], state: State, chain: int) -> bool:
+    def _keep(self, chains: dict[ReachState, list[int]], state: ReachState, chain: int) -> bool:
         known = chains.get(state)
         if known is None:
             chains[state] = [chain]
@@ -361,12 +362,12 @@ class Routes:
         known.append(chain)
         return True
 
-    def published(self, at: int) -> tuple[State, int]:
+    def published(self, at: int) -> tuple[ReachState, int]:
         """The state of what a client publishes at an instance, and its chain."""
         return self.state(at, LOCAL, False), 1 << at
 
     # -- what is certain ---------------------------------------------------------------------
-    def decide(self, flow: Flow, placed: Placement, start: int) -> Flow:
+    def decide(self, flow: MessageFlow, placed: LinkPlacement, start: int) -> MessageFlow:
         """Fills in what is certain.
 
         Args:
@@ -389,7 +390,7 @@ class Routes:
         flow.certain = certain
         return flow
 
-    def _avoidable(self, flow: Flow, placed: Placement, start: int, target: int) -> bool:
+    def _avoidable(self, flow: MessageFlow, placed: LinkPlacement, start: int, target: int) -> bool:
         """Whether first copies can be chosen so that the target gets nothing."""
         avoided = 1 << target
         roots = [state for at in bits(start) for state in flow.by_instance[at]]
@@ -418,20 +419,21 @@ class Routes:
             avoided |= forced
 
     # -- scenarios ---------------------------------------------------------------------------
-    def scenarios(self) -> list[Scenario]:
+    def scenarios(self) -> list[FailureScenario]:
         """All up; each instance down; each site of several instances down; lists elsewhere."""
-        found = [Scenario("all up", "")]
+        found = [FailureScenario("all up", "")]
         found += [
-            Scenario("instance", member.name, 1 << i) for i, member in enumerate(self.members)
+            FailureScenario("instance", member.name, 1 << i)
+            for i, member in enumerate(self.members)
         ]
         found += [
-            Scenario("site", group, self.group_mask[i])
+            FailureScenario("site", group, self.group_mask[i])
             for i, group in enumerate(self.groups)
             if self.group_mask[i].bit_count() > 1
         ]
         longest = max((len(link.servers) for links in self.links for link in links), default=1)
         found += [
-            Scenario("lists", str(rotation + 1), 0, rotation)
+            FailureScenario("lists", str(rotation + 1), 0, rotation)
             for rotation in range(1, min(longest, ROTATIONS_MAX + 1))
         ]
         return found

@@ -10,17 +10,17 @@ from dataclasses import replace
 from itertools import islice
 
 from raylay.services.messages.topics import TopicRule, all_but
-from raylay.services.replication.routing import Destination
-from raylay.services.topology.members import Member
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.topology.failure_analysis import FailureAnalysis
+from raylay.services.topology.members import TopologyMember
 from raylay.services.topology.reach import Routes, bits
-from raylay.services.topology.survey import Survey
 
 TRIED_MAX = 48
 TRIED_OF_A_KIND_MAX = 12
 PUBLISHERS_TRIED_MAX = 4
 TARGETS_TRIED_MAX = 8
 
-Change = tuple[str, int, tuple[Destination, ...]]
+Change = tuple[str, int, tuple[DestinationRoute, ...]]
 """What is done in words, the number of the instance, its destinations afterwards."""
 
 
@@ -30,7 +30,7 @@ def closest(name: str, names: Sequence[str]) -> str:
     return found[0] if found else ".*"
 
 
-def to_reach(survey: Survey, publishers: int, targets: int, scenario: int = 0) -> str:
+def to_reach(survey: FailureAnalysis, publishers: int, targets: int, scenario: int = 0) -> str:
     """So that these targets surely get what is published there, in a scenario."""
     some = list(bits(publishers))[:PUBLISHERS_TRIED_MAX]
     wanted = sum(1 << i for i in list(bits(targets))[:TARGETS_TRIED_MAX])
@@ -61,18 +61,22 @@ def to_reach(survey: Survey, publishers: int, targets: int, scenario: int = 0) -
     )
 
 
-def _with(survey: Survey, at: int, destinations: tuple[Destination, ...]) -> list[Member]:
+def _with(
+    survey: FailureAnalysis, at: int, destinations: tuple[DestinationRoute, ...]
+) -> list[TopologyMember]:
     members = list(survey.routes.members)
     members[at] = replace(members[at], destinations=destinations)
     return members
 
 
-def _instead(member: Member, place: int, made: Destination) -> tuple[Destination, ...]:
+def _instead(
+    member: TopologyMember, place: int, made: DestinationRoute
+) -> tuple[DestinationRoute, ...]:
     return (*member.destinations[:place], made, *member.destinations[place + 1 :])
 
 
 def _candidates(
-    survey: Survey, publishers: list[int], wanted: int, scenario: int
+    survey: FailureAnalysis, publishers: list[int], wanted: int, scenario: int
 ) -> Iterator[Change]:
     """Changes to try, the smallest first; of equals first those that lead to the targets."""
     routes = survey.routes
@@ -102,17 +106,17 @@ def _candidates(
     yield from _new(survey, publishers, has, certain, wanted)
 
 
-def _all_of(member: Member) -> tuple[TopicRule, ...]:
+def _all_of(member: TopologyMember) -> tuple[TopicRule, ...]:
     """All topics that a destination of an instance may take."""
     return (TopicRule(all_but(member.local) if member.local else ".*"),)
 
 
-def topics_clause(member: Member) -> str:
+def topics_clause(member: TopologyMember) -> str:
     """What a new destination of an instance has to leave out, behind the rest of an advice."""
     return f", topics '{all_but(member.local)}'" if member.local else ""
 
 
-def _shown(routes: Routes, member: Member) -> str:
+def _shown(routes: Routes, member: TopologyMember) -> str:
     """The topics to be added to a destination of an instance."""
     if member.local and ".*" in routes.topic.names:
         return all_but(member.local)
@@ -120,8 +124,8 @@ def _shown(routes: Routes, member: Member) -> str:
 
 
 def _wider(
-    survey: Survey, member: Member, destination: Destination
-) -> Iterator[tuple[str, Destination]]:
+    survey: FailureAnalysis, member: TopologyMember, destination: DestinationRoute
+) -> Iterator[tuple[str, DestinationRoute]]:
     routes = survey.routes
     rule = TopicRule(routes.topic.topic, routes.topic.message_type)
     local = routes.passes_topic(destination)
@@ -141,7 +145,7 @@ def _wider(
             yield "write PassThrough '.*' at {} and take own_group_only from it", made
 
 
-def _longer_lists(survey: Survey, has: int, wanted: int) -> Iterator[Change]:
+def _longer_lists(survey: FailureAnalysis, has: int, wanted: int) -> Iterator[Change]:
     routes = survey.routes
     for at in bits(has):
         member = routes.members[at]
@@ -167,7 +171,7 @@ def _longer_lists(survey: Survey, has: int, wanted: int) -> Iterator[Change]:
 
 
 def _new(
-    survey: Survey, publishers: list[int], has: int, certain: int, wanted: int
+    survey: FailureAnalysis, publishers: list[int], has: int, certain: int, wanted: int
 ) -> Iterator[Change]:
     routes = survey.routes
     for target in bits(wanted):
@@ -181,7 +185,7 @@ def _new(
                 continue
             inside = member.group == other.group
             passing = ".*" if inside else f"^{re.escape(member.group)}$"
-            made = Destination(
+            made = DestinationRoute(
                 other.name, other.group, inside, _all_of(member), passing, (other.name,)
             )
             yield (
@@ -192,7 +196,7 @@ def _new(
             )
 
 
-def to_be_safe(survey: Survey, publisher: int, mate: int) -> str:
+def to_be_safe(survey: FailureAnalysis, publisher: int, mate: int) -> str:
     """So that a client may fail over from one instance to the other."""
     routes = survey.routes
     member, other = routes.members[publisher], routes.members[mate]
@@ -217,7 +221,7 @@ def to_be_safe(survey: Survey, publisher: int, mate: int) -> str:
     )
 
 
-def to_pass_on(survey: Survey, publishers: int, targets: int) -> str:
+def to_pass_on(survey: FailureAnalysis, publishers: int, targets: int) -> str:
     """So that the sync destinations of instances pass on what those acknowledged."""
     routes = survey.routes
     publisher = next(bits(publishers))
@@ -248,7 +252,7 @@ def to_pass_on(survey: Survey, publishers: int, targets: int) -> str:
             alone = [
                 replace(m, publishes=m.name == routes.members[publisher].name) for m in members
             ]
-            again = Survey(Routes(alone, routes.topic))
+            again = FailureAnalysis(Routes(alone, routes.topic))
             if not again.stranded(publisher) & targets:
                 return text
     if first:
@@ -259,7 +263,7 @@ def to_pass_on(survey: Survey, publishers: int, targets: int) -> str:
     )
 
 
-def to_be_in_order(survey: Survey, links: Sequence[tuple[int, int]]) -> str:
+def to_be_in_order(survey: FailureAnalysis, links: Sequence[tuple[int, int]]) -> str:
     """So that every link brings the same part.
 
     Args:
@@ -268,7 +272,7 @@ def to_be_in_order(survey: Survey, links: Sequence[tuple[int, int]]) -> str:
     routes = survey.routes
     before = {p: flow.certain for p, flow in survey.nominal.items()}
     names = sorted({routes.members[at].name for at, _ in links})
-    ways: tuple[tuple[str, Callable[[Member, Destination], Destination]], ...] = (
+    ways: tuple[tuple[str, Callable[[TopologyMember, DestinationRoute], DestinationRoute]], ...] = (
         (
             "set own_group_only on the destinations to other groups of ",
             lambda _, d: replace(d, own_group_only=True),
@@ -287,7 +291,7 @@ def to_be_in_order(survey: Survey, links: Sequence[tuple[int, int]]) -> str:
         for at, place in links:
             made = change(members[at], members[at].destinations[place])
             members[at] = replace(members[at], destinations=_instead(members[at], place, made))
-        again = Survey(Routes(members, routes.topic))
+        again = FailureAnalysis(Routes(members, routes.topic))
         if all(
             flow.certain & before[p] == before[p] for p, flow in again.nominal.items()
         ) and not any(again.partly(number) for number in range(len(routes.groups))):

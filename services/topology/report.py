@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylay.services.topology.check import Checked
+from raylay.services.topology.check import CheckResult
+from raylay.services.topology.failure_analysis import FailureAnalysis
 from raylay.services.topology.reach import bits
-from raylay.services.topology.survey import Survey
 
 
-def as_data(checked: Checked, name: str, *, routes: bool) -> dict[str, Any]:
+def as_data(checked: CheckResult, name: str, *, routes: bool) -> dict[str, Any]:
     """What `--json` prints.
 
     Args:
@@ -48,7 +48,7 @@ def as_data(checked: Checked, name: str, *, routes: bool) -> dict[str, Any]:
     return found
 
 
-def summary(survey: Survey, publisher: int) -> dict[str, Any]:
+def summary(survey: FailureAnalysis, publisher: int) -> dict[str, Any]:
     """Where an instance's publishes arrive, in one row: `wanted` instances journal the topic,
     `certain` of them surely get it, `hops` is the longest of the shortest ways in links, and
     `copies` how often it is sent to one instance at most, which journals the first."""
@@ -68,7 +68,7 @@ def summary(survey: Survey, publisher: int) -> dict[str, Any]:
     }
 
 
-def route_rows(survey: Survey, publisher: int) -> list[dict[str, Any]]:
+def route_rows(survey: FailureAnalysis, publisher: int) -> list[dict[str, Any]]:
     """Each instance that an instance's publishes may arrive at: a shortest route, and who sends
     them, always or sometimes."""
     routes = survey.routes

@@ -7,7 +7,13 @@ from collections.abc import Awaitable, Callable
 
 from raylay.services.client import EPOCH, Client
 from raylay.services.client.messages import ranges_of
-from raylay.services.drills.verdict import Record, Stretch, Verdict, judge, stretches_of_run
+from raylay.services.drills.verdict import (
+    PublishRecord,
+    SequenceStretch,
+    Verdict,
+    judge,
+    stretches_of_run,
+)
 from raylay.services.fabric import Fabric
 from raylay.storage.journal_reader import LmdbJournalReader
 
@@ -15,10 +21,10 @@ SETTLE_S_MAX = 120.0
 Fault = Callable[[Client], Awaitable[None]]
 
 
-def journal_of(fabric: Fabric, name: str) -> list[Stretch]:
+def journal_of(fabric: Fabric, name: str) -> list[SequenceStretch]:
     """What an instance's journal holds now, in its order."""
     reader = LmdbJournalReader(fabric.data_directory(name) / "journal")
-    held: list[Stretch] = []
+    held: list[SequenceStretch] = []
     after = 0
     try:
         while runs := reader.read(after):
@@ -37,8 +43,8 @@ async def run_load(
     The verdict is over the journals of all instances and what each subscriber received.
     """
     topic = f"sales/{name}"
-    record = Record()
-    received: dict[str, list[Stretch]] = {group: [] for group in groups}
+    record = PublishRecord()
+    received: dict[str, list[SequenceStretch]] = {group: [] for group in groups}
     done = {group: asyncio.Event() for group in groups}
 
     async def read(group: str) -> None:
@@ -47,7 +53,7 @@ async def run_load(
             count = 0
             async for batch in subscription.batches():
                 received[group] += [
-                    Stretch(*each) for each in ranges_of(batch.payload, batch.count)
+                    SequenceStretch(*each) for each in ranges_of(batch.payload, batch.count)
                 ]
                 count += batch.count
                 if count >= messages:

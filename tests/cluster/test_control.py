@@ -11,9 +11,9 @@ import pytest
 import ray
 from argon2 import PasswordHasher
 
-from raylay.services.commands import life
+from raylay.services.commands import lifecycle
 from raylay.services.drills.drill import Drill
-from raylay.services.drills.marks import clean
+from raylay.services.drills.drill_lock import clean
 from raylay.services.drills.scenario import find
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric, registry
@@ -90,7 +90,7 @@ def test_instances_refuse_what_their_operators_do_not_ask_for(
                     attempt(who)
                 assert user in str(why.value) and SECRET not in str(why.value)
         with pytest.raises(FabricError, match="nobody in particular"):
-            life._ask_for_the_end(entry)
+            lifecycle._ask_for_the_end(entry)
         assert {name: owner.pid(name) for name in NAMES} == pids
         assert all(each["ready"] for each in owner.status()["instances"])
         assert not told(owner, "control") and len(told(owner, "control_refused")) >= 24

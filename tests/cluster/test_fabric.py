@@ -18,7 +18,7 @@ from cluster.conftest import declare
 from cluster.load import journal_of, run_load
 
 from raylay.services.client import EPOCH, Client, Connected, WaitingForSafeInstance
-from raylay.services.drills.verdict import Record, Stretch, judge
+from raylay.services.drills.verdict import PublishRecord, SequenceStretch, judge
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, lookup
 from raylay.services.fabric.plan import FabricRecord
@@ -117,7 +117,7 @@ def test_a_lost_disk_is_filled_from_the_peer(whole: Fabric) -> None:
 
     asyncio.run(publish())
 
-    def published(name: str) -> list[Stretch]:
+    def published(name: str) -> list[SequenceStretch]:
         # What instances say of the drills' queue is of the instance that says it.
         return [each for each in journal_of(whole, name) if not each.topic.startswith(b"raylay/")]
 
@@ -131,9 +131,9 @@ def test_a_lost_disk_is_filled_from_the_peer(whole: Fabric) -> None:
     assert verdict.valid, verdict
 
 
-def recorded(stretches: Iterable[Stretch]) -> Record:
+def recorded(stretches: Iterable[SequenceStretch]) -> PublishRecord:
     """What a journal holds, as if its publishers had recorded it."""
-    record = Record()
+    record = PublishRecord()
     for stretch in stretches:
         record.add(stretch.publisher, stretch.first, stretch.last, stretch.last)
     return record

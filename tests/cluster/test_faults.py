@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from soak.driver import Plan, Report, broken_laws, soak, unwhole
 
-from raylay.services.drills.history import Acked, FinalLog, History, Journaled
 from raylay.services.fabric import Fabric
+from raylay.services.verification.history import AckGiven, FinalLog, RunHistory, RunJournaled
 
 pytestmark = pytest.mark.cluster
 
@@ -44,7 +44,7 @@ def judge_sees_a_record_that_one_journal_lost(report: Report) -> None:
     """The first that was acknowledged is taken out of another instance's account."""
     history = report.history
     assert history is not None and not broken_laws(history)
-    acked = next(found for found in history.operations if isinstance(found, Acked))
+    acked = next(found for found in history.operations if isinstance(found, AckGiven))
     lost = (acked.publisher, acked.sequences[0])
     victim = next(name for name in history.topology.members if name != acked.instance)
     broken = broken_laws(without(history, victim, lost))
@@ -52,13 +52,15 @@ def judge_sees_a_record_that_one_journal_lost(report: Report) -> None:
     assert any(line.startswith("liveness: ") and victim in line for line in broken), broken
 
 
-def without(history: History, instance: str, key: tuple[int, int]) -> History:
+def without(history: RunHistory, instance: str, key: tuple[int, int]) -> RunHistory:
     """The same history, but that one instance never had one message."""
     publisher, sequence = key
-    told = History(history.topology, [], dict(history.final), history.unacked, history.subscribed)
+    told = RunHistory(
+        history.topology, [], dict(history.final), history.unacked, history.subscribed
+    )
     for operation in history.operations:
         if (
-            isinstance(operation, Journaled)
+            isinstance(operation, RunJournaled)
             and operation.instance == instance
             and operation.publisher == publisher
             and sequence in operation.sequences

@@ -10,13 +10,13 @@ import pytest
 from raylay.services.client import Client
 from raylay.services.errors import ConnectionLost, LogonRefused
 from raylay.services.fabric import Fabric
-from raylay.services.tls.authority import Authority
+from raylay.services.net.tls_authority import CertificateAuthority
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def test_a_fabric_with_client_certificates_fails_over_and_is_renewed(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "tls")
+    authority = CertificateAuthority(tmp_path / "tls")
     names = ("here-1", "here-2", "there-1", "desk")
     for name in names:
         authority.issue(name, ["localhost", "127.0.0.1"])

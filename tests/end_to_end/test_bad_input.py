@@ -49,7 +49,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.replication.gap_limit import SEQUENCES_PLAUSIBLE
-from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.segments import open_environment

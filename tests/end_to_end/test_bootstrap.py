@@ -13,12 +13,12 @@ import forked
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
 from soak.relay import SLOW, Relay
 
+from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import Kind, Run, publisher_id, sequences_of
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.bootstrap import MARKER_FILE
-from raylay.services.server.bootstrap_config import BootstrapConfig
-from raylay.services.server.config import DestinationConfig, InstanceConfig
-from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
+from raylay.services.server.links.bootstrap import MARKER_FILE
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
 

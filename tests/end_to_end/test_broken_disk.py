@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from raylay.services.client import Client
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import StorageError
-from raylay.services.replication.commit_place import CommitPlace
-from raylay.services.server import instance_server, sow_keeper
-from raylay.services.server.config import InstanceConfig
+from raylay.services.replication.commit_thread import CommitThreadPolicy
+from raylay.services.server import instance_server
 from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.sow import manager
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.storage import lmdb_journal
 from raylay.storage.overlapped import OverlappedWrite
@@ -35,7 +36,7 @@ def _commits_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a loaded machine commits take so long that the writer thread makes them, where nothing is
     taken ahead of the disk. These tests are of the loop's commits, however slow the disk is, and
     nothing but a commit of theirs may meet the broken disk."""
-    monkeypatch.setattr(CommitPlace, "took", lambda *_: None)
+    monkeypatch.setattr(CommitThreadPolicy, "took", lambda *_: None)
     monkeypatch.setattr(lmdb_journal, "MOVE_S", 3_600.0)
 
 
@@ -45,7 +46,7 @@ def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
     """While it hung, all timers became due: those of recovery points, of SOW stores, of ages. They
     run before the instance has ended, and know what the disk does not have. So does a question."""
     monkeypatch.setattr(instance_server, "POINT_INTERVAL_S", 0.05)
-    monkeypatch.setattr(sow_keeper, "WRITE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(manager, "WRITE_INTERVAL_S", 0.0)
     config = replace(CONFIG, sow=(RECORDS,))
     asked: list[Any] = []
 

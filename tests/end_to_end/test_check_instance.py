@@ -10,9 +10,9 @@ from tls_files import Authority
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
+from raylay.services.config.instance import ClientTransportConfig, DestinationConfig
+from raylay.services.net.tls_config import TlsConfig
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.config import ClientTransportConfig, DestinationConfig
-from raylay.services.tls.config import TlsConfig
 
 __all__ = ["servers"]
 

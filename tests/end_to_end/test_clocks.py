@@ -21,10 +21,10 @@ import pytest
 from end_to_end.test_instance import DEADLINE_S, Client, Server
 from end_to_end.test_queues import Consumer
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.server.config import InstanceConfig
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from end_to_end.test_instance import Client, Server, Servers, pair, servers, single  # noqa: F401
 
-from raylay.services.client.resumption import read_have
+from raylay.services.client.subscription_state import read_have
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule

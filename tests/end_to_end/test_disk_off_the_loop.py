@@ -1,5 +1,5 @@
 """A serving instance leaves the disk to its threads: for what its event loop does, all wait. Only
-the short commit at the end of a turn is the loop's own (services/replication/commit_place.py)."""
+the short commit at the end of a turn is the loop's own (services/replication/commit_thread.py)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from raylay.services.client import Client
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import DestinationConfig, InstanceConfig
+from raylay.services.server.children.subprocess import start_link_process
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.opening import JOURNAL_DIRECTORY
-from raylay.services.server.subprocess_link import start_link_process
 from raylay.storage.maintenance import FLOOR_FILE, read_floor
 from raylay.storage.state import StoreFile
 

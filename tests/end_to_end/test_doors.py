@@ -29,6 +29,7 @@ from end_to_end.test_instance import (
 )
 
 from raylay.services.capacity.config import CapacityConfig
+from raylay.services.config.instance import split_address
 from raylay.services.messages.records import SEQUENCE_MAX, RecordBuilder, publisher_id, run_of, scan
 from raylay.services.protocol.frames import (
     HEADER_BYTES_MAX,
@@ -38,20 +39,19 @@ from raylay.services.protocol.frames import (
     encode_frame,
 )
 from raylay.services.protocol.header_values import COMMAND_ID_BYTES_MAX
-from raylay.services.protocol.proof import proof_of
-from raylay.services.protocol.replication import (
+from raylay.services.protocol.link.proof import proof_of
+from raylay.services.protocol.link.replication import (
     REPLICATION_FRAME_BYTES_MAX,
     UpstreamLogon,
     link_logon,
     placed,
 )
-from raylay.services.replication.placement import Placement
-from raylay.services.server.config import split_address
+from raylay.services.replication.membership.placement import InstancePlacement
 
 __all__ = ["servers"]  # a fixture
 
 KEY = "the key of a fabric"
-FORGED = Placement(1, "127.0.0.1:1", "127.0.0.1:2")
+FORGED = InstancePlacement(1, "127.0.0.1:1", "127.0.0.1:2")
 
 
 class Link:

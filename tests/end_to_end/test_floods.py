@@ -19,9 +19,9 @@ import pytest
 from argon2 import PasswordHasher
 from end_to_end.test_instance import Client, Server, Servers, servers, single
 
+from raylay.services.config.instance import ClientTransportConfig, split_address
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, LOGON_TIMEOUT_S, encode_frame
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.config import ClientTransportConfig, split_address
 
 __all__ = ["servers"]
 MIB = 1024 * 1024

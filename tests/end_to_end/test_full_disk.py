@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from raylay.services.commands import journal as journal_commands
 from raylay.services.commands.journal import journal_app
 from raylay.services.messages.records import RecordBuilder
-from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.maintenance import read_floor
 
 __all__ = ["servers"]

@@ -24,6 +24,7 @@ import pytest
 from end_to_end.watched_instance import READ_ON_THE_LOOP
 
 from raylay.services.capacity.config import CapacityConfig
+from raylay.services.config.instance import DestinationConfig, InstanceConfig, split_address
 from raylay.services.fabric.plan import free_port
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import (
@@ -37,11 +38,15 @@ from raylay.services.messages.records import (
 )
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
-from raylay.services.protocol.replication import UpstreamLogon, batch_front, link_logon, read_ack
+from raylay.services.protocol.link.replication import (
+    UpstreamLogon,
+    batch_front,
+    link_logon,
+    read_ack,
+)
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.server.config import DestinationConfig, InstanceConfig, split_address
-from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.tracing import TracingOptions
 from raylay.storage.journal_reader import LmdbJournalReader

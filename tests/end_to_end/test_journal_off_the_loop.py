@@ -19,8 +19,13 @@ from end_to_end.test_instance import Client, Server, Servers, servers, single, s
 from end_to_end.watched_instance import HELD, READ_ON_THE_LOOP
 
 from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
-from raylay.services.protocol.replication import UpstreamLogon, batch_front, link_logon, read_ack
-from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.protocol.link.replication import (
+    UpstreamLogon,
+    batch_front,
+    link_logon,
+    read_ack,
+)
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 
 __all__ = ["servers"]  # a fixture

@@ -17,6 +17,8 @@ from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, pair, 
 
 from raylay.services.client import Client as RealClient
 from raylay.services.client import SyncClient
+from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import LocalProtocolError
 from raylay.services.messages.records import (
     KEY_BYTES_MAX,
@@ -32,10 +34,8 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.protocol.subscribing import SUBSCRIPTION_ID_BYTES_MAX
-from raylay.services.server.bootstrap_config import BootstrapConfig
-from raylay.services.server.config import InstanceConfig
-from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.protocol.client.subscribe import SUBSCRIPTION_ID_BYTES_MAX
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal
 
 __all__ = ["servers"]  # a fixture

@@ -19,8 +19,8 @@ from end_to_end.test_instance import (
 )
 from end_to_end.test_instance import servers as servers
 
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import publisher_id
-from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 MESSAGES = 100
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
 
-from raylay.services.server.config import DestinationConfig, InstanceConfig
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture
 

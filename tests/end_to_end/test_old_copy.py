@@ -8,7 +8,7 @@ from pathlib import Path
 from end_to_end.test_instance import Client, Server, Servers, pair, servers
 
 from raylay.services.messages.records import publisher_id
-from raylay.services.server.opening import JOURNAL_DIRECTORY, STATE_FILE
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY, STATE_FILE
 
 __all__ = ["servers"]  # a fixture
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from end_to_end.test_instance import Client, Server, Servers, free_ports, pair, servers
 
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture
 

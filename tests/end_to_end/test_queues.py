@@ -15,12 +15,12 @@ import msgpack
 import pytest
 from end_to_end.test_instance import DEADLINE_S, Client, Server, free_ports
 
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import Command, RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Frame
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.records import Acknowledgment, keys_of, pack_acknowledgment
-from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 Key = tuple[int, int]
 

@@ -12,10 +12,10 @@ from end_to_end.test_instance import DEADLINE_S, Server
 from end_to_end.test_queues import Consumer
 from typed_pages import Typist, blocks
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.files import load_fabric
 from raylay.services.fabric.check import check_settings
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import InstanceConfig
 
 PAGE = "queues.md"
 STARTS = ("raylay up ", "raylay queue proxied ")

@@ -16,8 +16,8 @@ from end_to_end.test_instance import servers as servers
 from end_to_end.test_queues import Consumer, Key, work
 
 from raylay.services.client import Client as AsyncClient
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.trace_report import print_trace
 from raylay.services.telemetry.tracing import TracingOptions, start_tracing

@@ -13,10 +13,10 @@ import pytest
 from end_to_end.test_bootstrap import Empty
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
 
+from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.server.bootstrap_config import BootstrapConfig
-from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture
 

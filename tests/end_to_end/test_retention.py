@@ -18,7 +18,7 @@ from raylay.services.client import Client as AsyncClient
 from raylay.services.errors import BookmarkNotFound
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records
-from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 
 __all__ = ["servers"]
 

@@ -17,8 +17,8 @@ from end_to_end.test_instance import Client, Servers, free_ports, servers
 
 from raylay.services.client import Client as RealClient
 from raylay.services.client import Server
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import publisher_id
-from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture
 
@@ -31,7 +31,7 @@ PATIENCE_S = 120.0
 
 KNOWN = """\
 import dataclasses, json
-from raylay.services.server.config import DestinationConfig, DowngradePolicy, InstanceConfig
+from raylay.services.config.instance import DestinationConfig, DowngradePolicy, InstanceConfig
 classes = (InstanceConfig, DestinationConfig, DowngradePolicy)
 print(json.dumps({c.__name__: [f.name for f in dataclasses.fields(c)] for c in classes}))
 """

@@ -15,17 +15,17 @@ from end_to_end.test_instance import DEADLINE_S, Client, free_ports
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import EPOCH, SyncClient
-from raylay.services.errors import AdmissionRefused, FabricError, StorageError
-from raylay.services.messages.topics import TopicRule
-from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.instance import looking
-from raylay.services.server import checking, runner
-from raylay.services.server.bootstrap_config import BootstrapConfig
-from raylay.services.server.config import (
+from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.instance import (
     DestinationConfig,
     InstanceConfig,
     LinkConfig,
 )
+from raylay.services.errors import AdmissionRefused, FabricError, StorageError
+from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.instance import tick_policy
+from raylay.services.server import periodic_checks, runner
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.runner import InstanceThread
 from raylay.storage.lmdb_journal import LmdbJournal
@@ -119,8 +119,8 @@ def test_an_instance_that_cannot_close_its_journal_stops_and_says_so(
 @pytest.fixture
 def at_rest_for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """An instance where nothing goes on looks at nothing, unless something ends its rest."""
-    monkeypatch.setattr(checking, "REST_S", 36_000.0)
-    monkeypatch.setattr(looking, "QUIET_LOOK_US", 36_000_000_000)
+    monkeypatch.setattr(periodic_checks, "REST_S", 36_000.0)
+    monkeypatch.setattr(tick_policy, "QUIET_LOOK_US", 36_000_000_000)
 
 
 def rests(thread: InstanceThread) -> bool:

@@ -22,9 +22,9 @@ from raylay.services.client.events import (
     PeerBecameSafe,
     WaitingForSafeInstance,
 )
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.storage.stores import LmdbPublishStore
 
 __all__ = ["servers"]  # a fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from end_to_end.test_instance import Client, Server, Servers, servers, single  # noqa: F401
 
 from raylay.services.replication.timetable import JournalAction, Occasion
-from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 
 BODY = "x" * 60_000

@@ -18,12 +18,12 @@ from end_to_end.test_instance import (
     servers,
 )
 
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import load_amps
 from raylay.services.fabric.plan import instance_config, record_of
-from raylay.services.server.config import DestinationConfig, InstanceConfig
+from raylay.services.server.children.subprocess import start_link_process
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.subprocess_link import start_link_process
 
 __all__ = ["servers"]  # a fixture
 

@@ -16,10 +16,10 @@ from end_to_end.test_instance import Server
 from raylay.services.client import Client
 from raylay.services.client.messages import Message
 from raylay.services.client.subscription import Subscription
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import CommandFailed
 from raylay.services.messages.records import iterate_records
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import InstanceConfig
 from raylay.services.sow.definition import SowTopicDefinition
 
 DEADLINE_S = 30.0

@@ -16,13 +16,13 @@ from end_to_end.test_instance import Client as RawClient
 from end_to_end.test_instance import Server, Servers, servers
 
 from raylay.services.client import Client
+from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import SowDamaged, StorageError, StorageFull
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server import sow_keeper
-from raylay.services.server.bootstrap_config import BootstrapConfig
-from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.sow_keeper import DAMAGED_SUFFIX, SOW_FILE, fingerprint
+from raylay.services.server.sow import manager
+from raylay.services.server.sow.manager import DAMAGED_SUFFIX, SOW_FILE, fingerprint
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowRules, SowState, encoded
@@ -91,7 +91,7 @@ class Life:
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WRITE_INTERVAL_S", "IDLE_INTERVAL_S", "RETRY_S"):
-        monkeypatch.setattr(sow_keeper, name, 0.1)
+        monkeypatch.setattr(manager, name, 0.1)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -171,8 +171,8 @@ def test_the_journal_is_kept_until_the_store_has_it(
 def test_what_waits_for_a_store_that_fails_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sow_keeper, "UNSAVED_BYTES_MAX", 400_000)
-    monkeypatch.setattr(sow_keeper, "RETRY_S", 0.0)
+    monkeypatch.setattr(manager, "UNSAVED_BYTES_MAX", 400_000)
+    monkeypatch.setattr(manager, "RETRY_S", 0.0)
     full = True
     commit = LmdbSowStore.commit
 
@@ -217,8 +217,8 @@ def test_what_waits_for_a_store_that_fails_is_bounded(
             await life.publish("orders", *range(2), text="z" * 40_000)
             await life.kill()
         # A recovery that cannot write does not fill the memory either.
-        monkeypatch.setattr(sow_keeper, "UNSAVED_BYTES_MAX", 50_000)
-        monkeypatch.setattr(sow_keeper, "PENDING_BYTES", 50_000)
+        monkeypatch.setattr(manager, "UNSAVED_BYTES_MAX", 50_000)
+        monkeypatch.setattr(manager, "PENDING_BYTES", 50_000)
         with pytest.raises(StorageFull, match="no space left"):
             await Life(tmp_path).server.start()
         full = False

@@ -11,9 +11,9 @@ import pytest
 from end_to_end.test_instance import Server
 from typed_pages import Typist, blocks
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.files import load_fabric
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import InstanceConfig
 
 PAGE = "sow.md"
 STARTS = ("raylay up ", "raylay down")

@@ -16,11 +16,11 @@ from raylay.services.client.deletes import delete_body
 from raylay.services.commands.messages import _delete
 from raylay.services.errors import CommandFailed
 from raylay.services.messages.records import Command
-from raylay.services.protocol.commands import PublishBatch
-from raylay.services.replication.journal_answers import Answers, Questions
-from raylay.services.server import reading
-from raylay.services.server.client_connection import ClientConnection
-from raylay.services.sow import finding, staging
+from raylay.services.protocol.client.commands import PublishBatchCommand
+from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
+from raylay.services.server.clients.connection import ClientConnection
+from raylay.services.server.data import journal_reads
+from raylay.services.sow import delete_scan, staging
 
 
 def values(life: Life) -> dict[int, Any]:
@@ -100,7 +100,9 @@ def test_any_number_of_deletes_by_filter_in_one_frame(
     frames: list[int] = []
     take = ClientConnection._publish_batch
 
-    def noted(self: ClientConnection, command: PublishBatch, answers: Answers) -> Questions | None:
+    def noted(
+        self: ClientConnection, command: PublishBatchCommand, answers: LookupResult
+    ) -> LookupRequest | None:
         frames.append(command.count)
         return take(self, command, answers)
 
@@ -134,7 +136,7 @@ def test_any_number_of_deletes_by_filter_in_one_frame(
 def test_more_than_one_delete_may_name_is_refused_and_deleted_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(finding, "FOUND_MAX", 50)
+    monkeypatch.setattr(delete_scan, "FOUND_MAX", 50)
     monkeypatch.setattr(deletes, "DELETED_AT_ONCE_MAX", 50)
     monkeypatch.setattr(deletes, "PART_KEYS", 20)
     what = {"filter": "/id >= 10", "keys": None, "data": None}
@@ -169,7 +171,7 @@ class Turns:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left, self.go_on = asyncio.Event(), asyncio.Event()
         monkeypatch.setattr(
-            reading, "asyncio", SimpleNamespace(Lock=asyncio.Lock, sleep=self.leave)
+            journal_reads, "asyncio", SimpleNamespace(Lock=asyncio.Lock, sleep=self.leave)
         )
 
     async def leave(self, _: float) -> None:
@@ -181,8 +183,8 @@ def test_a_filter_over_many_records_holds_up_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A turn of its own for each look at so few records.
-    monkeypatch.setattr(reading, "LOOKED_AT_ONCE", 50)
-    monkeypatch.setattr(reading, "TURN_S", 0)
+    monkeypatch.setattr(journal_reads, "LOOKED_AT_ONCE", 50)
+    monkeypatch.setattr(journal_reads, "TURN_S", 0)
     turns = Turns(monkeypatch)
     count = 5_000
 
@@ -210,8 +212,8 @@ def test_a_filter_over_many_records_holds_up_nobody_else(
 def test_who_leaves_while_a_filter_is_asked_deletes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "LOOKED_AT_ONCE", 50)
-    monkeypatch.setattr(reading, "TURN_S", 0)
+    monkeypatch.setattr(journal_reads, "LOOKED_AT_ONCE", 50)
+    monkeypatch.setattr(journal_reads, "TURN_S", 0)
     turns = Turns(monkeypatch)
 
     async def lives() -> None:

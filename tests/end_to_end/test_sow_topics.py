@@ -20,7 +20,7 @@ from raylay.services.errors import CommandFailed
 from raylay.services.fabric.plan import FabricRecord, bring_up_to_date, instance_config
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.pipeline.audit.sow import compare_sow, sow_sources
-from raylay.services.pipeline.journals import Place
+from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.server.instance_server import InstanceServer
 
 __all__ = ["servers"]  # a fixture
@@ -164,7 +164,7 @@ def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_pat
         return two
 
     two = asyncio.run(run())
-    places = [Place(name, name, str(tmp_path / name / "journal")) for name in two.servers]
+    places = [JournalPlace(name, name, str(tmp_path / name / "journal")) for name in two.servers]
 
     def each(do: Any, values: Any) -> list[Any]:
         return [do(value) for value in values]

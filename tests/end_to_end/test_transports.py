@@ -20,12 +20,12 @@ from end_to_end.test_instance import (
     single,
 )
 
-from raylay.services.messages.records import RecordBuilder, iterate_records
-from raylay.services.server.config import (
+from raylay.services.config.instance import (
     ClientTransportConfig,
     DestinationConfig,
     InstanceConfig,
 )
+from raylay.services.messages.records import RecordBuilder, iterate_records
 
 __all__ = ["servers"]  # a fixture
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers, single
 
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.topics import TopicRule
-from raylay.services.protocol.description import LINK_LOGON_BYTES_MAX
 from raylay.services.protocol.frames import encode_frame
-from raylay.services.protocol.replication import UpstreamLogon, link_logon
-from raylay.services.replication.validation import QueueDefinition, SowDefinition
-from raylay.services.server.config import DestinationConfig, InstanceConfig
+from raylay.services.protocol.link.description import LINK_LOGON_BYTES_MAX
+from raylay.services.protocol.link.replication import UpstreamLogon, link_logon
+from raylay.services.replication.membership.validation import QueueTerms, SowTerms
 
 __all__ = ["servers"]  # a fixture
 
@@ -135,10 +135,10 @@ def test_the_group(fabric: Fabric) -> None:
 
 @pytest.mark.slow
 def test_definitions_are_compared(fabric: Fabric) -> None:
-    sow = SowDefinition("orders", "json", ("/id",))
-    queue = QueueDefinition("orders", "json")
+    sow = SowTerms("orders", "json", ("/id",))
+    queue = QueueTerms("orders", "json")
     here = {"sow_topics": (sow,), "queues": (queue,)}
-    fabric.run("B", sow_topics=(SowDefinition("orders", "json", ("/id", "/day")),))
+    fabric.run("B", sow_topics=(SowTerms("orders", "json", ("/id", "/day")),))
     fabric.run("A", fabric.destination("B", topics=ONE_WAY), **here)
     fabric.refused("keys: the keys of SOW/Topic orders", "queue: orders (json) is a Queue at A")
     fabric.run("B", **here)

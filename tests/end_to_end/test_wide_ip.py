@@ -10,9 +10,9 @@ from pathlib import Path
 
 from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, free_ports, servers
 
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture
 

@@ -29,10 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.replication.run_lookup import RunLookup
-from raylay.services.server import client_connection, recovery, run_instance, upstream_connection
-from raylay.services.server.children import answering
+from raylay.services.server import run_instance
+from raylay.services.server.children import liveness
+from raylay.services.server.clients import connection
+from raylay.services.server.data import recovery
+from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.reading import JournalReading
+from raylay.services.server.links import upstream_connection
 from raylay.storage.front import Front
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
@@ -143,7 +146,7 @@ class Stalls:
         self._longest_s = self._memory_mb = 0.0
 
 
-async def run_on_the_loop(self: JournalReading, work: Any, *arguments: Any) -> Any:
+async def run_on_the_loop(self: JournalReads, work: Any, *arguments: Any) -> Any:
     return work(*arguments)
 
 
@@ -161,14 +164,14 @@ if __name__ == "__main__":
     hang(Path(sys.argv[1]))
     slow_down()
     if on_the_loop:
-        JournalReading.run = run_on_the_loop  # type: ignore[method-assign]
+        JournalReads.run = run_on_the_loop  # type: ignore[method-assign]
     if os.environ.get("RAYLAY_TEST_RECENT") == "none":
         recovery.RECENT_BYTES_MAX = 0
     if logon_s := os.environ.get("RAYLAY_TEST_LOGON_S"):
-        client_connection.LOGON_TIMEOUT_S = float(logon_s)
+        connection.LOGON_TIMEOUT_S = float(logon_s)
     if beat_s := os.environ.get("RAYLAY_TEST_BEAT_S"):
         upstream_connection.BEAT_S = float(beat_s)
     if hung_s := os.environ.get("RAYLAY_TEST_HUNG_S"):
-        answering.ASK_S, answering.HUNG_S = float(hung_s) / 4, float(hung_s)
+        liveness.ASK_S, liveness.HUNG_S = float(hung_s) / 4, float(hung_s)
     run_instance.InstanceServer = WatchedServer  # type: ignore[attr-defined]
     sys.exit(run_instance.main())

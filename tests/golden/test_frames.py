@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
-from raylay.services.protocol import control
-from raylay.services.protocol.answers import logon_answer, safety_notice
+from raylay.services.protocol.child import control
+from raylay.services.protocol.client.answers import logon_answer, safety_notice
 from raylay.services.protocol.frames import (
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -23,8 +23,8 @@ from raylay.services.protocol.frames import (
     encode_front,
     first_frame,
 )
-from raylay.services.protocol.replication import placed, read_placed
-from raylay.services.replication.placement import Placement
+from raylay.services.protocol.link.replication import placed, read_placed
+from raylay.services.replication.membership.placement import InstancePlacement
 
 GOLDEN: list[tuple[Header, bytes, bytes]] = [
     (
@@ -161,9 +161,9 @@ PEERS = [
 """As many as a fabric of two thousand instances has, with names of Kubernetes."""
 
 
-def placements(count: int = 2_000) -> dict[str, Placement]:
+def placements(count: int = 2_000) -> dict[str, InstancePlacement]:
     return {
-        str(peer["name"]): Placement(number + 1, peer["addresses"][0], peer["addresses"][0])
+        str(peer["name"]): InstancePlacement(number + 1, peer["addresses"][0], peer["addresses"][0])
         for number, peer in enumerate(PEERS[:count])
     }
 

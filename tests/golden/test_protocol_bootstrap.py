@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.topics import TopicRule
-from raylay.services.protocol import bootstrap, replication
 from raylay.services.protocol.frames import Frame, FrameReader
+from raylay.services.protocol.link import bootstrap, replication
 from raylay.services.replication.instance import Identity
 
 B = Identity("B", "g", 11)
@@ -118,7 +118,7 @@ def test_sow_topics_are_asked_for_where_both_have_them_alike() -> None:
 
 
 def test_begin_runs_and_end() -> None:
-    begin = bootstrap.Begin(B, 5, 900)
+    begin = bootstrap.BootstrapBegin(B, 5, 900)
     assert bootstrap.read_begin(one(bootstrap.begin(begin)).header) == begin
     frame = one(bootstrap.runs_front(77, 3) + b"abc")
     assert bootstrap.read_runs(frame.header) == 77 and frame.body == b"abc"

@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
 from raylay.services.messages.topics import TopicRule
-from raylay.services.protocol.description import (
+from raylay.services.protocol.link.description import (
     DESCRIPTION_BYTES_MAX,
     pack_description,
     unpack_description,
 )
-from raylay.services.replication.validation import (
+from raylay.services.replication.membership.validation import (
     ALWAYS_CHECKED,
     CHECKS,
-    Description,
     DestinationTerms,
-    QueueDefinition,
-    SowDefinition,
+    InstanceDescription,
+    QueueTerms,
+    SowTerms,
     enforced,
 )
 
-SMALL = Description("A", "g", (TopicRule("^o", "json"),), (DestinationTerms("B", "h", ()),))
+SMALL = InstanceDescription("A", "g", (TopicRule("^o", "json"),), (DestinationTerms("B", "h", ()),))
 SMALL_BYTES = (
     b"\x82"  # map of 2
     b"\xa3log\x91\x92\xa2^o\xa4json"  # [["^o", "json"]]
     b"\xa6topics\x90"
 )
-FULL = Description(
+FULL = InstanceDescription(
     "A",
     "g",
     (TopicRule("orders", "json"), TopicRule(".*")),
@@ -45,12 +45,12 @@ FULL = Description(
             ("B-1", "B-2"),
         ),
     ),
-    (SowDefinition("orders", "json", ("/id", "/day")),),
-    (QueueDefinition("q", "json", "group_local", "orders", "/x > 1", "d", "A-1"),),
+    (SowTerms("orders", "json", ("/id", "/day")),),
+    (QueueTerms("q", "json", "group_local", "orders", "/x > 1", "d", "A-1"),),
 )
 
 
-def unpack(data: bytes) -> Description:
+def unpack(data: bytes) -> InstanceDescription:
     return unpack_description("A", "g", DestinationTerms("B", "h", ()), data)
 
 
@@ -71,7 +71,7 @@ def test_everything_survives() -> None:
 
 def test_what_is_included_travels_as_what_is_not() -> None:
     terms = DestinationTerms("B", "h", (TopicRule("a", include_validation=("txlog",)),))
-    (found,) = unpack(pack_description(Description("A", "g", (), (terms,)))).destinations
+    (found,) = unpack(pack_description(InstanceDescription("A", "g", (), (terms,)))).destinations
     assert enforced(found.topics[0]) == {"txlog", *ALWAYS_CHECKED}
 
 
@@ -90,8 +90,8 @@ def test_what_is_unknown_is_passed_over() -> None:
     (terms,) = found.destinations
     assert terms.topics == (TopicRule("orders", "json", exclude_validation=("txlog",)),)
     assert found.queues == (
-        QueueDefinition("q", "json", "group_local", "", "", "d", "A"),
-        QueueDefinition("r", "json"),
+        QueueTerms("q", "json", "group_local", "", "", "d", "A"),
+        QueueTerms("r", "json"),
     )
     assert unpack(msgpack.packb({})).log == ()
 
@@ -130,8 +130,8 @@ def test_any_bytes_are_a_description_or_a_protocol_error(data: bytes) -> None:
 
 def test_its_size_has_a_bound() -> None:
     few = tuple(TopicRule(f"topic/{number}", "json") for number in range(5_000))
-    pack_description(Description("A", "g", few, SMALL.destinations))
+    pack_description(InstanceDescription("A", "g", few, SMALL.destinations))
     many = tuple(TopicRule(f"topic/{number}", "json") for number in range(50_000))
     with pytest.raises(ConfigurationError, match=f"at most {DESCRIPTION_BYTES_MAX}"):
-        pack_description(Description("A", "g", many, SMALL.destinations))
+        pack_description(InstanceDescription("A", "g", many, SMALL.destinations))
     assert len(CHECKS) == 9

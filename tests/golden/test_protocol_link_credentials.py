@@ -9,15 +9,15 @@ import pytest
 from golden.test_protocol_replication import LOGON, LOGON_BYTES
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.protocol import bootstrap
 from raylay.services.protocol.frames import FrameReader
-from raylay.services.protocol.link_credentials import (
+from raylay.services.protocol.link import bootstrap
+from raylay.services.protocol.link.link_credentials import (
     PASSWORD_BYTES_MAX,
     USER_BYTES_MAX,
     read_said,
     retry,
 )
-from raylay.services.protocol.replication import link_logon, read_link_logon
+from raylay.services.protocol.link.replication import link_logon, read_link_logon
 from raylay.services.replication.instance import Identity
 
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.protocol.frames import FrameReader
-from raylay.services.protocol.queue_requests import (
+from raylay.services.protocol.child.queue_requests import (
     WANTED_MAX,
     Candidate,
     QueueRequest,
     queue_request,
     read_queue_request,
 )
+from raylay.services.protocol.frames import FrameReader
 
 U64 = (1 << 64) - 1
 ASKED = QueueRequest(

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import SEQUENCE_HELD_MAX, SEQUENCE_MAX
-from raylay.services.protocol.carrying import carry_begin, carry_end, carry_front, stream_of
 from raylay.services.protocol.frames import FrameReader, encode_frame
-from raylay.services.protocol.replication import (
+from raylay.services.protocol.link.replication import (
     BEAT,
     PART_BYTES,
     RANGES_IN_ACK_MAX,
     REFUSAL_CHARACTERS_MAX,
-    Accepted,
+    LinkAccepted,
     UpstreamLogon,
     ack_frames,
     batch_front,
@@ -39,9 +38,10 @@ from raylay.services.protocol.replication import (
     refusal,
     unpack_rooted,
 )
+from raylay.services.protocol.link.tunnel import carry_begin, carry_end, carry_front, stream_of
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges
-from raylay.services.replication.placement import Placement
+from raylay.services.replication.membership.placement import InstancePlacement
 
 LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, bytes(range(64)))
 LOGON_BYTES = (
@@ -100,7 +100,7 @@ MOVED_BYTES = (
 
 def test_golden_logon_of_a_moved_instance() -> None:
     """Of a moved instance, by a link that brings what a retired directory holds."""
-    moved = {"B": Placement(3, "b:1", "b:2")}
+    moved = {"B": InstancePlacement(3, "b:1", "b:2")}
     second = replace(LOGON, generation=1, placements=moved, reunites=True)
     assert link_logon(second) == MOVED_BYTES
     (frame,) = FrameReader().feed(MOVED_BYTES)
@@ -108,7 +108,7 @@ def test_golden_logon_of_a_moved_instance() -> None:
 
 
 def test_golden_placed_and_refused() -> None:
-    moved = {"B": Placement(3, "b:1", "b:2")}
+    moved = {"B": InstancePlacement(3, "b:1", "b:2")}
     data = placed(moved)
     assert data == (
         b"\x24\x00\x00\x00\x22\x00"  # length: 36, header length: 34
@@ -134,8 +134,8 @@ def test_another_version_is_refused(version: Any) -> None:
 
 
 def test_the_answer_says_where_the_one_that_answers_lives_and_whoever_else_was_moved() -> None:
-    moved = {"B": Placement(3, "b:1", "b:2")}
-    accepted = Accepted("B", "h", 9, "b:2", True, True, 3, moved)
+    moved = {"B": InstancePlacement(3, "b:1", "b:2")}
+    accepted = LinkAccepted("B", "h", 9, "b:2", True, True, 3, moved)
     first, *_ = exchange_frames(accepted, None, RootedRanges())
     (frame,) = FrameReader().feed(first)
     assert read_accepted(frame.header) == accepted
@@ -243,7 +243,7 @@ def test_an_ack_of_very_many_ranges_comes_in_parts() -> None:
 
 def test_golden_accepted() -> None:
     held, waited = PublisherRanges(), RootedRanges()
-    accepted, last = exchange_frames(Accepted("B", "h", 77, "c:1", True, True), None, waited)
+    accepted, last = exchange_frames(LinkAccepted("B", "h", 77, "c:1", True, True), None, waited)
     assert accepted == (
         b"\x49\x00\x00\x00"  # length: 73
         b"\x47\x00"  # header length: 71
@@ -258,7 +258,7 @@ def test_golden_accepted() -> None:
         b"\xa9validated\xc3"
     )
     assert last == encode_frame({"c": "waited", "root": 0, "more": False})
-    first, *_ = exchange_frames(Accepted("B", "h", 7, "", False), held, waited)
+    first, *_ = exchange_frames(LinkAccepted("B", "h", 7, "", False), held, waited)
     (frame,) = FrameReader().feed(first)
     assert not read_accepted(frame.header).validated
 
@@ -270,7 +270,7 @@ def test_the_exchange_survives(same: bool) -> None:
         held.add_ranges(publisher, [(2 * n, 2 * n) for n in range(1_000_000 // publisher)])
     waited.of(4).add(3, 1, 5)
     waited.of(6).add(3, 7, 7)
-    accepted = Accepted("B", "h", 77, "host:1", same)
+    accepted = LinkAccepted("B", "h", 77, "host:1", same)
     frames = list(exchange_frames(accepted, None if same else held, waited))
     assert all(len(data) < PART_BYTES + 1024 for data in frames)
     found_held, found_waited = PublisherRanges(), RootedRanges()

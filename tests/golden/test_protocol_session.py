@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.rates import Rate
-from raylay.services.protocol.answers import (
+from raylay.services.protocol.client.answers import (
     HEARTBEAT,
     acknowledgment,
     group_begin,
@@ -26,8 +26,9 @@ from raylay.services.protocol.answers import (
     safety_notice,
     sow_parts,
 )
-from raylay.services.protocol.commands import (
+from raylay.services.protocol.client.commands import (
     Command,
+    CommandRefused,
     Flush,
     Heartbeat,
     Logoff,
@@ -35,21 +36,27 @@ from raylay.services.protocol.commands import (
     Pause,
     Ping,
     Publish,
-    PublishBatch,
+    PublishBatchCommand,
     QueueAck,
     QueueCancel,
     QueueStatus,
-    Refused,
     Resume,
-    Sow,
     SowAndSubscribe,
+    SowCommand,
     Subscribe,
     Unsubscribe,
 )
+from raylay.services.protocol.client.session import (
+    ALLOWED,
+    COMMANDS,
+    LOGGED_ON,
+    NEW,
+    ServerSession,
+    SessionState,
+)
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_frame
 from raylay.services.protocol.header_values import ACK_TYPES
-from raylay.services.protocol.session import ALLOWED, COMMANDS, LOGGED_ON, NEW, ServerSession, State
-from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.delivery import DeliveryContent
 
 LOGON = (
     b"\x2b\x00\x00\x00"  # length: 43
@@ -90,7 +97,7 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         b"\x82\xa1c\xa2pb"
         b"\xa1n\x01"
         b"records",
-        PublishBatch(b"records", 1),
+        PublishBatchCommand(b"records", 1),
     ),
     (
         b"\x1e\x00\x00\x00"  # length: 30
@@ -176,7 +183,7 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         b"\x20\x00"  # header length: 32
         b"\x84\xa1c\xa3sow\xa3sub\xa1q\xa1t\xa1o"
         b"\xa1o\x81\xa8order_by\xa2/a",
-        Sow("q", "o", "", "", frozenset(), order_by="/a"),
+        SowCommand("q", "o", "", "", frozenset(), order_by="/a"),
     ),
     (
         b"\x40\x00\x00\x00"  # length: 64
@@ -184,7 +191,7 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         b"\x84\xa1c\xa3sow\xa3sub\xa1q\xa1t\xa1o"
         b"\xa1o\x85\xa5top_n\x05\xa6skip_n\x02\xa5batch\x64\xa4keys\x92\xc4\x01k\xc4\x01l"
         b"\xa5as_of\xa18",
-        Sow(
+        SowCommand(
             "q",
             "o",
             "",
@@ -203,7 +210,7 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         b"\x85\xa1c\xb1sow_and_subscribe\xa3sub\xa1q\xa1t\xa1o\xa3cid\xa17"
         b"\xa1o\x82\xa3oof\xc3\xa7replace\xc3",
         SowAndSubscribe(
-            Sow("q", "o", "", "7", frozenset()),
+            SowCommand("q", "o", "", "7", frozenset()),
             Subscribe(
                 "q",
                 "o",
@@ -227,7 +234,7 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         b"\x85\xa1c\xb1sow_and_subscribe\xa3sub\xa1q\xa1t\xa1o"
         b"\xa2bm\xa45|9|\xa1o\x81\xa5batch\x07",
         SowAndSubscribe(
-            Sow("q", "o", "", "", frozenset(), batch=7),
+            SowCommand("q", "o", "", "", frozenset(), batch=7),
             Subscribe("q", "o", "", "5|9|", "", frozenset(), "now", None, 0, False, False),
         ),
     ),
@@ -278,7 +285,7 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
 ]
 
 
-def received(data: bytes, state: State, size: int = 1 << 20) -> list[Command]:
+def received(data: bytes, state: SessionState, size: int = 1 << 20) -> list[Command]:
     """What a session in that state makes of the bytes, fed in pieces."""
     session = ServerSession()
     if state is LOGGED_ON:
@@ -347,7 +354,7 @@ def test_golden_answers() -> None:
     assert "have" not in msgpack.unpackb(frame[6 : 6 + header_bytes])
     body = msgpack.unpackb(frame[6 + header_bytes :], strict_map_key=False)
     assert PublisherRanges.from_wire(body) == before
-    left = Delivery(0, 5, 1, 3, False, [b"rec"])
+    left = DeliveryContent(0, 5, 1, 3, False, [b"rec"])
     assert b"".join(oof_parts("q", "match", left)[0]) == (
         b"\x1d\x00\x00\x00\x18\x00\x84\xa1c\xa3oof\xa3sub\xa1q\xa1n\x01\xa1r\xa5matchrec"
     )
@@ -465,8 +472,8 @@ def test_large_ranges_go_into_the_body() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-@pytest.mark.parametrize("state", list(State))
-def test_the_table_of_states(state: State, command: str) -> None:
+@pytest.mark.parametrize("state", list(SessionState))
+def test_the_table_of_states(state: SessionState, command: str) -> None:
     session = ServerSession(state)
     header: dict[str, Any] = {"c": command, "v": 1, "sub": "s", "t": "t", "n": 1}
     header["client_name"] = "x"
@@ -478,8 +485,8 @@ def test_the_table_of_states(state: State, command: str) -> None:
     assert caught.value.reason == ("not_logged_on" if state is NEW else "bad_command")
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_unknown_commands_end_the_session(state: State) -> None:
+@pytest.mark.parametrize("state", list(SessionState))
+def test_unknown_commands_end_the_session(state: SessionState) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         ServerSession(state).receive(encode_frame({"c": "swo"}))
     assert caught.value.reason == "unknown_command"
@@ -594,7 +601,7 @@ def test_a_bad_value_refuses_the_command_alone(values: dict[str, Any], reason: s
     session = ServerSession()
     session.logged_on()
     (refused,) = session.receive(encode_frame(values | {"cid": "9"}))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CommandRefused)
     assert (refused.reason, refused.command_id) == (reason, "9")
     assert session.receive(encode_frame({"c": "ping", "cid": "10"})) == [Ping("10")]
 
@@ -604,9 +611,9 @@ def test_a_batch_that_was_sent_before(resent: str) -> None:
     session = ServerSession()
     session.logged_on()
     header = encode_frame({"c": "pb", "n": 2, "r": resent}, b"records")
-    assert session.receive(header) == [PublishBatch(b"records", 2, resent)]
+    assert session.receive(header) == [PublishBatchCommand(b"records", 2, resent)]
     first = encode_frame({"c": "pb", "n": 2}, b"records")
-    assert session.receive(first) == [PublishBatch(b"records", 2, None)]
+    assert session.receive(first) == [PublishBatchCommand(b"records", 2, None)]
 
 
 @pytest.mark.parametrize("resent", [1, True, b"eu-1", "a" * 401])
@@ -635,13 +642,13 @@ def test_an_ack_type_that_there_is_not_is_refused(
     header: dict[str, Any], body: bytes, acks: object
 ) -> None:
     (refused,) = received(encode_frame(header | {"a": acks, "cid": "7"}, body), LOGGED_ON)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CommandRefused)
     assert (refused.reason, refused.command_id) == ("bad_command", "7")
     if isinstance(acks, str):
         assert "persisted, processed" in refused.text
     for good in ("", "none", "processed", ",".join(sorted(ACK_TYPES))):
         (command,) = received(encode_frame(header | {"a": good}, body), LOGGED_ON)
-        assert not isinstance(command, Refused)
+        assert not isinstance(command, CommandRefused)
 
 
 @pytest.mark.parametrize("count", [None, 0, -1, "1", True, 1.0])
@@ -661,7 +668,7 @@ def test_large_frames_are_taken_only_behind_the_logon() -> None:
     assert caught.value.reason == "frame_too_large"
     session = ServerSession()
     session.logged_on()
-    assert session.receive(frame) == [PublishBatch(bytes(70_000), 1)]
+    assert session.receive(frame) == [PublishBatchCommand(bytes(70_000), 1)]
     assert session.reader.frame_bytes_max == FRAME_BYTES_MAX
 
 

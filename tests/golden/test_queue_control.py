@@ -10,27 +10,27 @@ import pytest
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import RecordBuilder
-from raylay.services.protocol import queue_control as control
+from raylay.services.protocol.child import queue_control as control
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.queues.decisions import (
-    Deliver,
-    Draft,
-    Expired,
-    Lease,
-    Leased,
-    Request,
-    Send,
-    Subscribed,
-    Wanted,
+    ConsumerSubscription,
+    DeliverLeased,
+    DeliverOnce,
+    Expiration,
+    LeasedDelivery,
+    MessageLease,
+    QueueRecordDraft,
+    TransferCandidate,
+    TransferRequest,
 )
 
 ANN = (3, "s")
 U64_MAX = (1 << 64) - 1
 RECORDS = [RecordBuilder(7, "orders", "json").build(at, b"{}" * at, 0) for at in (1, 2, 3)]
 LEASED = [
-    Leased(11, (7, 1), 91, 0),
-    Leased(12, (7, 2), 92, 1_700_000_000_000_000),
-    Leased(13, (U64_MAX, 3), U64_MAX, U64_MAX),
+    LeasedDelivery(11, (7, 1), 91, 0),
+    LeasedDelivery(12, (7, 2), 92, 1_700_000_000_000_000),
+    LeasedDelivery(13, (U64_MAX, 3), U64_MAX, U64_MAX),
 ]
 
 
@@ -45,9 +45,9 @@ def joined(parts: tuple[Sequence[bytes], int]) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("kind", [Deliver, Send])
+@pytest.mark.parametrize("kind", [DeliverLeased, DeliverOnce])
 def test_a_delivery_comes_as_it_went_with_its_records_untouched(
-    kind: type[Deliver] | type[Send],
+    kind: type[DeliverLeased] | type[DeliverOnce],
 ) -> None:
     decision = kind(ANN, LEASED, 44)
     header, body = read(joined(control.deliver(decision, RECORDS)))
@@ -60,7 +60,7 @@ def test_a_delivery_comes_as_it_went_with_its_records_untouched(
 
 
 def test_the_bytes_of_a_delivery() -> None:
-    data = joined(control.deliver(Deliver(ANN, LEASED[:1], 44), [b"record"]))
+    data = joined(control.deliver(DeliverLeased(ANN, LEASED[:1], 44), [b"record"]))
     header = msgpack.packb(
         {"c": "deliver", "session": 3, "sub": "s", "tx": 44, "sent": False, "n": 1}
     )
@@ -73,14 +73,16 @@ def test_what_an_owner_says_is_read_as_it_was_said() -> None:
     assert read(control.hello("json/work", 5, 6)).header == {
         "c": "hello", "queue": "json/work", "start": 5, "pid": 6
     }  # fmt: skip
-    draft = Draft(U64_MAX, 4, b"body")
+    draft = QueueRecordDraft(U64_MAX, 4, b"body")
     assert control.read_draft(*read(control.draft(draft))) == draft
-    request = Request(2, [Wanted((7, 1), 0, ""), Wanted((8, U64_MAX), 3, "b")])
+    request = TransferRequest(
+        2, [TransferCandidate((7, 1), 0, ""), TransferCandidate((8, U64_MAX), 3, "b")]
+    )
     header, body = read(control.request(request))
     assert control.read_request(header, body) == request and "from" not in header
     header, body = read(control.request(request, "c"))
     assert control.read_request(header, body) == request and header["from"] == "c"
-    gone = [Expired(4, (7, 1), "time_limit")]
+    gone = [Expiration(4, (7, 1), "time_limit")]
     assert control.read_expired(read(control.expired(gone)).body) == gone
     assert control.whole(read(control.floor(9)).header, "tx") == 9
     assert read(control.counts(9, {"depth": 1})).header["counts"] == {"depth": 1}
@@ -91,9 +93,9 @@ def test_what_an_owner_says_is_read_as_it_was_said() -> None:
 
 
 def test_what_an_instance_says_is_read_as_it_was_said() -> None:
-    ann = Subscribed(ANN, "ann", "/x > 1", 5)
-    leases, names = [Lease((7, 1), ANN, 91, 0)], {0xA: "a", U64_MAX: "b"}
-    begin = control.Begin(9, 8, True, leases, [ann], names, -7, [(5, -1), (U64_MAX, 2)])
+    ann = ConsumerSubscription(ANN, "ann", "/x > 1", 5)
+    leases, names = [MessageLease((7, 1), ANN, 91, 0)], {0xA: "a", U64_MAX: "b"}
+    begin = control.OwnerBegin(9, 8, True, leases, [ann], names, -7, [(5, -1), (U64_MAX, 2)])
     assert control.read_begin(*read(control.begin(begin))) == begin
     assert control.read_sub(read(control.sub(ann)).header) == ann
     assert control.consumer_of(read(control.left(ANN)).header) == ANN
@@ -108,8 +110,8 @@ def test_what_an_instance_says_is_read_as_it_was_said() -> None:
     assert control.read_proxied(frame.header) == (True, frozenset(("a", "b")))
     assert control.read_clock(read(control.clock(8, -5)).header) == (8, -5)
     for asked in (
-        control.Question("keys", "/x"),
-        control.Question("sow", "", "/id", "/id DESC", top=0, skip=7),
+        control.QueueQuestion("keys", "/x"),
+        control.QueueQuestion("sow", "", "/id", "/id DESC", top=0, skip=7),
     ):
         assert control.read_ask(read(control.ask(3, asked)).header) == (3, asked)
     assert [read(each).header["c"] for each in (control.told(1), control.SERVES, control.STOP)] == [

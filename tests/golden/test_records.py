@@ -42,9 +42,9 @@ from raylay.services.messages.records import (
     scan,
     unnumbered_publisher_id,
 )
-from raylay.services.protocol.compression import COMPRESSION_TYPES, Decompressor, compressor
+from raylay.services.protocol.client.compression import COMPRESSION_TYPES, Decompressor, compressor
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_front
-from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
+from raylay.services.protocol.link.replication import REPLICATION_FRAME_BYTES_MAX
 from raylay.storage.compressed import Container, write_container
 from raylay.storage.segment_index import (
     OpeningEntries,

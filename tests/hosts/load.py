@@ -12,7 +12,7 @@ from hosts.conftest import PATIENCE_S, Cluster, wait_until
 
 from raylay.services.client import EPOCH, Client
 from raylay.services.client.messages import ranges_of
-from raylay.services.drills.verdict import Record, Stretch, Verdict, judge
+from raylay.services.drills.verdict import PublishRecord, SequenceStretch, Verdict, judge
 
 TURN_S = 0.01
 EVERY_TURN = 2
@@ -36,9 +36,9 @@ class Load:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self._clients: dict[str, Client] = {}
-        self._received: dict[str, list[Stretch]] = {group: [] for group in GROUPS}
+        self._received: dict[str, list[SequenceStretch]] = {group: [] for group in GROUPS}
         self._error: BaseException | None = None
-        self.record = Record()
+        self.record = PublishRecord()
         self.published = dict.fromkeys(publishers, 0)
         self.connections = dict.fromkeys(GROUPS, 0)
         self.longest_gap_s = dict.fromkeys(publishers, 0.0)
@@ -152,5 +152,5 @@ class Load:
             subscription = await client.subscribe(f"flights/{self._name}", bookmark=EPOCH)
             async for batch in subscription.batches():
                 self._received[group] += [
-                    Stretch(*each) for each in ranges_of(batch.payload, batch.count)
+                    SequenceStretch(*each) for each in ranges_of(batch.payload, batch.count)
                 ]

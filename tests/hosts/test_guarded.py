@@ -24,12 +24,12 @@ from hosts.load import Load
 from tls_files import tls_files
 
 from raylay.services.client import EPOCH, Client
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.errors import LogonRefused, RaylayError
 from raylay.services.messages.topics import TopicRule
+from raylay.services.net.tls_authority import CertificateAuthority
+from raylay.services.net.tls_config import TlsConfig
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.config import DestinationConfig, InstanceConfig
-from raylay.services.tls.authority import Authority
-from raylay.services.tls.config import TlsConfig
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(0)]
 FABRIC = (
@@ -199,7 +199,7 @@ def test_a_second_ray_up_keeps_what_there_is_and_renews_what_expires(guarded: Cl
     authority = file(guarded, "head", "authority", "ca.pem").read_bytes()
     # One that was made eleven months ago, say.
     address = guarded.addresses()[HOSTS["London"]]
-    made = Authority(file(guarded, "head", "authority"))
+    made = CertificateAuthority(file(guarded, "head", "authority"))
     certificate = made.issue(address, [address], EXPIRING_DAYS)
     for old in (certificate.with_suffix(".key"), certificate):
         file(guarded, "London", "host", f"host{old.suffix}").write_bytes(old.read_bytes())

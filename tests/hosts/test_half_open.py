@@ -19,10 +19,10 @@ from typing import IO
 import pytest
 from tls_files import tls_files
 
+from raylay.services.config.instance import DestinationConfig, InstanceConfig
+from raylay.services.config.transport import ClientTransportConfig
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import DestinationConfig, InstanceConfig
-from raylay.services.server.transport_config import ClientTransportConfig
-from raylay.services.tls.config import TlsConfig
+from raylay.services.net.tls_config import TlsConfig
 
 pytestmark = [
     pytest.mark.hosts,

@@ -13,13 +13,13 @@ import pytest
 from hosts.conftest import DIRECTORY, FABRIC, HOSTS, Cluster, wait_until
 from hosts.load import GROUPS, Load
 
-from raylay.services.drills.verdict import Record, Stretch, judge, stretches_of_run
+from raylay.services.drills.verdict import PublishRecord, SequenceStretch, judge, stretches_of_run
 from raylay.storage.journal_reader import LmdbJournalReader
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(0)]
 HEAD_AWAY_S = float(os.environ.get("RAYLAY_HEAD_AWAY_S", "20"))
 """How long the head is away under load, seconds. Nodes are told to outlive 600 s."""
-EXPECTED: dict[str, Record] = {}
+EXPECTED: dict[str, PublishRecord] = {}
 """What every load published and was acknowledged, for the journals at the end."""
 
 
@@ -125,7 +125,7 @@ def test_down_ends_all_and_every_journal_has_what_was_acknowledged(cluster: Clus
         assert cluster.on(region, "pgrep -fa '[r]aylet|[g]cs_server|[r]ay::' || true") == ""
     assert EXPECTED
     for name in names:
-        held: list[Stretch] = []
+        held: list[SequenceStretch] = []
         reader = LmdbJournalReader(cluster.journal(name))
         after = 0
         while runs := reader.read(after):

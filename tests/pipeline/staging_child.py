@@ -18,7 +18,7 @@ from raylay.services.pipeline.publishing.sink import (
     normal,
     publish_rows,
 )
-from raylay.services.pipeline.publishing.staging import Staging, stage
+from raylay.services.pipeline.publishing.staging import StagingDirectory, stage
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         rows = normal(pa.RecordBatch.from_arrays([bodies], names=["body"]), topic, "")
         files.append(stage(directory / f"run-{'-'.join(sys.argv[4:])}", partition, [rows]))
     options = WriteOptions.of({"servers": address})
-    with Staging(directory, seen=lambda name: known_sequence(options, name)) as staging:
+    with StagingDirectory(directory, seen=lambda name: known_sequence(options, name)) as staging:
         print(staging.commit("numbers", files, lambda rows: publish_rows(options, rows)))
 
 

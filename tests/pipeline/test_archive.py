@@ -36,7 +36,7 @@ from raylay.services.errors import (
 )
 from raylay.services.messages.records import Run
 from raylay.services.pipeline import archive as job
-from raylay.services.pipeline.archive import Archived, Lake, archive, read_lake
+from raylay.services.pipeline.archive import ArchivedStretch, Lake, archive, read_lake
 from raylay.services.pipeline.journals import places
 from raylay.services.pipeline.tables.columns import COLUMNS
 from raylay.storage.files import FileLock
@@ -67,14 +67,14 @@ def content(lake: Path) -> set[str]:
     }
 
 
-def stage(lake: Lake) -> tuple[Archived, list[list[str]]]:
+def stage(lake: Lake) -> tuple[ArchivedStretch, list[list[str]]]:
     """Two files written aside."""
     moves = []
     for number in range(2):
         (lake.staging / "out").mkdir(parents=True, exist_ok=True)
         (lake.staging / "out" / f"{number}.parquet").write_bytes(b"%d" % number)
         moves.append([f"out/{number}.parquet", f"instance=A/topic=t{number}/x.parquet"])
-    return Archived(1, 10, 10, -5, [target for _, target in moves]), moves
+    return ArchivedStretch(1, 10, 10, -5, [target for _, target in moves]), moves
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from pipeline_cases import Log, expected_rows, message_run, write_log
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import MESSAGES, Command, RecordBuilder
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.pipeline.tables.source import BatchReader, ReadOptions, StreamReader
-from raylay.services.server.config import InstanceConfig
 
 TXID = StructType([StructField("txid", LongType())])
 COMMANDS = {command.name.lower() for command in map(Command, MESSAGES)}

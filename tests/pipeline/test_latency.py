@@ -18,9 +18,9 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.plan import FabricRecord, InstancePorts
 from raylay.services.pipeline.journals import places, settings_of
 from raylay.services.pipeline.latency.job import (
-    Choice,
     Latency,
-    Row,
+    LatencyRow,
+    LatencySelection,
     clocks,
     latency,
     link_types_of,
@@ -98,7 +98,7 @@ def percentiles(values_us: list[int]) -> tuple[float, float, float]:
     return tuple(round(each, 6) for each in found.tolist())  # type: ignore[return-value]
 
 
-def shown(row: Row) -> tuple[float, float, float]:
+def shown(row: LatencyRow) -> tuple[float, float, float]:
     return round(row.p50_ms, 6), round(row.p95_ms, 6), round(row.p99_ms, 6)
 
 
@@ -110,7 +110,7 @@ def test_what_is_measured(spark: Any, tmp_path: Path) -> None:
     found = latency(
         spark,
         places(path=str(directory)),
-        Choice(window_ms=20_000),
+        LatencySelection(window_ms=20_000),
         traces=traces_of(str(directory)),
         link_types=link_types_of(settings),
         max_p99_ms=59.0,
@@ -159,14 +159,14 @@ def test_what_is_measured(spark: Any, tmp_path: Path) -> None:
     part = latency(
         spark,
         places(path=str(directory)),
-        Choice(first, first + dt.timedelta(seconds=5), ("^ord",)),
+        LatencySelection(first, first + dt.timedelta(seconds=5), ("^ord",)),
         max_p99_ms=60.0,
     )
     assert part.valid and not part.traced and not part.rows["acks"] and not part.unknown
     assert part.rows["links"][0].messages == 5
     assert shown(part.rows["links"][0]) == percentiles(lags[10:15])
     with pytest.raises(ConfigurationError, match="no message is chosen: look at --topic"):
-        latency(spark, places(path=str(directory)), Choice(topics=("nothing",)))
+        latency(spark, places(path=str(directory)), LatencySelection(topics=("nothing",)))
 
 
 @pytest.mark.slow
@@ -185,8 +185,8 @@ def test_a_damaged_record_stops_or_is_left_out(spark: Any, tmp_path: Path) -> No
 
 
 def test_what_both_directions_say_of_clocks() -> None:
-    def row(source: str, target: str, min_ms: float) -> Row:
-        return Row(source, target, 1, 9.0, 9.0, 9.0, 9.0, min_ms, 0)
+    def row(source: str, target: str, min_ms: float) -> LatencyRow:
+        return LatencyRow(source, target, 1, 9.0, 9.0, 9.0, 9.0, min_ms, 0)
 
     (found,) = clocks([row("a", "b", 12.0), row("b", "a", -8.0), row("a", "c", 1.0)])
     # b's clock is 8 to 12 ms ahead: its messages seem to come before they were sent.
@@ -196,9 +196,9 @@ def test_what_both_directions_say_of_clocks() -> None:
 def test_what_cannot_be_measured(tmp_path: Path) -> None:
     spark: Any = None
     with pytest.raises(ConfigurationError, match="--window is below 1ms"):
-        latency(spark, [], Choice(window_ms=0))
+        latency(spark, [], LatencySelection(window_ms=0))
     with pytest.raises(ConfigurationError, match="acknowledgments are told by trace files only"):
-        latency(spark, [], Choice(), max_ack_p99_ms=1.0)
+        latency(spark, [], LatencySelection(), max_ack_p99_ms=1.0)
     assert traces_of(str(tmp_path)) is None
     assert Latency(1000).valid
 

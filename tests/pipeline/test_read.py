@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import (
     ConfigurationError,
     CorruptRecord,
@@ -35,7 +36,7 @@ from raylay.services.errors import (
 )
 from raylay.services.fabric import registry
 from raylay.services.fabric.plan import FabricRecord
-from raylay.services.fabric.record import Move
+from raylay.services.fabric.record import RecordedMove
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.pipeline import check_java, journals
@@ -47,7 +48,6 @@ from raylay.services.pipeline.tables.source import (
     ReadOptions,
     StreamReader,
 )
-from raylay.services.server.config import InstanceConfig
 from raylay.storage.maintenance import SegmentMaintenance
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -118,7 +118,7 @@ def test_a_fabric_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     record = FabricRecord.load(directory)
     assert record is not None
     # Where an instance was moved to, only the record knows.
-    record.moves["Chicago-2"] = Move(1, "Chicago-2.g1")
+    record.moves["Chicago-2"] = RecordedMove(1, "Chicago-2.g1")
     record.save()
     file = tmp_path / "flights.yaml"
     file.write_text(FLIGHTS)
@@ -128,7 +128,7 @@ def test_a_fabric_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     expected = places(path=str(directory))
     assert Path(expected[1].journal).parent.name == "Chicago-2.g1"
     assert places(fabric=str(file), directory=str(directory)) == expected
-    registry.register(registry.Entry("flights", str(directory), "127.0.0.1:1"))
+    registry.register(registry.RegistryEntry("flights", str(directory), "127.0.0.1:1"))
     for source in (str(file), str(directory), "flights"):
         assert places_of(source) == expected
         assert places_of(source, ["Chicago-2"]) == expected[1:]

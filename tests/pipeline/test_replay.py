@@ -32,10 +32,10 @@ from raylay.services.messages.records import decode_record
 from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
 from raylay.services.pipeline.publishing.sink import WriteOptions
-from raylay.services.pipeline.publishing.staging import Pending, stage
-from raylay.services.pipeline.replay.job import REPLAYED, Chunk, Plan, replay
+from raylay.services.pipeline.publishing.staging import PendingWrite, stage
+from raylay.services.pipeline.replay.job import REPLAYED, LogChunk, ReplayPlan, replay
 from raylay.services.pipeline.replay.pacing import Schedule, ready
-from raylay.services.pipeline.replay.source import Selection, SparkSource, cut
+from raylay.services.pipeline.replay.source import ReplaySelection, SparkSource, cut
 from raylay.services.pipeline.replay.store import PacedRows
 from raylay.services.pipeline.selection import parse_range, parse_speed
 from raylay.storage.files import FAULT_VARIABLE
@@ -77,11 +77,11 @@ def test_how_many_may_be_sent() -> None:
 
 
 # -- the store -----------------------------------------------------------------------------------
-def pending(directory: Path, first: int, bodies: list[bytes]) -> Pending:
+def pending(directory: Path, first: int, bodies: list[bytes]) -> PendingWrite:
     rows = [{"topic": "t", "message_type": "json", "body": body, "time_us": 0} for body in bodies]
     made = pa.RecordBatch.from_pylist(rows, REPLAYED)
     file = stage(directory / f"run-{first}", 0, [made], REPLAYED)
-    return Pending(f"batch-{first}", first, file.rows, 7, [file.path])
+    return PendingWrite(f"batch-{first}", first, file.rows, 7, [file.path])
 
 
 def bodies_of(store: PacedRows, first: int = 0) -> list[tuple[int, bytes]]:
@@ -196,7 +196,7 @@ def test_a_lake_of_an_instance_that_began_anew(spark: Any, tmp_path: Path) -> No
         log = write_log(tmp_path / f"{life}" / "Chicago-1", made)
         made_by(log, 0xF0 - life)
         archive(spark, lake, places(path=str(log.directory)))
-    source = SparkSource(spark, str(lake), Selection())
+    source = SparkSource(spark, str(lake), ReplaySelection())
     plan = source.plan(1000)
     assert source.is_lake and len(plan.incarnations) == 2 and plan.rows == 80
     found = []
@@ -221,7 +221,7 @@ def test_a_lake_of_bare_journals_of_one_name(spark: Any, tmp_path: Path) -> None
             txid += count
         log = write_log(tmp_path / place / "same", made)
         archive(spark, lake, places(path=str(log.directory)))
-    source = SparkSource(spark, str(lake), Selection())
+    source = SparkSource(spark, str(lake), ReplaySelection())
     plan = source.plan(1000)
     assert len(plan.incarnations) == 2 and plan.rows == 80
     assert all(re.fullmatch("at-[0-9a-f]{16}", each) for each in plan.incarnations)
@@ -237,9 +237,9 @@ def test_a_lake_of_bare_journals_of_one_name(spark: Any, tmp_path: Path) -> None
 def test_chunks() -> None:
     grains = {(0, 0): (6, 9_000), (0, 1): (4, 19_999), (0, 3): (1, 30_500), (1, 0): (2, 7)}
     assert cut(grains, 10_000, 10) == [
-        Chunk(0, 0, 19_999, 10),
-        Chunk(0, 30_000, 30_500, 1),
-        Chunk(1, 0, 7, 2),
+        LogChunk(0, 0, 19_999, 10),
+        LogChunk(0, 30_000, 30_500, 1),
+        LogChunk(1, 0, 7, 2),
     ]
 
 
@@ -264,10 +264,10 @@ def test_a_job_that_cannot_begin(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     (tmp_path / "replay.json").write_text('{"version": 1}')
     with pytest.raises(StorageError, match=r"replay.json is damaged"):
-        Plan.load(tmp_path / "replay.json")
+        ReplayPlan.load(tmp_path / "replay.json")
     spark: Any = None
     with pytest.raises(StorageError, match=r"is no lake, it has no _raylay.manifest.json, and no"):
-        SparkSource(spark, str(tmp_path), Selection())
+        SparkSource(spark, str(tmp_path), ReplaySelection())
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
 from raylay.services.pipeline.publishing.sink import WriteOptions
 from raylay.services.pipeline.replay.job import replay
-from raylay.services.pipeline.replay.source import Selection, SparkSource
+from raylay.services.pipeline.replay.source import ReplaySelection, SparkSource
 
 
 def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed: Log) -> None:
     held = [row for row in expected_rows(mixed, "Chicago-1") if row["command"] == "publish"]
     target = WriteOptions.of({"servers": instance.address})
-    selection = Selection(
+    selection = ReplaySelection(
         first=dt.datetime.fromtimestamp(START_US / 1e6 + 10, dt.UTC),
         topics=("^flights/",),
         where="value.carrier = 'DL' AND group = 'Chicago'",
@@ -62,12 +62,15 @@ def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed:
     assert summary.left_out == of_time_and_topic - summary.published > 0
     assert not summary.left_out_null
     with pytest.raises(ConfigurationError, match="holds no message that is chosen"):
-        SparkSource(spark, str(mixed.directory), Selection(topics=("nothing",))).plan(10)
+        SparkSource(spark, str(mixed.directory), ReplaySelection(topics=("nothing",))).plan(10)
     for selection, text in (
-        (Selection(where="nonsense ="), "filter 'nonsense =' cannot be used: "),
-        (Selection(where="value.x = 1"), "filter 'value.x = 1' cannot be used: "),
-        (Selection(schema="carrier WORD", where="true"), "schema 'carrier WORD' cannot be used"),
-        (Selection(schema="INT", where="true"), "schema 'INT' names no fields"),
+        (ReplaySelection(where="nonsense ="), "filter 'nonsense =' cannot be used: "),
+        (ReplaySelection(where="value.x = 1"), "filter 'value.x = 1' cannot be used: "),
+        (
+            ReplaySelection(schema="carrier WORD", where="true"),
+            "schema 'carrier WORD' cannot be used",
+        ),
+        (ReplaySelection(schema="INT", where="true"), "schema 'INT' names no fields"),
     ):
         with pytest.raises(ConfigurationError) as raised:
             SparkSource(spark, str(mixed.directory), selection).plan(10)
@@ -83,7 +86,7 @@ def test_into_a_topic_that_is_not_journaled(
     source = SparkSource(
         spark,
         str(mixed.directory),
-        Selection(topics=("^orders$", "^flights/"), to_topic="{topic}/again"),
+        ReplaySelection(topics=("^orders$", "^flights/"), to_topic="{topic}/again"),
     )
     with pytest.raises(ConfigurationError) as raised:
         replay(source, target, tmp_path, "job", speed=0)
@@ -91,7 +94,7 @@ def test_into_a_topic_that_is_not_journaled(
         "Chicago-2 does not journal flights/EWR/again (json), flights/JFK/again (json): "
     )
     assert not list(tmp_path.iterdir()) and not journaled(choosy, "orders/again")
-    into = Selection(topics=("^orders$",), to_topic="kept/{topic}")
+    into = ReplaySelection(topics=("^orders$",), to_topic="kept/{topic}")
     source = SparkSource(spark, str(mixed.directory), into)
     assert replay(source, target, tmp_path, "job", speed=0).published == 20
     assert len(journaled(choosy, "kept/orders")) == 20
@@ -106,14 +109,14 @@ def test_a_schema_that_does_not_fit(spark: Any, mixed: Log, tmp_path: Path, lake
         where = str(tmp_path / "lake")
     wrong = {"topics": ("orders",), "where": "value.carrier > 1", "schema": "carrier INT"}
     with pytest.raises(ConfigurationError) as raised:
-        SparkSource(spark, where, Selection(**wrong)).plan(10)
+        SparkSource(spark, where, ReplaySelection(**wrong)).plan(10)
     assert "does not fit the schema carrier int32" in str(raised.value)
     assert "\n" not in str(raised.value) and str(raised.value).startswith("the body of message ")
     with pytest.raises(ConfigurationError, match=r"filter left 20 out, of 20 of them it is null"):
-        SparkSource(spark, where, Selection(**wrong, mode="permissive")).plan(10)
+        SparkSource(spark, where, ReplaySelection(**wrong, mode="permissive")).plan(10)
     lines: list[str] = []
     # A field that no body has is null, as in every read.
-    some = Selection(
+    some = ReplaySelection(
         topics=("orders",), where="value.gate = 'A1' OR value.carrier = 'DL'",
         schema="carrier STRING, gate STRING",
     )  # fmt: skip
@@ -133,7 +136,7 @@ def test_a_damaged_record_stops_or_is_left_out(spark: Any, instance: Any, tmp_pa
     assert b'"number": 25,' in sound
     path.write_bytes(sound.replace(b'"number": 25,', b'"number": 29,'))
     target = WriteOptions.of({"servers": instance.address})
-    into = Selection(to_topic="replayed/hurt")
+    into = ReplaySelection(to_topic="replayed/hurt")
     with pytest.raises(ConfigurationError, match="fails its checksum"):
         replay(SparkSource(spark, str(log.directory), into), target, tmp_path, "stop", speed=0)
     source = SparkSource(spark, str(log.directory), into, on_corrupt="skip")

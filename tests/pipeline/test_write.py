@@ -33,6 +33,8 @@ from typer.testing import CliRunner
 from unit.one_instance import in_instance
 
 from raylay.services.cli import app
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.config.transport import ClientTransportConfig
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import (
     ConfigurationError,
@@ -45,7 +47,7 @@ from raylay.services.messages.records import decode_record, iterate_records, pub
 from raylay.services.pipeline.publishing import sink
 from raylay.services.pipeline.publishing.sink import (
     BatchWriter,
-    Staged,
+    StagedReport,
     StreamWriter,
     WriteOptions,
     check_schema,
@@ -57,15 +59,13 @@ from raylay.services.pipeline.publishing.staging import (
     STAGED,
     StagedFile,
     StagedRows,
-    Staging,
+    StagingDirectory,
     rows_checksum,
     stage,
 )
 from raylay.services.pipeline.session import quiet_pandas
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.transport_config import ClientTransportConfig
 from raylay.services.telemetry.logs import LogOptions
 from raylay.storage.files import FAULT_VARIABLE
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -126,7 +126,7 @@ def test_rows_are_published_once_in_order(tmp_path: Path) -> None:
     first, second = Published(), Published()
     files = [staged(tmp_path, 1, [b"c", b"d"]), staged(tmp_path, 0, [b"a", b"b"])]
     staged(tmp_path, 0, [b"b", b"a"])  # of a twin that was not told to the driver
-    with Staging(tmp_path) as staging:
+    with StagingDirectory(tmp_path) as staging:
         assert staging.commit("batch-0", files, first) == 4
         assert staging.commit("batch-0", [staged(tmp_path, 0, [b"b", b"a"])], second) == 0
         assert staging.commit("batch-1", [staged(tmp_path, 0, [b"e"])], second) == 1
@@ -137,26 +137,26 @@ def test_rows_are_published_once_in_order(tmp_path: Path) -> None:
     # The twin's file is known to nobody; it goes when it is a day old.
     assert {path.name for path in tmp_path.iterdir()} == {"lock", "state.json", "run-1"}
     os.utime(tmp_path / "run-1", (0, 0))
-    with Staging(tmp_path) as staging:
+    with StagingDirectory(tmp_path) as staging:
         staging.commit("batch-2", [], second)
     assert {path.name for path in tmp_path.iterdir()} == {"lock", "state.json"}
 
 
 def test_what_was_pending_is_published_as_it_was(tmp_path: Path) -> None:
     broken, whole = Published(fail_after=1), Published()
-    with Staging(tmp_path) as staging:
+    with StagingDirectory(tmp_path) as staging:
         with pytest.raises(ConnectionLost):
             staging.commit("batch-7", [staged(tmp_path, 0, [b"a", b"b"])], broken)
         assert staging.pending is not None and staging.pending.rows == 2
     # The query restarts, and its rows come in another order and another number.
-    with Staging(tmp_path) as staging:
+    with StagingDirectory(tmp_path) as staging:
         again = staged(tmp_path, 0, [b"b", b"a", b"z"])
         assert staging.commit("batch-7", [again], whole) == 2
         assert staging.pending is None
     assert whole.bodies == [(1, b"a"), (2, b"b")]
     assert whole.records[0] == broken.records[0], "a second attempt sends the same bytes"
     # A job that finds another's rows pending publishes both.
-    with Staging(tmp_path) as staging:
+    with StagingDirectory(tmp_path) as staging:
         with pytest.raises(ConnectionLost):
             staging.commit("one", [staged(tmp_path, 0, [b"1"])], Published(fail_after=0))
         last = Published()
@@ -171,7 +171,7 @@ def test_micro_batches_that_only_look_published(tmp_path: Path) -> None:
     def commit(number: int, bodies: list[bytes], run: str = "", topic: str = "t") -> int:
         rows = normal(batch(body=pa.array(bodies, pa.binary())), topic, "")
         file = stage(tmp_path / f"run-{run}", 0, [rows])
-        with Staging(tmp_path, owner="query", run=run) as staging:
+        with StagingDirectory(tmp_path, owner="query", run=run) as staging:
             return staging.commit(f"batch-{number}", [file], whole)
 
     assert commit(0, [b"a"], "one") == commit(1, [b"b"], "one") == 1
@@ -193,10 +193,13 @@ def test_a_micro_batch_that_is_planned_anew(tmp_path: Path) -> None:
     whole = Published()
 
     def commit(bodies: list[bytes], run: str, plan: str) -> int:
-        with Staging(tmp_path, owner="query", run=run) as staging:
+        with StagingDirectory(tmp_path, owner="query", run=run) as staging:
             return staging.commit("batch-0", [staged(tmp_path, 0, bodies)], whole, plan=plan)
 
-    with Staging(tmp_path, owner="query", run="one") as staging, pytest.raises(ConnectionLost):
+    with (
+        StagingDirectory(tmp_path, owner="query", run="one") as staging,
+        pytest.raises(ConnectionLost),
+    ):
         staging.commit("batch-0", [staged(tmp_path, 0, [b"a"])], Published(fail_after=0), plan="p")
     for _ in range(2):  # as long as it is pending, and then
         with pytest.raises(ConfigurationError, match="comes batch-0, planned anew: the query's"):
@@ -208,7 +211,7 @@ def test_a_micro_batch_that_is_planned_anew(tmp_path: Path) -> None:
 
 def test_rows_that_are_left_out_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A second table looks like this, too, where nothing says of which run it is."""
-    with Staging(tmp_path, owner="query") as staging:
+    with StagingDirectory(tmp_path, owner="query") as staging:
         assert staging.commit("batch-0", [staged(tmp_path, 0, [b"a"])], Published()) == 1
         assert staging.commit("batch-0", [staged(tmp_path, 0, [b"a"])], Published()) == 0
         assert not caplog.records
@@ -219,7 +222,7 @@ def test_rows_that_are_left_out_are_told(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_another_table_while_the_first_is_pending(tmp_path: Path) -> None:
     broken, whole = Published(fail_after=1), Published()
-    with Staging(tmp_path, owner="query", run="one") as staging:
+    with StagingDirectory(tmp_path, owner="query", run="one") as staging:
         with pytest.raises(ConnectionLost):
             staging.commit("batch-0", [staged(tmp_path, 0, [b"a", b"b"])], broken)
         other = staged(tmp_path, 0, [b"c", b"d"])
@@ -231,7 +234,7 @@ def test_another_table_while_the_first_is_pending(tmp_path: Path) -> None:
 
 def test_the_same_table_while_it_is_pending(tmp_path: Path) -> None:
     whole = Published()
-    with Staging(tmp_path, owner="query", run="one") as staging:
+    with StagingDirectory(tmp_path, owner="query", run="one") as staging:
         with pytest.raises(ConnectionLost):
             files = [staged(tmp_path, 0, [b"a", b"b"])]
             staging.commit("batch-0", files, Published(fail_after=1))
@@ -273,7 +276,7 @@ def test_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
     whole, home = Published(), tmp_path / "staging"
     here, there = (staged(home, number, [b"%d" % number]) for number in range(2))
     Path(there.path).rename(tmp_path / "elsewhere")
-    with Staging(home) as staging:
+    with StagingDirectory(home) as staging:
         with pytest.raises(ConfigurationError, match="1 of 2 files that the workers staged are"):
             staging.commit("batch-0", [here, there], whole)
         assert staging.pending is None and not whole.records
@@ -301,30 +304,30 @@ def test_a_micro_batch_of_no_query(instance: Any, tmp_path: Path) -> None:
         writer.commit([staged_rows])
     writer.abort([staged_rows])
     assert not journaled(instance, "write/none")
-    writer.commit([Staged(writer.write(iter([batch(body=["x"])])).file, "a query", "a run")])
+    writer.commit([StagedReport(writer.write(iter([batch(body=["x"])])).file, "a query", "a run")])
     assert len(journaled(instance, "write/none")) == 1
 
 
 def test_a_staging_directory_has_one_driver_and_one_query(tmp_path: Path) -> None:
     with (
-        Staging(tmp_path, owner="query-1"),
+        StagingDirectory(tmp_path, owner="query-1"),
         pytest.raises(StorageLocked, match="in use by another process"),
-        Staging(tmp_path),
+        StagingDirectory(tmp_path),
     ):
         pass
     with (
         pytest.raises(ConfigurationError, match="is the staging directory of query query-1"),
-        Staging(tmp_path, owner="query-2"),
+        StagingDirectory(tmp_path, owner="query-2"),
     ):
         pass
     (tmp_path / "state.json").write_text("{}")
-    with pytest.raises(StorageError, match=r"state.json is damaged"), Staging(tmp_path):
+    with pytest.raises(StorageError, match=r"state.json is damaged"), StagingDirectory(tmp_path):
         pass
 
 
 def test_staged_rows_as_a_publish_store(tmp_path: Path) -> None:
     taken: list[StagedRows] = []
-    with Staging(tmp_path) as staging:
+    with StagingDirectory(tmp_path) as staging:
         files = [
             staged(tmp_path, part, [b"%d" % (4 * part + n) for n in range(4)]) for part in (0, 1)
         ]
@@ -540,7 +543,7 @@ def test_publishing_what_was_left(instance: Any, tmp_path: Path) -> None:
     down = WriteOptions.of({"servers": NOWHERE, "connect_wait_s": "0.2"})
     up = WriteOptions.of({"servers": instance.address})
     rows = normal(batch(body=["left", "behind"]), "write/left", "")
-    with pytest.raises(ConnectionLost), Staging(tmp_path) as staging:
+    with pytest.raises(ConnectionLost), StagingDirectory(tmp_path) as staging:
         staging.commit(
             "job", [stage(tmp_path / "run-1", 0, [rows])], lambda rows: publish_rows(down, rows)
         )
@@ -561,7 +564,7 @@ def test_a_staging_directory_that_was_put_back(instance: Any, tmp_path: Path) ->
         rows = writer.write(iter([batch(body=bodies)]))
         writer.options = replace(after or options, batch=str(number))
         try:
-            writer.commit([Staged(rows.file, "query", "a run")])
+            writer.commit([StagedReport(rows.file, "query", "a run")])
         except RaylayError:
             writer.abort([rows])
             raise
@@ -570,7 +573,7 @@ def test_a_staging_directory_that_was_put_back(instance: Any, tmp_path: Path) ->
         shutil.rmtree(home)
         shutil.copytree(backup, home)
 
-    with Staging(home):
+    with StagingDirectory(home):
         shutil.copytree(home, backup)  # before the first row was published
     commit(0, ["old"])
     put_back()

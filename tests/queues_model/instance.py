@@ -5,21 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.messages.records import Command
+from raylay.services.queues.checkpoint import QueueCheckpoint, RecoveryStart
 from raylay.services.queues.decisions import (
     Consumer,
+    ConsumerSubscription,
     Decision,
-    Deliver,
-    Draft,
-    Expired,
+    DeliverLeased,
+    DeliverOnce,
+    Expiration,
     Key,
-    Lease,
-    Request,
-    Send,
-    Subscribed,
+    MessageLease,
+    QueueRecordDraft,
+    TransferRequest,
 )
-from raylay.services.queues.door import Asked, Beginning, Flood, QueueDoor
+from raylay.services.queues.entry import ABSENT
+from raylay.services.queues.frontend import Flood, OwnerHandshake, QueueFrontend, RoutedRequest
 from raylay.services.queues.machine import QueueMachine
-from raylay.services.queues.rebuilding import Snapshot, Start
+from raylay.services.queues.message import AVAILABLE, FROZEN, GONE, LEASED, QueuedMessage
 from raylay.services.queues.records import (
     Acknowledgment,
     Transfer,
@@ -27,8 +29,6 @@ from raylay.services.queues.records import (
     pack_transfer,
     read_transfer,
 )
-from raylay.services.queues.values import AVAILABLE, FROZEN, GONE, LEASED, Message
-from raylay.services.queues.waiting import ABSENT
 
 from .records import STEP_US, Disk, Entry, Rec, command, keys_of_moves, message
 
@@ -92,7 +92,7 @@ class ModelMachine(QueueMachine):
         if self._picking.active_count != active:
             return f"{self._picking.active_count} places are taken, by {active}"
         for each in messages:
-            if not isinstance(each, Message) or each.state == GONE:
+            if not isinstance(each, QueuedMessage) or each.state == GONE:
                 return f"{each} is no message"
             is_here = each.state == AVAILABLE and each.register.owner == self._name
             if (each.standing != ABSENT) != is_here:
@@ -117,17 +117,17 @@ class Rules:
         """By which name an instance owns messages (rule 2)."""
         return name
 
-    def beginning(self, instance: Instance) -> Beginning:
+    def beginning(self, instance: Instance) -> OwnerHandshake:
         """What a restarted owner is told (rule 9)."""
         instance.from_owner.clear()
         staged_txid = len(instance.disk.journal) + len(instance.staged)
         return instance.door.owner_came(staged_txid, instance.now_us)
 
-    def snapshot(self, stored: bytes) -> Snapshot:
+    def snapshot(self, stored: bytes) -> QueueCheckpoint:
         """What it is made again with."""
-        return Snapshot.from_bytes(stored) if stored else Snapshot()
+        return QueueCheckpoint.from_bytes(stored) if stored else QueueCheckpoint()
 
-    def decide(self, instance: Instance, decision: Deliver | Send) -> Any:
+    def decide(self, instance: Instance, decision: DeliverLeased | DeliverOnce) -> Any:
         """What of a decision holds (rule 10)."""
         return instance.door.decide(decision, instance.now_us)
 
@@ -143,7 +143,9 @@ class Rules:
         """The publisher id of an instance's own records (rule 11)."""
         return AUTHORS + instance.disk.incarnation * 1_000 + instance.lives
 
-    def passes_on(self, asked: Asked, came_from: str, neighbour: Instance) -> Asked | None:
+    def passes_on(
+        self, asked: RoutedRequest, came_from: str, neighbour: Instance
+    ) -> RoutedRequest | None:
         """What of a request goes to a neighbour (rule 4)."""
         return asked
 
@@ -191,10 +193,10 @@ class Instance:
         self.lives += 1
         self.staged, self.idents = [], set[Key]()
         self.met: dict[int, str] = {}
-        self.granted: dict[Key, Lease] = {}
+        self.granted: dict[Key, MessageLease] = {}
         self.authored = 0
         self.flood = Flood(self.name, self.disk.incarnation, self.lives)
-        self.door = QueueDoor(world.queue, self.owner_name, self.disk.incarnation)
+        self.door = QueueFrontend(world.queue, self.owner_name, self.disk.incarnation)
         for run in self.disk.runs:
             if run.topic == self.door.topic:
                 self.door.fold(run)
@@ -210,7 +212,7 @@ class Instance:
         self.to_owner: list[tuple[Any, ...]] = []
         begin = rules.beginning(self)
         snapshot = rules.snapshot(self.disk.stored)
-        start = Start(
+        start = RecoveryStart(
             snapshot, begin.fence_txid, self.world.tags(), begin.leases, is_serving=self.serving
         )
         self.machine = rules.machine(
@@ -350,7 +352,7 @@ class Instance:
         exceptions to law 6 (rule 13)."""
         own = self.owner_name
         for decision in said:
-            if not isinstance(decision, Draft) or decision.command != Command.TRANSFER:
+            if not isinstance(decision, QueueRecordDraft) or decision.command != Command.TRANSFER:
                 continue
             if self.disk.proxied:
                 owners = self.machine.registers()
@@ -380,35 +382,35 @@ class Instance:
         if not self.from_owner:
             return False
         decision = self.from_owner.pop(0)
-        if isinstance(decision, Deliver | Send):
+        if isinstance(decision, DeliverLeased | DeliverOnce):
             self.deliver(decision)
-        elif isinstance(decision, Draft):
+        elif isinstance(decision, QueueRecordDraft):
             rec = self.author_record(decision.command, decision.body)
             self.world.rules.authored(self, decision.tag)
             if rec.why == "time_limit":
                 self.world.expired.update(rec.keys)
-        elif isinstance(decision, Request):
+        elif isinstance(decision, TransferRequest):
             self.pass_on(self.flood.made(self.world.queue.stored_as, decision), "")
         else:
-            assert isinstance(decision, Expired)
+            assert isinstance(decision, Expiration)
         return True
 
-    def deliver(self, decision: Deliver | Send) -> None:
+    def deliver(self, decision: DeliverLeased | DeliverOnce) -> None:
         """Sends what of a decision still holds."""
         world, consumer = self.world, decision.consumer
         send, bounced = world.rules.decide(self, decision)
         if bounced:
             self.to_owner.append(("bounced", consumer, bounced))
         for leased in send:
-            if isinstance(decision, Deliver):
+            if isinstance(decision, DeliverLeased):
                 world.check_delivery(self, leased.key, consumer)
                 end_us = leased.until_us
                 if not world.rules.leases_end:
                     end_us = self.now_us + world.queue.lease_us
-                self.granted[leased.key] = Lease(leased.key, consumer, leased.number, end_us)
+                self.granted[leased.key] = MessageLease(leased.key, consumer, leased.number, end_us)
             world.delivered(self, leased.key, consumer)
 
-    def pass_on(self, asked: Asked, came_from: str) -> None:
+    def pass_on(self, asked: RoutedRequest, came_from: str) -> None:
         """A request goes to all neighbours but the one that it came from."""
         for (a, b), link in self.world.links.items():
             if a == self.name and link.on and b != came_from:
@@ -416,7 +418,7 @@ class Instance:
                 if part is not None:
                     link.wire.append(part)
 
-    def asked(self, asked: Asked, came_from: str) -> None:
+    def asked(self, asked: RoutedRequest, came_from: str) -> None:
         """A request comes from a neighbour."""
         if not self.flood.is_new(asked):
             return
@@ -425,7 +427,7 @@ class Instance:
         self.pass_on(asked, came_from)
 
     # -- consumers -----------------------------------------------------------------------------
-    def join(self, each: Subscribed) -> None:
+    def join(self, each: ConsumerSubscription) -> None:
         """A consumer subscribes."""
         self.door.subscribed(each)
         self.to_owner.append(("subscribed", each))

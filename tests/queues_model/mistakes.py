@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Run, publisher_id
-from raylay.services.queues.asking import Asking
+from raylay.services.queues.checkpoint import QueueCheckpoint
 from raylay.services.queues.decisions import (
     Consumer,
-    Deliver,
+    DeliverLeased,
+    DeliverOnce,
     Key,
-    Lease,
-    Leased,
-    Send,
-    Wanted,
+    LeasedDelivery,
+    MessageLease,
+    TransferCandidate,
 )
-from raylay.services.queues.door import Asked, Beginning
-from raylay.services.queues.drafts import Drafted, Drafts
-from raylay.services.queues.early import EarlyEntries
-from raylay.services.queues.rebuilding import Snapshot
-from raylay.services.queues.records import Keys, Move, Transfer, keys_of
-from raylay.services.queues.register import Register
-from raylay.services.queues.values import AVAILABLE, LEASED, Message
+from raylay.services.queues.drafts import Drafts, PendingDraft
+from raylay.services.queues.early_records import EarlyRecords
+from raylay.services.queues.frontend import OwnerHandshake, RoutedRequest
+from raylay.services.queues.message import AVAILABLE, LEASED, QueuedMessage
+from raylay.services.queues.ownership import Ownership
+from raylay.services.queues.records import Keys, OwnershipChange, Transfer, keys_of
+from raylay.services.queues.transfer_requests import TransferRequests
 
 from .instance import AUTHORS, Instance, ModelMachine, Rules
 from .records import STEP_US, Rec, each
@@ -42,13 +42,13 @@ class OnlyFromTheBelievedOwner(ModelMachine):
         self.granter = said.by
         super()._transfer(said, txid)
 
-    def _moved(self, message: Message, register: Register) -> None:
+    def _moved(self, message: QueuedMessage, register: Ownership) -> None:
         if message.register.owner == self.granter:
             super()._moved(message, register)
 
 
 class TheLastOneRead(ModelMachine):
-    def _moved(self, message: Message, register: Register) -> None:
+    def _moved(self, message: QueuedMessage, register: Ownership) -> None:
         message.register = message.register._replace(generation=0)
         super()._moved(message, register)
 
@@ -84,7 +84,7 @@ class ClaimedLater(ClaimedBehind):
 
 # -- rule 4 ------------------------------------------------------------------------------------
 class OnlyTheFirstRequestCounts(ModelMachine):
-    def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+    def requested(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         refused = self.__dict__.setdefault("refused", set())
         super().requested(requester, count, [w for w in wanted if w.key not in refused])
         if self._is_ready:
@@ -92,14 +92,14 @@ class OnlyTheFirstRequestCounts(ModelMachine):
             refused.update(w.key for w in wanted if w.key in there & self.may_deliver())
 
 
-class _AskedOnce(Asking):
+class _AskedOnce(TransferRequests):
     def __init__(self) -> None:
         super().__init__()
         self.asked: set[Key] = set()
 
     def candidates(
-        self, owner: str, now_us: int, most: int, wants: Callable[[Message], bool]
-    ) -> list[Message]:
+        self, owner: str, now_us: int, most: int, wants: Callable[[QueuedMessage], bool]
+    ) -> list[QueuedMessage]:
         found = super().candidates(
             owner, now_us, most, lambda each: each.key not in self.asked and wants(each)
         )
@@ -114,14 +114,16 @@ class RequestsAreNotRepeated(ModelMachine):
 
 
 class OnlyDirectOwnersAreAsked(Rules):
-    def passes_on(self, asked: Asked, came_from: str, neighbour: Instance) -> Asked | None:
+    def passes_on(
+        self, asked: RoutedRequest, came_from: str, neighbour: Instance
+    ) -> RoutedRequest | None:
         wanted = [each for each in asked.wanted if each.owner == neighbour.owner_name]
         return replace(asked, wanted=wanted) if wanted and not came_from else None
 
 
 # -- rule 5 ------------------------------------------------------------------------------------
 class NotFrozen(ModelMachine):
-    def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+    def requested(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         before = {message.key for message in self.found(available=True)}
         super().requested(requester, count, wanted)
         for message in self.found():
@@ -131,7 +133,7 @@ class NotFrozen(ModelMachine):
 
 
 class FailuresAreNotUndone(ModelMachine):
-    def _thaw(self, drafted: Drafted) -> None:
+    def _thaw(self, drafted: PendingDraft) -> None:
         if self._drafts.take(drafted.tag) is None and not self.__dict__.get("fails"):
             super()._thaw(drafted)
 
@@ -144,7 +146,7 @@ class FailuresAreNotUndone(ModelMachine):
 class _ToldDrafts(Drafts):
     told: set[int]
 
-    def take(self, tag: int) -> Drafted | None:
+    def take(self, tag: int) -> PendingDraft | None:
         return super().take(tag) if tag in self.told else None
 
 
@@ -184,7 +186,7 @@ class StrictInTheFold(ModelMachine):
                 message.key
                 for message in self.found()
                 if message.state == LEASED
-                and isinstance(message.held, Lease)
+                and isinstance(message.held, MessageLease)
                 and publisher_id(message.held.consumer[1]) != run.publisher
             }
             keys = keys_of(key for key in each(keys) if key not in others)
@@ -192,7 +194,7 @@ class StrictInTheFold(ModelMachine):
 
 
 class ExpiresLocally(ModelMachine):
-    def _expire(self, message: Message) -> None:
+    def _expire(self, message: QueuedMessage) -> None:
         if message.state == AVAILABLE and self._history.folded_txid >= self._fence_txid:
             del self._known[message.publisher][message.sequence]
             self._leave(message, 0, "")
@@ -240,47 +242,47 @@ class SentFirst(ModelMachine):
                 return
             message, consumer = chosen
             self._picking.remove(message)
-            leased = Leased(message.txid, message.key, self._drafts.number(), 0)
-            self._said.append(Send(consumer, [leased], self.folded_txid))
+            leased = LeasedDelivery(message.txid, message.key, self._drafts.number(), 0)
+            self._said.append(DeliverOnce(consumer, [leased], self.folded_txid))
             self._drafts.remove(message, "sent", (leased, []))
 
 
 class AtMostOnceIsClaimed(Rules):
     def claim(self, instance: Instance, rec: Rec, first_given: str) -> None:
         publisher, sequence = rec.ident
-        instance.author_transfer([Move(publisher, sequence, sequence, 1, instance.name)])
+        instance.author_transfer([OwnershipChange(publisher, sequence, sequence, 1, instance.name)])
         instance.stage(rec)
 
 
 class NamedAGenerationHigher(Rules):
     def claim(self, instance: Instance, rec: Rec, first_given: str) -> None:
         publisher, sequence = rec.ident
-        instance.author_transfer([Move(publisher, sequence, sequence, 1, first_given)])
+        instance.author_transfer([OwnershipChange(publisher, sequence, sequence, 1, first_given)])
         instance.stage(rec)
 
 
 # -- rule 9 ------------------------------------------------------------------------------------
 class NoFence(Rules):
-    def beginning(self, instance: Instance) -> Beginning:
+    def beginning(self, instance: Instance) -> OwnerHandshake:
         return instance.door.owner_came(len(instance.disk.journal), instance.now_us)
 
 
 class LeasesAreNotAsked(Rules):
-    def beginning(self, instance: Instance) -> Beginning:
+    def beginning(self, instance: Instance) -> OwnerHandshake:
         return super().beginning(instance)._replace(leases=[])
 
 
 class WithoutEarlyEntries(Rules):
-    def snapshot(self, stored: bytes) -> Snapshot:
+    def snapshot(self, stored: bytes) -> QueueCheckpoint:
         found = super().snapshot(stored)
         found.early = {"removals": [], "moves": []}
         return found
 
 
 class EarlyEntriesOfNow(ModelMachine):
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> QueueCheckpoint:
         found = super().snapshot()
-        early: EarlyEntries = self._history.early
+        early: EarlyRecords = self._history.early
         found.early = {
             "removals": early._removals.pieces(),
             "moves": [(*piece[:3], *piece[3]) for piece in early._moves.pieces()],
@@ -294,7 +296,7 @@ class AnyLease(ModelMachine):
         for (publisher, sequence), _ in leases:
             message = self._known.get(publisher, {}).get(sequence)
             held = message.held if message is not None else None
-            if message is not None and isinstance(held, Lease) and held.consumer == consumer:
+            if message is not None and isinstance(held, MessageLease) and held.consumer == consumer:
                 yield message
 
 
@@ -308,12 +310,12 @@ class NamesInsteadOfNumbers(Rules):
 class LeasesHaveNoEnd(Rules):
     leases_end = False
 
-    def decide(self, instance: Instance, decision: Deliver | Send) -> Any:
+    def decide(self, instance: Instance, decision: DeliverLeased | DeliverOnce) -> Any:
         return instance.door.decide(decision, 0)
 
 
 class DecisionsAreNotLookedUp(Rules):
-    def decide(self, instance: Instance, decision: Deliver | Send) -> Any:
+    def decide(self, instance: Instance, decision: DeliverLeased | DeliverOnce) -> Any:
         instance.door._removed.clear()
         return super().decide(instance, decision)
 
@@ -326,14 +328,14 @@ class AuthorsAreIncarnations(Rules):
 
 # -- rule 15 -----------------------------------------------------------------------------------
 class KeepsWhatItLacks(ModelMachine):
-    def _answer(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+    def _answer(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         pass
 
 
 class _FreezesNothingAbsent(Drafts):
     __slots__ = ()
 
-    def freezes(self, message: Message) -> bool:
+    def freezes(self, message: QueuedMessage) -> bool:
         return False
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.messages.records import (
     Command,
     Flag,
@@ -19,7 +19,7 @@ from raylay.services.queues.decisions import Key
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.records import (
     Keys,
-    Move,
+    OwnershipChange,
     read_acknowledgment,
     read_removal,
     read_transfer,
@@ -48,7 +48,7 @@ class Rec(NamedTuple):
     kind: str
     payload: bytes
     keys: tuple[Key, ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[OwnershipChange, ...] = ()
     by: str = ""
     why: str = ""
     tag: int = 0
@@ -146,9 +146,9 @@ class Disk:
         found: dict[str, Any] = json.loads(decode_record(self.runs[txid - 1].payload).body)
         return found
 
-    def around(self, txid: int) -> Surroundings:
+    def around(self, txid: int) -> EvalContext:
         """Nothing is asked of it."""
-        return NOWHERE
+        return NO_CONTEXT
 
     def body(self, txid: int) -> bytes:
         """What a delivery has."""
@@ -170,7 +170,7 @@ def queue(at_most_once: bool, initial_owner: str) -> QueueDefinition:
     )
 
 
-def keys_of_moves(moves: Sequence[Move]) -> set[Key]:
+def keys_of_moves(moves: Sequence[OwnershipChange]) -> set[Key]:
     """The messages that a transfer is about."""
     return {
         (move.publisher, sequence)

@@ -12,9 +12,9 @@ from typing import Any
 
 from raylay.services.messages.records import Command, publisher_id
 from raylay.services.messages.types.registry import MessageTypes
-from raylay.services.queues.decisions import Consumer, Key, Subscribed
-from raylay.services.queues.door import Asked
-from raylay.services.queues.rebuilding import Snapshot
+from raylay.services.queues.checkpoint import QueueCheckpoint
+from raylay.services.queues.decisions import Consumer, ConsumerSubscription, Key
+from raylay.services.queues.frontend import RoutedRequest
 from raylay.services.queues.records import Acknowledgment, keys_of, pack_acknowledgment
 
 from .instance import BACKLOG, Instance, Rules, sent
@@ -36,7 +36,7 @@ class Link:
     def __init__(self, world: World, a: str, b: str) -> None:
         self.world, self.a, self.b = world, a, b
         self.on = False
-        self.wire: list[Entry | Asked] = []
+        self.wire: list[Entry | RoutedRequest] = []
         self.cursor = self.end = 0
 
     def connect(self) -> None:
@@ -84,7 +84,7 @@ class Link:
         """Takes the next thing from the wire."""
         target = self.world.instances[self.b]
         what = self.wire.pop(0)
-        if isinstance(what, Asked):
+        if isinstance(what, RoutedRequest):
             target.asked(what, self.a)
         elif not target.has(what.rec.ident):
             target.stage(what.rec, what.path)
@@ -469,7 +469,7 @@ class World:
         disk = instance.disk
         if not instance.up or not disk.stored:
             return False
-        floor, before = Snapshot.from_bytes(disk.stored).after_txid, disk.first
+        floor, before = QueueCheckpoint.from_bytes(disk.stored).after_txid, disk.first
         for at in range(disk.first, floor):
             if any(
                 a == name and link.lacks(disk.journal[at]) for (a, _), link in self.links.items()
@@ -529,7 +529,7 @@ class World:
         client.at = name
         client.consumer = (self.rules.session(self), who)
         wanted = "" if client.color is None else f"/color = {client.color}"
-        instance.join(Subscribed(client.consumer, who, wanted, BACKLOG))
+        instance.join(ConsumerSubscription(client.consumer, who, wanted, BACKLOG))
         for rec, said in client.pending:
             instance.take_ack(rec, said)
         return True

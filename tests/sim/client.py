@@ -8,45 +8,45 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.client.events import (
+    ClientStopped,
     Connect,
     Connected,
     ConnectionEnded,
     ConnectionOpened,
-    Disconnect,
+    DropStream,
     Fail,
     FrameReceived,
     MessagesMissing,
+    Notify,
     PublishFailed,
     ResolveServers,
     SendFrame,
     SendPublishes,
     ServersResolved,
-    Started,
-    Stopped,
+    StartRequested,
     SubscriptionAccepted,
     SubscriptionWanted,
-    Tell,
     TimePassed,
     WaitingForSafeInstance,
 )
 from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
-from raylay.services.client.outbox import GATHERING_S_MAX, PublishBatch
-from raylay.services.client.resumption import Resumption
-from raylay.services.drills.history import (
-    ClientCrashed,
-    Delivered,
-    Heard,
-    HeardSafety,
-    Kept,
-    Published,
-    Resumed,
-    Sent,
-    ToldMissing,
-    Used,
-)
+from raylay.services.client.outbox import GATHERING_S_MAX, PublishFrame
+from raylay.services.client.subscription_state import SubscriptionState
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command, decode_record
+from raylay.services.verification.history import (
+    ClientCrashed,
+    MessagesDelivered,
+    MessagesPublished,
+    MessagesSent,
+    MissingHeard,
+    PublishesDropped,
+    SafetyHeard,
+    ServerUsed,
+    StoreState,
+    SubscriptionResumed,
+)
 from sim import instance as sim_instance
 from sim import queries, sow
 from sim.network import Connection
@@ -80,7 +80,7 @@ class PartMachine(ClientMachine):
             self.next_sequence += 1
         return super().publish(*arguments, **named)
 
-    def next_batch(self, bytes_max: int) -> PublishBatch | None:
+    def next_batch(self, bytes_max: int) -> PublishFrame | None:
         """As ever; what was sent ends where its records do."""
         batch = super().next_batch(bytes_max)
         if batch is not None:
@@ -220,7 +220,7 @@ class SimClient:
         self.alive = True
         self.lives = 1
         self.connection: Connection | None = None
-        self.subscription: Resumption | None = None
+        self.subscription: SubscriptionState | None = None
         self._away_until_us = 0
         self._heir: SimClient | None = None
         self._is_over = False
@@ -242,9 +242,9 @@ class SimClient:
             if filter_:
                 options["filter"] = filter_
                 world.sees_contents = True
-            self.subscription = Resumption(f"{name}-sub", subscribe, "", "0", options)
+            self.subscription = SubscriptionState(f"{name}-sub", subscribe, "", "0", options)
             self.step(SubscriptionWanted(self.subscription))
-        self.step(Started())
+        self.step(StartRequested())
 
     def quiet(self) -> bool:
         """Whether everything published is acknowledged, and everything subscribed to is sent."""
@@ -307,7 +307,7 @@ class SimClient:
         self.lives += 1
         self.machine = world.machines.client(self._options, self.store)
         world.probes["client restarted with its store"] += 1
-        self.step(Started())
+        self.step(StartRequested())
 
     def next_life(self, down_us: int, *, in_good_order: bool = True) -> None:
         """It ends, if all that it published is acknowledged. Another process of its name, without
@@ -319,7 +319,7 @@ class SimClient:
             return
         assert self._options.owns_store and self.subscription is None
         if in_good_order:
-            self.step(Stopped())
+            self.step(ClientStopped())
         elif self.connection is not None:
             self.connection.close(0, "client died")
         self.alive, self.connection = False, None
@@ -361,7 +361,7 @@ class SimClient:
     def _perform(self, effect: Any) -> None:
         if isinstance(effect, Connect):
             self._connect(effect)
-        elif isinstance(effect, Disconnect):
+        elif isinstance(effect, DropStream):
             if self.connection is not None:
                 self.connection.close(0, "client left")
                 self.connection = None
@@ -374,10 +374,10 @@ class SimClient:
             world.after(world.drawn(world.timing.local_us), self._resolve)
         elif isinstance(effect, SendPublishes):
             self._pump_soon()
-        elif isinstance(effect, Tell):
+        elif isinstance(effect, Notify):
             self._told(effect.event)
         elif isinstance(effect, SubscriptionAccepted):
-            self.world.log(Resumed(self.world.now_us, self.name, self.machine.instance))
+            self.world.log(SubscriptionResumed(self.world.now_us, self.name, self.machine.instance))
         elif isinstance(effect, Fail):
             self.failed = str(effect.error)
             self.world.fault(f"client {self.name} failed: {effect.error}")
@@ -387,7 +387,7 @@ class SimClient:
         if isinstance(event, Connected):
             if event.instance != self._last_instance or self._fresh:
                 self._fresh = False
-                world.log(Used(world.now_us, self.name, event.instance, self._last_instance))
+                world.log(ServerUsed(world.now_us, self.name, event.instance, self._last_instance))
                 if self._last_instance not in ("", event.instance):
                     world.probes["client failed over"] += 1
                     if event.resent_messages:
@@ -408,7 +408,7 @@ class SimClient:
             world.probes["told what retention removed"] += 1
             publishers = tuple(event.publishers.items())
             told = (self.name, event.instance, event.messages, publishers)
-            world.log(ToldMissing(world.now_us, *told))
+            world.log(MissingHeard(world.now_us, *told))
 
     def _resolve(self) -> None:
         """As the fabric's record says it."""
@@ -465,14 +465,14 @@ class SimClient:
 
     def _log_safety(self, speaker: str, header: dict[str, Any]) -> None:
         safe = tuple(peer["name"] for peer in header["peers"] if peer["safe"])
-        self.world.log(HeardSafety(self.world.now_us, self.name, speaker, safe))
+        self.world.log(SafetyHeard(self.world.now_us, self.name, speaker, safe))
 
     def _delivered(self, batch: Any) -> None:
         if batch is None:
             return
         for publisher, first, last in batch.ranges:
             self.world.log(
-                Delivered(
+                MessagesDelivered(
                     self.world.now_us,
                     self.name,
                     self.machine.instance,
@@ -483,7 +483,9 @@ class SimClient:
 
     def _forgotten(self, sequences: list[int], acked: bool) -> None:
         world = self.world
-        world.log(Heard(world.now_us, self.name, self.machine.publisher, tuple(sequences)))
+        world.log(
+            PublishesDropped(world.now_us, self.name, self.machine.publisher, tuple(sequences))
+        )
         # What was refused left the store as well.
         if acked:
             queries.behind_ack(world, self.machine.instance, self.machine.publisher, sequences)
@@ -504,7 +506,7 @@ class SimClient:
         has heard no ack for: it connects again, and sends that with its own."""
         assert isinstance(self.machine, PartMachine) and isinstance(other.machine, PartMachine)
         self.world.fault(f"{self.name} takes over from {other.name}")
-        other.step(Stopped())
+        other.step(ClientStopped())
         other._heir = self
         self._backlog += other._backlog
         other._backlog = []
@@ -543,7 +545,7 @@ class SimClient:
             if command == Command.DELETE:
                 world.history.deletions.add((machine.publisher, sequence))
             of = (machine.publisher, sequence, topic)
-            world.log(Published(world.now_us, self.name, *of, *self._digest(sequence)))
+            world.log(MessagesPublished(world.now_us, self.name, *of, *self._digest(sequence)))
         self._pump_soon()
 
     def _following(self) -> int:
@@ -569,7 +571,7 @@ class SimClient:
             changed = self.store.words != self.store.kept_words
             self.store.flush()
             if changed:
-                self.world.log(Kept(self.world.now_us, self.name))
+                self.world.log(StoreState(self.world.now_us, self.name))
             self._send()
 
     def _digest(self, sequence: int) -> tuple[int, ...]:
@@ -596,7 +598,7 @@ class SimClient:
             payload = b"".join(batch.records)
             sequences = [decode_record(r, verify=False).sequence for r in batch.records]
             self.world.log(
-                Sent(
+                MessagesSent(
                     self.world.now_us,
                     self.name,
                     self.machine.publisher,

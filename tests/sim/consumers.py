@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.client.events import Connected
-from raylay.services.drills.history import Published
 from raylay.services.messages.records import Command
 from raylay.services.queues.records import Acknowledgment, keys_of, pack_acknowledgment
+from raylay.services.verification.history import MessagesPublished
 from sim import queues
 from sim.client import SimClient
 from sim.network import Connection
@@ -138,7 +138,7 @@ class SimConsumer(SimClient):
         body = pack_acknowledgment(Acknowledgment(keys_of(set(done)), how))
         command = Command.QUEUE_ACKNOWLEDGMENT
         sequence = machine.publish(topic, body, "json", world.now_us, command=command)
-        world.log(Published(world.now_us, self.name, machine.publisher, sequence, topic))
+        world.log(MessagesPublished(world.now_us, self.name, machine.publisher, sequence, topic))
         self._pump_soon()
 
     def crash(self, down_us: int) -> None:

@@ -1,15 +1,15 @@
-"""A simulated bootstrap: what services/server/bootstrap.py does, at one instant."""
+"""A simulated bootstrap: what services/server/links/bootstrap.py does, at one instant."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylay.services.drills.history import Journaled
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.topics import TopicRule
-from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.instance import Identity
+from raylay.services.replication.membership.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.unavailable import decode_unavailable
+from raylay.services.verification.history import RunJournaled
 from sim import queues, stateful
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _write(disk: Disk, runs: list[Run]) -> None:
             received_us = min(run.receive_time_us, disk.world.now_us)
             disk.received_us[run.publisher, sequence] = received_us
         world.log(
-            Journaled(
+            RunJournaled(
                 world.now_us,
                 name,
                 disk.incarnation,

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from raylay.services.core.feature import Batch
+from raylay.services.core.feature import CommitBatch
 from raylay.services.core.live import LiveSubscriptions
-from raylay.services.drills.history import Folded
 from raylay.services.messages.records import iterate_records
-from raylay.services.subscriptions.delivery import Delivery
-from raylay.services.subscriptions.matching import Subscription, topic_filter
+from raylay.services.subscriptions.delivery import DeliveryContent
+from raylay.services.subscriptions.matching import LiveSubscription, topic_filter
+from raylay.services.verification.history import FeatureFolded
 
 if TYPE_CHECKING:
     from sim.instance import Instance
@@ -23,14 +23,14 @@ def _no_filters() -> NoReturn:
 def follow_everything(instance: Instance) -> None:
     """Subscribes to all topics, and tells the history what comes, as the server delivers it."""
 
-    def deliver(_: tuple[Subscription, ...], delivery: Delivery) -> None:
+    def deliver(_: tuple[LiveSubscription, ...], delivery: DeliveryContent) -> None:
         if instance.alive:
             records = iterate_records(b"".join(delivery.bodies))
             keys = tuple((record.publisher, record.sequence) for record in records)
             folded(instance, "live", delivery.first_txid + delivery.count - 1, keys)
 
     live = LiveSubscriptions(deliver, instance.folds.enlist, _no_filters)
-    live.add(Subscription(0, "everything", topic_filter("^.*$", "")))
+    live.add(LiveSubscription(0, "everything", topic_filter("^.*$", "")))
 
 
 def folded(
@@ -45,7 +45,9 @@ def folded(
             kept_back.append(session.client)
     world = instance.world
     world.log(
-        Folded(world.now_us, instance.name, feature, last_txid, keys, tuple(sorted(kept_back)))
+        FeatureFolded(
+            world.now_us, instance.name, feature, last_txid, keys, tuple(sorted(kept_back))
+        )
     )
 
 
@@ -58,7 +60,7 @@ class State:
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
 
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """Values are committed."""
         if self._instance.alive:
             self._instance.state.fold(batch)
@@ -79,7 +81,7 @@ class Writes:
         if instance.world.queues is not None:
             self.name = "conflation"  # A place that nobody has here.
 
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """Some of it may be committed: it takes effect."""
         self._instance.take_up(batch.runs)
 
@@ -97,7 +99,7 @@ class Replays:
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
 
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """There is more to read."""
         self._instance.wake_replays(fully_durable=False)
 

@@ -12,7 +12,7 @@ from raylay.services.messages.records import Record, Run, iterate_records
 
 # -- for the machines --------------------------------------------------------------------------
 class Digits:
-    """The language (services/replication/content.py)."""
+    """The language (services/replication/link/content.py)."""
 
     def compiled(self, text: str, where: str) -> DigitFilter:
         """The filter of these digits."""

@@ -9,41 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.compose import Composition, compose, folding
+from raylay.services.core.effect_loop import TURN_S, EffectLoop
+from raylay.services.core.fold_backlog import FoldBacklog, weight
 from raylay.services.core.sow import SowFeature, SowPending
-from raylay.services.core.steps import TURN_S, Steps
-from raylay.services.core.unfolded import Unfolded, weight
-from raylay.services.drills import history
-from raylay.services.drills.history import (
-    Acked,
-    CaughtUp,
-    Crashed,
-    Drafted,
-    Failed,
-    HeldBefore,
-    Journaled,
-    Knows,
-    Lacked,
-    Linked,
-    Member,
-    ModeSet,
-    Noted,
-    Offered,
-    Published,
-    Reached,
-    Ready,
-    Recovered,
-    Refiltered,
-    Removed,
-    Resumes,
-    Returned,
-    Seen,
-    SowDiffers,
-    Started,
-    ToldSafety,
-    Took,
-    TookUp,
-    Undone,
-)
 from raylay.services.errors import AdmissionRefused, DowngradeRefused
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
@@ -57,16 +25,13 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.topics import TopicRule
-from raylay.services.protocol.answers import OVERTAKEN, ranges_ack
+from raylay.services.protocol.client.answers import OVERTAKEN, ranges_ack
 from raylay.services.protocol.frames import first_frame
-from raylay.services.protocol.replication import ack_frames
-from raylay.services.queues.door import Asked
+from raylay.services.protocol.link.replication import ack_frames
+from raylay.services.queues.frontend import RoutedRequest
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.replication.admission import Refused, decide, refused_before
-from raylay.services.replication.arrivals import Arrivals
-from raylay.services.replication.commit_news import Tell, how_to_tell
-from raylay.services.replication.commit_place import Place
-from raylay.services.replication.connecting import LinkPlan
+from raylay.services.replication.commit_notifications import NotifyWhen, how_to_tell
+from raylay.services.replication.commit_thread import CommitThread
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -74,38 +39,73 @@ from raylay.services.replication.effects import (
     BecameReady,
     CloseSession,
     CloseUpstream,
-    Committed,
+    EventReport,
+    InstanceRetirement,
     LinkAnswered,
     LinkLacks,
     LinkProgress,
     NotifyLink,
     PlacementsChanged,
     RefuseClient,
-    Removable,
-    Report,
-    Retired,
+    RemovalBound,
+    RunsCommitted,
     SafetyChanged,
     SendBatch,
     SetLinkMode,
-    WentBack,
+    StaleCopyDetected,
 )
-from raylay.services.replication.incoming import Incoming, choose
+from raylay.services.replication.inbound_queue import InboundQueue
 from raylay.services.replication.instance import (
     Identity,
     InstanceMachine,
     decode_note,
 )
-from raylay.services.replication.instance.authored import Draft
-from raylay.services.replication.instance.looking import Looking
-from raylay.services.replication.journal_answers import Answers, Fetch, Questions
-from raylay.services.replication.placement import Placement, Placements
+from raylay.services.replication.instance.self_publisher import PendingRecord
+from raylay.services.replication.instance.tick_policy import TickPolicy
+from raylay.services.replication.journal_lookup import LookupRequest, LookupResult, LookupTask
+from raylay.services.replication.link.resync_plan import ResyncPlan
+from raylay.services.replication.membership.admission import LinkRefused, decide, refused_before
+from raylay.services.replication.membership.connection_sharing import SharedConnection, choose
+from raylay.services.replication.membership.placement import InstancePlacement, Placements
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.sow.book import SowBook
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
-from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
+from raylay.services.subscriptions.replay_group import ReplayGroup, ReplayTerms
+from raylay.services.verification import history
+from raylay.services.verification.history import (
+    AckGiven,
+    BatchTaken,
+    CatchUpEnded,
+    EventSeen,
+    FiltersChanged,
+    HistoryMember,
+    InstanceCrashed,
+    InstanceReady,
+    InstanceRecovered,
+    InstanceStarted,
+    LackNoted,
+    LinkConnected,
+    LinkModeSet,
+    LinkReached,
+    MessagesApplied,
+    MessagesOffered,
+    MessagesPublished,
+    MessagesUndone,
+    MoveKnown,
+    OldCopyHeld,
+    PublishRefused,
+    RecordsDrafted,
+    ResumeRead,
+    Returned,
+    RunJournaled,
+    SafetySent,
+    SegmentsRemoved,
+    SowDiffers,
+    WaiterNoted,
+)
 from raylay.storage.queue import MemoryQueueStore
 from raylay.storage.sow import MemorySowStore
 from sim import queues, sow, stateful
@@ -157,7 +157,7 @@ SHOWN_EVENTS = frozenset(
 class Disk:
     """What survives a crash of an instance: its journal and its state store."""
 
-    def __init__(self, world: World, member: Member, generation: int = 0) -> None:
+    def __init__(self, world: World, member: HistoryMember, generation: int = 0) -> None:
         self.world = world
         self.member = member
         self.generation = generation
@@ -245,7 +245,7 @@ class Disk:
                 ),
             )
             self.world.probes["started with other filters"] += 1
-            self.world.log(Refiltered(self.world.now_us, self.label, self.member.destinations))
+            self.world.log(FiltersChanged(self.world.now_us, self.label, self.member.destinations))
         return self
 
     def identity(self) -> Identity:
@@ -280,7 +280,8 @@ class Disk:
             self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Another incarnation, with what the disk holds (services/server/data_directory.py)."""
+        """Another incarnation, with what the disk holds
+        (services/server/data/data_directory.py)."""
         self._lose()
         before = self.incarnation
         self.former.append(before)
@@ -291,7 +292,7 @@ class Disk:
         self._write_history()
 
     def _lose(self) -> None:
-        self.world.log(Crashed(self.world.now_us, self.label, self.incarnation, True))
+        self.world.log(InstanceCrashed(self.world.now_us, self.label, self.incarnation, True))
 
     def _write_history(self) -> None:
         """What is on the disk, told as if it were written now, behind what it had removed."""
@@ -299,7 +300,7 @@ class Disk:
         for (publisher, sequence), run in self.index.items():
             if run.first_txid < first_txid:
                 of = (self.label, self.incarnation, publisher, (sequence,))
-                world.log(HeldBefore(world.now_us, *of))
+                world.log(OldCopyHeld(world.now_us, *of))
         for publisher, sequence in list(self.lacked):
             if (publisher, sequence) not in self.index:
                 self.log_lacked(publisher, (sequence,))
@@ -324,7 +325,7 @@ class Disk:
             sequences = tuple(_expanded(run.ranges()))
             stateful.fold(self.last, [run])
             world.log(
-                Journaled(
+                RunJournaled(
                     world.now_us,
                     name,
                     self.incarnation,
@@ -345,7 +346,7 @@ class Disk:
         elif run.kind == Kind.WAITER:
             root, sender, ranges = decode_note(run)
             world.log(
-                Noted(
+                WaiterNoted(
                     world.now_us,
                     name,
                     self.incarnation,
@@ -363,13 +364,13 @@ class Disk:
         """Tells the history of what nobody has, as the journal has noted it."""
         self.lacked.update(((publisher, sequence), None) for sequence in sequences)
         now_us = self.world.now_us
-        self.world.log(Lacked(now_us, self.label, self.incarnation, publisher, sequences))
+        self.world.log(LackNoted(now_us, self.label, self.incarnation, publisher, sequences))
 
-    def own_placement(self) -> dict[str, Placement]:
+    def own_placement(self) -> dict[str, InstancePlacement]:
         """Where its instance lives, if it was moved."""
         if not self.generation:
             return {}
-        return {self.member.name: Placement(self.generation, self.host, self.host)}
+        return {self.member.name: InstancePlacement(self.generation, self.host, self.host)}
 
 
 _IN_THE_DIRECTORY = (
@@ -425,7 +426,7 @@ class Cursor:
     """A bookmark subscription at an instance."""
 
     subscription: BookmarkSubscription
-    replay: CombinedReplay
+    replay: ReplayGroup
     command_id: str
     reading: bool = False
     accepted: bool = False
@@ -493,7 +494,7 @@ class Instance:
     _commit_due = _turn_ends = _commits_here = False
     _ahead: list[Any] | None = None
     """What is to be said of the commit that the disk is writing."""
-    _comparing: dict[str, LinkPlan]
+    _comparing: dict[str, ResyncPlan]
     """Of links that are about to begin."""
 
     def __init__(self, world: World, disk: Disk, *, ready: bool) -> None:
@@ -509,7 +510,7 @@ class Instance:
         self.staging: deque[Run] = deque()
         self.sessions: dict[int, Session] = {}
         self.upstreams: dict[int, Connection] = {}
-        self.incoming: dict[int, Incoming] = {}
+        self.incoming: dict[int, SharedConnection] = {}
         """Of these, what others dialled."""
         self.news = world.machines.news()
         self.commit_place = world.machines.place(world.slow_commit_ns)
@@ -521,7 +522,7 @@ class Instance:
         if world.machines.placements_forgotten:
             disk.placements = {}
         self.lookup = world.machines.lookup(disk.journal, stretch_bytes=LOOKUP_BYTES)
-        self.arrivals: dict[int, Arrivals] = {}
+        self.arrivals: dict[int, InboundQueue] = {}
         """By connection: what came and is not taken yet, in order."""
         self.folds = folding(world.machines.kinds())
         self.state = world.machines.state(disk.last)
@@ -552,7 +553,7 @@ class Instance:
             kinds=world.machines.kinds(),
             headers_max=HEADERS,
         )
-        self.machine, self.looking = machine, Looking(machine)
+        self.machine, self.looking = machine, TickPolicy(machine)
         self.durability = world.machines.durability(machine.pending)
         self.author = world.machines.author("sim", disk.identity())
         self.peers = world.machines.peers()
@@ -571,9 +572,9 @@ class Instance:
         self.journal.removed_by_retention = self._removed_up_to
         self.journal.move_later = lambda work: self.world.after(MOVE_US, work)
         self.journal.start(self._on_disk, self._commit_failed)
-        world.log(Started(world.now_us, self.name, disk.incarnation, ready))
+        world.log(InstanceStarted(world.now_us, self.name, disk.incarnation, ready))
         for name in sorted(disk.downgraded):
-            world.log(ModeSet(world.now_us, self.name, name, True))
+            world.log(LinkModeSet(world.now_us, self.name, name, True))
         disk.downgraded.clear()
         disk.lives += 1
         self._fold()
@@ -622,7 +623,7 @@ class Instance:
             self.log_sow()
             self.folds.enlist(self.sow, True)
             if world.has_slow_folds:
-                self.folds.unfolded = Unfolded(self._weigh, 1)
+                self.folds.unfolded = FoldBacklog(self._weigh, 1)
             world.after(SOW_US, self._write_sow)
         if world.stateful:
             self.folds.enlist(State(self), True)
@@ -652,7 +653,7 @@ class Instance:
                 if pending is not None:
                     both = _expanded(list(ranges.intersection(pending)))
                     again += [(root, publisher, sequence) for sequence in both]
-        self.world.log(Recovered(self.world.now_us, self.name, tuple(again)))
+        self.world.log(InstanceRecovered(self.world.now_us, self.name, tuple(again)))
 
     # -- what asks for a look into the journal ----------------------------------------------
     def _arrived(self, connection: Connection, what: Any, take: Callable[..., Any]) -> None:
@@ -668,13 +669,15 @@ class Instance:
             self.world.probes["frames waited behind a fetch"] += 1
 
     def _read_for(
-        self, number: int, arrivals: Arrivals, fetch: Fetch, lookup: ProbedLookup
+        self, number: int, arrivals: InboundQueue, fetch: LookupTask, lookup: ProbedLookup
     ) -> None:
         """The reading thread comes to it a little later, and again for each part."""
         world = self.world
         world.after(world.drawn(world.timing.read_us), self._read, number, arrivals, fetch, lookup)
 
-    def _read(self, number: int, arrivals: Arrivals, fetch: Fetch, lookup: ProbedLookup) -> None:
+    def _read(
+        self, number: int, arrivals: InboundQueue, fetch: LookupTask, lookup: ProbedLookup
+    ) -> None:
         if not self.alive or self.arrivals.get(number) is not arrivals:
             return
         world = self.world
@@ -686,7 +689,7 @@ class Instance:
         lookup.count()
         self._look_for(number, arrivals, fetch)
 
-    def _look_for(self, number: int, arrivals: Arrivals, fetch: Fetch) -> None:
+    def _look_for(self, number: int, arrivals: InboundQueue, fetch: LookupTask) -> None:
         """A turn of the loop, and then another one. Before the last of them others come."""
         if not self.alive or self.arrivals.get(number) is not arrivals:
             return
@@ -703,7 +706,7 @@ class Instance:
         if arrivals is not None:
             arrivals.clear()
 
-    def _fetched(self, number: int, arrivals: Arrivals) -> None:
+    def _fetched(self, number: int, arrivals: InboundQueue) -> None:
         """The loop hears of it: other events came between."""
         if self.alive and self.arrivals.get(number) is arrivals:
             fetch = arrivals.fetched()
@@ -714,7 +717,7 @@ class Instance:
     @property
     def now_us(self) -> int:
         """The steady clock: it begins anew with each life, with the clock on the wall of its host,
-        and no setting of that moves it (services/server/surroundings.py)."""
+        and no setting of that moves it (services/server/runtime.py)."""
         return self.world.now_us + self._ahead_us
 
     def set_clock(self, ahead_us: int) -> None:
@@ -741,7 +744,7 @@ class Instance:
             for run in runs:
                 self._log_on_disk(run)
             committed_txid = runs[-1].last_txid
-        world.log(Crashed(world.now_us, self.name, self.disk.incarnation, lose_disk))
+        world.log(InstanceCrashed(world.now_us, self.name, self.disk.incarnation, lose_disk))
         self.disk.was_ready = self.machine.ready and not lose_disk
         for link in self.links.values():
             link.die()
@@ -754,7 +757,7 @@ class Instance:
             self.disk.journal = self.disk.journal.crash()
 
     # -- moved instances ---------------------------------------------------------------------
-    def learn(self, told: dict[str, Placement]) -> None:
+    def learn(self, told: dict[str, InstancePlacement]) -> None:
         """Somebody told where instances were moved to: on disk before it is acted upon."""
         if not self.alive:
             return
@@ -763,7 +766,7 @@ class Instance:
         if news:
             self.disk.placements.update(news)
             for peer, placement in news.items():
-                world.log(Knows(world.now_us, self.name, peer, placement.generation))
+                world.log(MoveKnown(world.now_us, self.name, peer, placement.generation))
             world.probes["learnt of a moved instance"] += 1
             self.perform(self.machine.placed(news))
 
@@ -789,7 +792,7 @@ class Instance:
             self.learn(other.machine.placements.items())
             self._untold = [name for name in self._untold if name != other.disk.member.name]
 
-    def told_at_logon(self) -> dict[str, Placement]:
+    def told_at_logon(self) -> dict[str, InstancePlacement]:
         """What a link of ours, and one that logs on here, is told."""
         return self.machine.placements.items() if self.world.machines.spreads else {}
 
@@ -813,7 +816,7 @@ class Instance:
         # Clients are told where the peers are now.
         self._perform_safety_changed(SafetyChanged())
 
-    def _perform_went_back(self, _: WentBack) -> None:
+    def _perform_went_back(self, _: StaleCopyDetected) -> None:
         """Its directory gets another incarnation, and it starts again."""
         world, disk = self.world, self.disk
         world.probes["old copy found by peers"] += 1
@@ -822,10 +825,10 @@ class Instance:
         if world.disks[disk.member.name] is disk:
             world.after(world.drawn(world.timing.restart_us), world.restart, disk.member.name)
 
-    def _perform_retired(self, _: Retired) -> None:
+    def _perform_retired(self, _: InstanceRetirement) -> None:
         world, disk = self.world, self.disk
         world.probes["former instance retired"] += 1
-        world.log(history.Retired(world.now_us, self.name, disk.incarnation))
+        world.log(history.RetirementLearnt(world.now_us, self.name, disk.incarnation))
         disk.retired = True
         self.crash(False)
 
@@ -971,7 +974,9 @@ class Instance:
         world = self.world
         world.probes["segment removed"] += 1
         servers = tuple((name, link.server) for name, link in self.links.items())
-        world.log(Removed(world.now_us, self.name, self.disk.incarnation, last_txid, servers))
+        world.log(
+            SegmentsRemoved(world.now_us, self.name, self.disk.incarnation, last_txid, servers)
+        )
 
     def _maintain(self, work: Callable[[], None]) -> None:
         """The journal's maintenance thread comes to it a little later; until then the floor for
@@ -1021,7 +1026,7 @@ class Instance:
             return
         world, journal = self.world, self.journal
         idle, waits = journal.is_thread_idle, bool(self.machine.waiters)
-        if self.commit_place.choose(thread_idle=idle, pending=waits) is Place.HERE:
+        if self.commit_place.choose(thread_idle=idle, pending=waits) is CommitThread.HERE:
             world.probes["commit at the end of the turn"] += 1
             self._commits_here = True
             journal.commit_here(self)
@@ -1056,7 +1061,7 @@ class Instance:
             digests = world.digests(run, sequences) or (0,) * len(sequences)
             by, topic = disk.numbered[run.publisher], run.topic.decode()
             for of in zip(sequences, digests, strict=True):
-                world.log(Published(world.now_us, by, run.publisher, of[0], topic, of[1]))
+                world.log(MessagesPublished(world.now_us, by, run.publisher, of[0], topic, of[1]))
         disk.log_journaled(run)
         if run.kind == Kind.RECORDS:
             for sequence in _expanded(run.ranges()):
@@ -1165,7 +1170,7 @@ class Instance:
         self._steps.perform(effects)
         self.check()
 
-    def _made_steps(self, performers: dict[type, Callable[[Any], None]]) -> Steps:
+    def _made_steps(self, performers: dict[type, Callable[[Any], None]]) -> EffectLoop:
         self._folded_s = 0.0
         return self.world.machines.steps(
             performers, self.folds, lambda: None, self._fold_later, clock=self._fold_clock
@@ -1215,15 +1220,15 @@ class Instance:
                 self.disk.received_us[effect.run.publisher, sequence] = self.world.now_us
         self._stage(effect.run)
 
-    def _perform_committed(self, effect: Committed) -> None:
+    def _perform_committed(self, effect: RunsCommitted) -> None:
         last_txid = effect.last_txid
         for name, link in self.links.items():
             ledger = self.machine.destinations[name]
             if ledger.connected and not link.borrowing.committed(effect.runs):
                 tell = how_to_tell(link.woken_txid, ledger, effect.runs)
-                if tell is Tell.NOW:
+                if tell is NotifyWhen.NOW:
                     self._tell(link, last_txid)
-                elif tell is Tell.LATER:
+                elif tell is NotifyWhen.LATER:
                     if not link.later_txid:
                         self.world.after(self.world.timing.told_later_us, self._tell_late, link)
                     link.later_txid = last_txid
@@ -1233,7 +1238,7 @@ class Instance:
         taken = self.author.committed(runs)
         if taken and self.alive:
             self.world.probes["acted on what it wrote itself"] += 1
-            self.world.log(TookUp(self.world.now_us, self.name, *self._written(taken)))
+            self.world.log(MessagesApplied(self.world.now_us, self.name, *self._written(taken)))
         if not self.author:
             self.folds.enlist(self._writes, False)
 
@@ -1248,7 +1253,7 @@ class Instance:
         drafts = [
             author.draft(topic, "json", b"%d" % world.number(), world.now_us) for topic in topics
         ]
-        world.log(Drafted(world.now_us, self.name, author.publisher, tuple(drafts)))
+        world.log(RecordsDrafted(world.now_us, self.name, author.publisher, tuple(drafts)))
         if handed_over:
             world.probes["wrote before the last was on disk"] += 1
         world.after(world.drawn(world.timing.local_us), self._hand_over)
@@ -1262,10 +1267,10 @@ class Instance:
         undone = self.author.failed(committed_txid)
         if undone:
             self.world.probes["undid what it wrote itself"] += 1
-            self.world.log(Undone(self.world.now_us, self.name, *self._written(undone)))
+            self.world.log(MessagesUndone(self.world.now_us, self.name, *self._written(undone)))
             self.write([draft.topic for draft in undone])
 
-    def _written(self, drafts: list[Draft]) -> tuple[int, tuple[int, ...]]:
+    def _written(self, drafts: list[PendingRecord]) -> tuple[int, tuple[int, ...]]:
         return self.author.publisher, tuple(draft.sequence for draft in drafts)
 
     def _tell(self, link: LinkProcess, last_txid: int) -> None:
@@ -1286,7 +1291,7 @@ class Instance:
             for sequence in (each for each in range(first, last + 1) if each in session.unacked):
                 session.unacked.remove(sequence)
                 failed = (session.publisher, session.number, sequence, effect.reason)
-                world.log(Failed(world.now_us, self.name, session.client, *failed))
+                world.log(PublishRefused(world.now_us, self.name, session.client, *failed))
                 header: dict[str, Any] = {"c": "ack", "a": "persisted", "s": sequence}
                 header["status"] = "failure"
                 header |= {"reason": effect.reason, "text": text}
@@ -1316,7 +1321,7 @@ class Instance:
                 unacked.remove(effect.sequence)
             world.probes["publish refused"] += 1
             world.log(
-                Failed(
+                PublishRefused(
                     world.now_us,
                     self.name,
                     session.client,
@@ -1343,7 +1348,7 @@ class Instance:
         self, session: Session, sequences: list[int], by: str, publisher: int = 0
     ) -> None:
         self.world.log(
-            Acked(
+            AckGiven(
                 self.world.now_us,
                 self.name,
                 session.client,
@@ -1401,7 +1406,7 @@ class Instance:
         link = self.links[effect.destination]
         pending = self._pending() if effect.sync else ()
         self.world.log(
-            ModeSet(self.world.now_us, self.name, effect.destination, effect.sync, pending)
+            LinkModeSet(self.world.now_us, self.name, effect.destination, effect.sync, pending)
         )
         if effect.sync:
             self.disk.downgraded.discard(effect.destination)
@@ -1424,7 +1429,7 @@ class Instance:
             self._log_safety(session, peers)
             session.connection.send(1, ({"c": "safety", "peers": peers}, b""))
 
-    def _perform_removable(self, effect: Removable) -> None:
+    def _perform_removable(self, effect: RemovalBound) -> None:
         self._before_txid = effect.before_txid
         self.release()
 
@@ -1437,9 +1442,9 @@ class Instance:
         world = self.world
         world.probes["new incarnation caught up"] += 1
         self.queues.tell("serves")
-        world.log(Ready(world.now_us, self.name, self.disk.incarnation, self._by_hand))
+        world.log(InstanceReady(world.now_us, self.name, self.disk.incarnation, self._by_hand))
 
-    def _perform_report(self, effect: Report) -> None:
+    def _perform_report(self, effect: EventReport) -> None:
         event = effect.event
         probe = _PROBE_OF_EVENT.get(event)
         if probe is not None:
@@ -1447,7 +1452,7 @@ class Instance:
         if event == "link_caught_up":
             to = effect.details["destination"]
             incarnation = self.machine.destinations[to].incarnation
-            self.world.log(CaughtUp(self.world.now_us, self.name, to, incarnation))
+            self.world.log(CatchUpEnded(self.world.now_us, self.name, to, incarnation))
         elif event == "upstream_caught_up":
             members = self.world.topology.members
             if members[effect.details["peer"]].group == self.disk.member.group:
@@ -1466,13 +1471,13 @@ class Instance:
                 self.world.probes["conflict at a client's instance"] += 1
         if event in SHOWN_EVENTS:
             details = " ".join(f"{key}={value}" for key, value in effect.details.items())
-            self.world.log(Seen(self.world.now_us, self.name, f"{event} {details}"))
+            self.world.log(EventSeen(self.world.now_us, self.name, f"{event} {details}"))
 
     # -- clients -----------------------------------------------------------------------------
     def _log_safety(self, session: Session, peers: list[dict[str, Any]]) -> None:
         safe = tuple(peer["name"] for peer in peers if peer["safe"])
         self.world.log(
-            ToldSafety(self.world.now_us, self.name, session.client, session.number, safe)
+            SafetySent(self.world.now_us, self.name, session.client, session.number, safe)
         )
 
     def client_frame(self, connection: Connection, header: dict[str, Any], body: bytes) -> None:
@@ -1481,8 +1486,8 @@ class Instance:
             self._arrived(connection, (connection, header, body), self._take_client_frame)
 
     def _take_client_frame(
-        self, frame: tuple[Connection, dict[str, Any], bytes], answers: Answers
-    ) -> Questions | None:
+        self, frame: tuple[Connection, dict[str, Any], bytes], answers: LookupResult
+    ) -> LookupRequest | None:
         connection, header, body = frame
         world = self.world
         command = header["c"]
@@ -1530,7 +1535,7 @@ class Instance:
     def _publish_unnumbered(
         self, session: Session, command_id: str, topic: str, body: bytes
     ) -> None:
-        """As services/server/client_connection.py does it."""
+        """As services/server/clients/connection.py does it."""
         world, machine = self.world, self.machine
         publisher, sequence = machine.number_for(session.client_name)
         record = RecordBuilder(publisher, topic, "json").build(sequence, body, world.now_us)
@@ -1551,12 +1556,12 @@ class Instance:
         self.perform(effects)
 
     def _subscribe(self, session: Session, header: dict[str, Any]) -> None:
-        """As the server's replay pump does it (services/server/replay.py)."""
+        """As the server's replay pump does it (services/server/clients/replay.py)."""
         world, machine, options = self.world, self.machine, header.get("o", {})
         have = options.get("have")
         received = None if have is None else PublisherRanges.from_wire(have)
         if received is not None:
-            world.log(Resumes(world.now_us, self.name, session.client))
+            world.log(ResumeRead(world.now_us, self.name, session.client))
         committed_txid = machine.committed_txid
         subscription = world.machines.subscription(
             session.number,
@@ -1576,8 +1581,8 @@ class Instance:
             have=received,
             content=DigitContent(options["filter"]) if "filter" in options else None,
         )
-        terms = Terms(header["bm"], None, bool(options.get("fully_durable")))
-        replay = CombinedReplay([subscription], terms, world.now_us)
+        terms = ReplayTerms(header["bm"], None, bool(options.get("fully_durable")))
+        replay = ReplayGroup([subscription], terms, world.now_us)
         cursor = Cursor(subscription, replay, header["cid"])
         session.subscriptions[subscription.id] = cursor
         self.folds.enlist(self._replays, True)
@@ -1709,7 +1714,7 @@ class Instance:
             if replay.terms.fully_durable:
                 for record in iterate_records(payload):
                     offered = (record.publisher, (record.sequence,))
-                    world.log(Offered(world.now_us, self.name, session.client, *offered))
+                    world.log(MessagesOffered(world.now_us, self.name, session.client, *offered))
             header = {"c": "p", "sub": member.id, "n": delivery.count, "tx": delivery.first_txid}
             session.connection.send(1, (header, payload))
         return True
@@ -1722,7 +1727,7 @@ class Instance:
         world, disk = self.world, self.disk
         self.learn(logon.placements)
         if logon.generation and not logon.reunites:
-            self.learn({logon.name: Placement(logon.generation, logon.host, logon.host)})
+            self.learn({logon.name: InstancePlacement(logon.generation, logon.host, logon.host)})
         # Of a link that reunites, each destination has its own running number.
         epochs = disk.epochs_seen
         refused = refused_before(self.machine, logon)
@@ -1733,7 +1738,7 @@ class Instance:
         epochs[logon.incarnation, logon.destination] = max(seen, logon.epoch)
         world.after(world.drawn(world.timing.commit_us), self._decide, connection, logon, seen)
 
-    def _refuse_link(self, connection: Connection, refused: Refused) -> None:
+    def _refuse_link(self, connection: Connection, refused: LinkRefused) -> None:
         self.world.probes[f"{refused.reason.replace('_', ' ')} refused"] += 1
         if refused.reason in ("retired", "moved") and self.alive:
             connection.send(1, Placed(self.machine.placements.items()))
@@ -1754,7 +1759,7 @@ class Instance:
         if decided is None:
             world.probes["logon of a link that is gone"] += 1
             return
-        if isinstance(decided, Refused):
+        if isinstance(decided, LinkRefused):
             self._refuse_link(connection, decided)
             return
         answer, effects = decided.answer, decided.effects
@@ -1763,7 +1768,7 @@ class Instance:
         if ledger is not None and ledger.incarnation == logon.incarnation and not known:
             world.probes["incarnation known by the other side's logon"] += 1
         if world.former:
-            world.log(Took(world.now_us, self.name, logon.incarnation, logon.reunites))
+            world.log(BatchTaken(world.now_us, self.name, logon.incarnation, logon.reunites))
         self.perform(effects)
         connection.send(
             1,
@@ -1777,7 +1782,7 @@ class Instance:
             ),
         )
         if not isinstance(connection, Carried) and not logon.reunites:
-            self.incoming[number] = Incoming(
+            self.incoming[number] = SharedConnection(
                 number, logon.name, logon.group, logon.incarnation, logon.host
             )
             for link in self.links.values():
@@ -1799,11 +1804,13 @@ class Instance:
         )
         return None if found is None else self.upstreams[found.number]
 
-    def upstream_frame(self, connection: Connection, batch: SendBatch | Placed | Asked) -> None:
+    def upstream_frame(
+        self, connection: Connection, batch: SendBatch | Placed | RoutedRequest
+    ) -> None:
         """A batch came in, or news of moved instances, or a request for messages of a queue."""
         if not self.alive:
             return
-        if isinstance(batch, Asked):
+        if isinstance(batch, RoutedRequest):
             self.queues.asked(batch)
             return
         if isinstance(batch, Placed):
@@ -1812,8 +1819,8 @@ class Instance:
         self._arrived(connection, (connection, batch), self._take_batch)
 
     def _take_batch(
-        self, frame: tuple[Connection, SendBatch], answers: Answers
-    ) -> Questions | None:
+        self, frame: tuple[Connection, SendBatch], answers: LookupResult
+    ) -> LookupRequest | None:
         connection, batch = frame
         machine, world = self.machine, self.world
         questions = machine.asks(batch.runs, answers, batch.awaited)
@@ -1821,7 +1828,7 @@ class Instance:
             return questions
         upstream = machine._upstreams.get(connection.number)
         if upstream is not None and world.former:
-            world.log(Took(world.now_us, self.name, upstream.incarnation, upstream.reunites))
+            world.log(BatchTaken(world.now_us, self.name, upstream.incarnation, upstream.reunites))
         if upstream is not None:
             self._look_at_paths(upstream.incarnation, batch.runs)
         before = machine.counters.duplicates
@@ -1892,7 +1899,7 @@ class Instance:
         slices = self.world.hint_rng.random() < SLICED_CHANCE and not self.world.healed
         # What the first slice takes for an answer is of this server already.
         by = link.destination.name, welcome.called, welcome.incarnation
-        self.world.log(Reached(self.world.now_us, self.name, *by))
+        self.world.log(LinkReached(self.world.now_us, self.name, *by))
         self._compare(link, connection, welcome, plan, slices=slices)
 
     def _compare(
@@ -1900,7 +1907,7 @@ class Instance:
         link: LinkProcess,
         connection: Connection,
         welcome: Welcome,
-        plan: LinkPlan,
+        plan: ResyncPlan,
         *,
         slices: bool,
     ) -> None:
@@ -1935,7 +1942,7 @@ class Instance:
         return bool(refused)
 
     def _begin(
-        self, link: LinkProcess, connection: Connection, welcome: Welcome, plan: LinkPlan
+        self, link: LinkProcess, connection: Connection, welcome: Welcome, plan: ResyncPlan
     ) -> None:
         name = link.destination.name
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
@@ -1943,11 +1950,11 @@ class Instance:
         self.queues.named({welcome.incarnation: welcome.name})
         self.peers.reached(name, welcome.incarnation, welcome.name, self.host_of(welcome.name))
         if self.world.former:
-            self.world.log(Took(self.world.now_us, self.name, welcome.incarnation, False))
+            self.world.log(BatchTaken(self.world.now_us, self.name, welcome.incarnation, False))
         before = self.machine.destinations[name].incarnation
         self._catch_up()
         by = name, welcome.called, welcome.incarnation
-        self.world.log(Linked(self.world.now_us, self.name, *by, self._pending()))
+        self.world.log(LinkConnected(self.world.now_us, self.name, *by, self._pending()))
         effects, start = self.machine.link_connected(
             name,
             welcome.incarnation,
@@ -2011,7 +2018,7 @@ _REFUSED = {
 
 _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
     Append: Instance._perform_append,
-    Committed: Instance._perform_committed,
+    RunsCommitted: Instance._perform_committed,
     AckClient: Instance._perform_ack_client,
     RefuseClient: Instance._perform_refuse_client,
     AckUpstream: Instance._perform_ack_upstream,
@@ -2020,12 +2027,12 @@ _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
     NotifyLink: Instance._perform_notify_link,
     SetLinkMode: Instance._perform_set_link_mode,
     SafetyChanged: Instance._perform_safety_changed,
-    Removable: Instance._perform_removable,
+    RemovalBound: Instance._perform_removable,
     PlacementsChanged: Instance._perform_placements_changed,
-    Retired: Instance._perform_retired,
-    WentBack: Instance._perform_went_back,
+    InstanceRetirement: Instance._perform_retired,
+    StaleCopyDetected: Instance._perform_went_back,
     BecameReady: Instance._perform_became_ready,
-    Report: Instance._perform_report,
+    EventReport: Instance._perform_report,
 }
 _PROBE_OF_EVENT = {
     "admitted": "admitted by hand",

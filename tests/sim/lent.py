@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Run
-from raylay.services.protocol import control
+from raylay.services.protocol.child import control
 from raylay.services.protocol.frames import first_frame
-from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX, read_ack
+from raylay.services.protocol.link.replication import REPLICATION_FRAME_BYTES_MAX, read_ack
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkLacks,
@@ -16,8 +16,8 @@ from raylay.services.replication.effects import (
     NotifyLink,
     SendBatch,
 )
-from raylay.services.replication.lending import LentLink
-from raylay.services.replication.telling import Telling
+from raylay.services.replication.link.direct_link import DirectLink
+from raylay.services.replication.link.report_coalescer import ReportCoalescer
 from sim.network import Connection
 
 if TYPE_CHECKING:
@@ -42,15 +42,15 @@ class Borrowing:
         self.instance = link.instance
         pause_us = world.lend_rng.randint(*PAUSE_US)
         self.lending = world.machines.lending(is_allowed=world.lends, pause_us_min=pause_us)
-        self.lent: LentLink | None = None
+        self.lent: DirectLink | None = None
         self.connection: Connection | None = None
         self._behind: list[Run] = []
         self._is_open = False
         self._due_us: int | None = None
         self._telling = self._new_telling()
 
-    def _new_telling(self) -> Telling:
-        return Telling(
+    def _new_telling(self) -> ReportCoalescer:
+        return ReportCoalescer(
             lambda told, _: self._tell(told),
             lambda *_: None,
             waited_for=self.link.destination.sync,
@@ -141,7 +141,7 @@ class Borrowing:
         self._behind, self._is_open = behind, False
         world.after(world.lend_rng.randint(*world.timing.local_us), self._open, self.lent)
 
-    def _open(self, lent: LentLink) -> None:
+    def _open(self, lent: DirectLink) -> None:
         connection = self.connection
         if lent is not self.lent or connection is None or not self.instance.alive:
             return
@@ -198,7 +198,7 @@ class Borrowing:
             self._due_us = lent.due_us
             self.world.after(max(lent.due_us - self.instance.now_us, 0), self._look_again, lent)
 
-    def _look_again(self, lent: LentLink) -> None:
+    def _look_again(self, lent: DirectLink) -> None:
         if lent is self.lent and self._is_open and self.instance.alive:
             self._perform(lent.look_again(self.instance.now_us))
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.protocol import control
+from raylay.services.protocol.child import control
 from raylay.services.protocol.frames import first_frame
-from raylay.services.protocol.replication import (
+from raylay.services.protocol.link.replication import (
     REPLICATION_FRAME_BYTES_MAX,
     read_ack,
 )
-from raylay.services.queues.door import Asked
+from raylay.services.queues.frontend import RoutedRequest
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkLacks,
@@ -21,12 +21,12 @@ from raylay.services.replication.effects import (
     NotifyLink,
     SendBatch,
 )
-from raylay.services.replication.incoming import gives_way
 from raylay.services.replication.instance import (
     UpstreamAnswer,
 )
-from raylay.services.replication.placement import Placement
-from raylay.services.replication.routing import Destination
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.replication.membership.connection_sharing import gives_way
+from raylay.services.replication.membership.placement import InstancePlacement
 from sim import instance as sim_instance
 from sim.lent import Borrowing, Ended
 from sim.network import Carried, Channel, Connection
@@ -53,7 +53,7 @@ class LinkLogon:
     host: str
     generation: int
     reunites: bool
-    placements: dict[str, Placement]
+    placements: dict[str, InstancePlacement]
     proven: bool = True
 
     @property
@@ -72,14 +72,14 @@ class Welcome:
     called: str
     """Its name when it is a former one: else `name`."""
     generation: int
-    placements: dict[str, Placement]
+    placements: dict[str, InstancePlacement]
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Either side tells of instances that were moved."""
 
-    placements: dict[str, Placement]
+    placements: dict[str, InstancePlacement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Stale:
 class LinkProcess:
     """One life of a DestinationLink: the shell around its machine."""
 
-    def __init__(self, instance: Instance | ReunitingDisk, destination: Destination) -> None:
+    def __init__(self, instance: Instance | ReunitingDisk, destination: DestinationRoute) -> None:
         world = self.world = instance.world
         self.instance = instance
         self.destination = destination
@@ -332,7 +332,7 @@ class LinkProcess:
         self._give_way()
 
     def _known(self) -> dict[int, dict[int, bytes]]:
-        """What these very filters left out (services/programs/link/verdicts.py)."""
+        """What these very filters left out (services/processes/link/filtered_out_store.py)."""
         disk, name, world = self.instance.disk, self.destination.name, self.world
         known = disk.verdicts.setdefault(name, {})
         rules = self.machine.router.contents.rules
@@ -375,7 +375,7 @@ class LinkProcess:
             self.outbox.send(self.instance.give_epoch, self)
 
     # -- moved instances ---------------------------------------------------------------------
-    def placed(self, news: dict[str, Placement]) -> None:
+    def placed(self, news: dict[str, InstancePlacement]) -> None:
         """Instances were moved: the other side is told, and left where it is what was moved."""
         connection = self.connection
         if not self.alive or connection is None:
@@ -407,7 +407,7 @@ class LinkProcess:
         if self.alive:
             self._perform(self.machine.notice(effect.awaited, effect.last_txid))
 
-    def queue_request(self, asked: Asked) -> None:
+    def queue_request(self, asked: RoutedRequest) -> None:
         """Passes a request of a queue on, where it is connected."""
         connection = self.connection
         if self.alive and connection is not None and self.server:

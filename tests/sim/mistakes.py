@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raylay.services.client.failover import Peer, ServerChooser
+from raylay.services.client.failover import PeerStatus, ServerChooser
 from raylay.services.client.machine import ClientMachine, ClientOptions
-from raylay.services.client.outbox import PublishBatch
-from raylay.services.client.publish_store import PublishStore
-from raylay.services.core.feature import Feature, Folds
-from raylay.services.core.steps import Steps
+from raylay.services.client.outbox import PublishFrame
+from raylay.services.client.publish_store import PublishStoreProtocol
+from raylay.services.core.effect_loop import EffectLoop
+from raylay.services.core.feature import Feature, FeatureRegistry
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, iterate_records
 from raylay.services.messages.stateful import (
-    Prepared,
-    Refused,
+    PreparedRun,
+    RefusedRecords,
     Stateful,
     WritePermission,
     with_bodies,
@@ -30,52 +30,52 @@ from raylay.services.replication.acknowledgment import (
     WaiterTable,
     route_of,
 )
-from raylay.services.replication.arrivals import Arrivals
-from raylay.services.replication.beside import Beside
-from raylay.services.replication.commit_news import CommitNews
-from raylay.services.replication.commit_place import CommitPlace, Place
-from raylay.services.replication.connecting import LinkPlan
-from raylay.services.replication.content import Contents
+from raylay.services.replication.commit_notifications import CommitNotifications
+from raylay.services.replication.commit_thread import CommitThread, CommitThreadPolicy
 from raylay.services.replication.effects import (
-    Committed,
     Effect,
     LinkEffect,
     Ranges,
     RefuseClient,
     Rooted,
+    RunsCommitted,
     SendBatch,
 )
+from raylay.services.replication.inbound_queue import InboundQueue
 from raylay.services.replication.instance import (
     InstanceMachine,
     LinkStart,
-    Parts,
+    MachineParts,
     UpstreamAnswer,
     decode_note,
 )
-from raylay.services.replication.instance.admission import Admission
-from raylay.services.replication.instance.authored import Author, Draft
+from raylay.services.replication.instance.admission import InstanceAdmission
 from raylay.services.replication.instance.destinations import Destinations
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.publishers import Publishers
-from raylay.services.replication.instance.upstreams import Upstream, Upstreams
-from raylay.services.replication.journal_answers import Answers, Fetch, Questions
-from raylay.services.replication.lending import Lending, LentLink
-from raylay.services.replication.outbound import OutboundLink
-from raylay.services.replication.peers import PeerBook
-from raylay.services.replication.placement import GENERATION_MAX
+from raylay.services.replication.instance.self_publisher import PendingRecord, SelfPublisher
+from raylay.services.replication.instance.upstreams import Upstream, UpstreamTable
+from raylay.services.replication.journal_lookup import LookupRequest, LookupResult, LookupTask
+from raylay.services.replication.link.content import DestinationFilters
+from raylay.services.replication.link.direct_link import DirectLink, DirectLinkPolicy
+from raylay.services.replication.link.filtered_out import FilteredOut
+from raylay.services.replication.link.outbound import OutboundLink
+from raylay.services.replication.link.resync_plan import ResyncPlan
+from raylay.services.replication.link.routing import Routable, Router
+from raylay.services.replication.membership.peers import PeerBook
+from raylay.services.replication.membership.placement import GENERATION_MAX
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
-from raylay.services.replication.routing import Routable, Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged, Entry, RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.unused_sequences import UnusedSequences
 from raylay.services.replication.values import LogonAnswer
-from raylay.services.subscriptions.bookmark import BookmarkSubscription, Content
-from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayContent
+from raylay.services.subscriptions.delivery import DeliveryContent
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage import front_entries
-from raylay.storage.journal import Ahead
+from raylay.storage.journal import DiskWaitTask
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 from sim import plans, queue_mistakes, sow_mistakes
@@ -84,7 +84,7 @@ from sim.stateful import BEHIND, NOTHING, LastOfTopic
 from sim.world import Machines
 
 
-class ForgetsWhatCame(Lending):
+class ForgetsWhatCame(DirectLinkPolicy):
     """Goes on with a lent connection as if nothing had been committed since the link was asked."""
 
     __slots__ = ()
@@ -93,7 +93,7 @@ class ForgetsWhatCame(Lending):
         return super().taken(cursor, now_us) and []
 
 
-class SkipsWhatItLacks(LentLink):
+class SkipsWhatItLacks(DirectLink):
     """Takes what it was not given for sent."""
 
     __slots__ = ()
@@ -105,7 +105,7 @@ class SkipsWhatItLacks(LentLink):
         return super().go_on(now_us)
 
 
-class DeafWhileAsked(Lending):
+class DeafWhileAsked(DirectLinkPolicy):
     """Goes on with a lent connection, although the link has lent it before it heard a notice."""
 
     __slots__ = ()
@@ -160,7 +160,7 @@ class WaitsToldToNobody(InstanceMachine):
         return effects, UpstreamAnswer(answer.held, RootedRanges())
 
 
-class DuplicatesAnsweredAtOnce(Upstreams):
+class DuplicatesAnsweredAtOnce(UpstreamTable):
     """Answers what it holds already as soon as it comes again, whoever waits for it."""
 
     __slots__ = ("came_again",)
@@ -244,7 +244,7 @@ class OneWaiterForAllRoots(InstanceMachine):
         return min(1, super()._root_of(run))
 
 
-class OneRootBrought(Upstreams):
+class OneRootBrought(UpstreamTable):
     """What upstreams bring to `OneWaiterForAllRoots`."""
 
     def _root_of_arrival(self, run: Run, upstream: Upstream) -> int:
@@ -364,7 +364,7 @@ class AsksOnlyTheSender(OutboundLink):
         return super()._routed(replace(run, flags=run.flags & ~Flag.CROSSED))
 
 
-class AcceptsRetired(Admission):
+class AcceptsRetired(InstanceAdmission):
     """Lets an incarnation in that it knows to be retired."""
 
     def refuse_upstream(self, *arguments: Any, **named: Any) -> tuple[str, str] | None:
@@ -436,7 +436,7 @@ class LastRemovedUntold(BookmarkSubscription):
         return found
 
 
-class PassedOverEndsTheLink(Upstreams):
+class PassedOverEndsTheLink(UpstreamTable):
     """A topic that is not in the transaction log ends the connection that brings it."""
 
     def batch(self, connection: int, number: int, runs: list[Run], *rest: Any) -> bool:
@@ -448,7 +448,7 @@ class PassedOverEndsTheLink(Upstreams):
         return super().batch(connection, number, runs, *rest)
 
 
-class PassedOverWithAllOthers(Upstreams):
+class PassedOverWithAllOthers(UpstreamTable):
     """What comes in one batch with a topic that is passed over is passed over, too."""
 
     def batch(self, connection: int, number: int, runs: list[Run], *rest: Any) -> bool:
@@ -458,14 +458,14 @@ class PassedOverWithAllOthers(Upstreams):
         return super().batch(connection, number, runs, *rest)
 
 
-class PassedOverUnanswered(Upstreams):
+class PassedOverUnanswered(UpstreamTable):
     """What is passed over is not answered."""
 
     def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
         super()._pass_over(upstream, run, marked, {})
 
 
-class PassedOverForgotten(Upstreams):
+class PassedOverForgotten(UpstreamTable):
     """What is passed over is answered when it comes, and to nobody who asks for it later."""
 
     def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
@@ -522,7 +522,7 @@ class FrontForgotten(MemoryFront):
 class _NothingWaits(front_entries.FrontSpace):
     """Every file may be used again."""
 
-    def place(self, block_bytes: int) -> front_entries.Place | None:
+    def place(self, block_bytes: int) -> front_entries.FrontPlace | None:
         self.moved(1 << 60)
         return super().place(block_bytes)
 
@@ -568,7 +568,7 @@ class FindsWhatWasRemoved(RunLookup):
         pass
 
 
-class ReadyByAnyGroup(Upstreams):
+class ReadyByAnyGroup(UpstreamTable):
     """Having lost its disk it admits clients as soon as any upstream has caught up, though those of
     its own group may hold more."""
 
@@ -599,7 +599,7 @@ class NamesTheConnected(PeerBook):
 class _News(ServerChooser):
     __slots__ = ()
 
-    def heard(self, speaker: str, peers: Sequence[Peer]) -> tuple[list[str], list[str]]:
+    def heard(self, speaker: str, peers: Sequence[PeerStatus]) -> tuple[list[str], list[str]]:
         before = self._words.get(speaker, {})
         found = super().heard(speaker, peers)
         self._words[speaker] = before | self._words[speaker]
@@ -609,7 +609,7 @@ class _News(ServerChooser):
 class NoticesAreNews(ClientMachine):
     """Takes a notice for news of those that it names: the others stay as safe as they were."""
 
-    def __init__(self, options: ClientOptions, store: PublishStore) -> None:
+    def __init__(self, options: ClientOptions, store: PublishStoreProtocol) -> None:
         super().__init__(options, store)
         self.chooser.__class__ = _News
 
@@ -625,7 +625,7 @@ class _LastWord(ServerChooser):
 class OnlyTheLastCounts(ClientMachine):
     """Forgets what the others had said as soon as it has gone on to one."""
 
-    def __init__(self, options: ClientOptions, store: PublishStore) -> None:
+    def __init__(self, options: ClientOptions, store: PublishStoreProtocol) -> None:
         super().__init__(options, store)
         self.chooser.__class__ = _LastWord
 
@@ -663,7 +663,7 @@ class NothingSentAgain(ClientMachine):
 class NewOnesFirst(ClientMachine):
     """Sends what is published meanwhile ahead of what it has to send again."""
 
-    def next_batch(self, bytes_max: int) -> PublishBatch | None:
+    def next_batch(self, bytes_max: int) -> PublishFrame | None:
         waiting = self._resend_next
         if self._tail:
             self._resend_next = None
@@ -732,7 +732,7 @@ class UnmarkedNotAsked(Destinations):
         pass
 
 
-class LinkBeforeCommits(CommitNews):
+class LinkBeforeCommits(CommitNotifications):
     """Takes what a link says before the commits that it is about."""
 
     def is_ahead(self, taken_txid: int) -> bool:
@@ -753,7 +753,7 @@ class ToldBeforeItsCommit(MemoryJournal):
     _synced_txid = -1
     """Of this life; -1: nothing was committed on the loop since all was synced."""
 
-    def commit_here(self, ahead: Ahead | None = None) -> None:
+    def commit_here(self, ahead: DiskWaitTask | None = None) -> None:
         if self._synced_txid < 0:
             self._synced_txid = self._last_txid
         super().commit_here(ahead)
@@ -775,16 +775,16 @@ class ToldBeforeItsCommit(MemoryJournal):
 class CommitErrorSwallowed(MemoryJournal):
     """Tells nobody of a commit on the loop that fails."""
 
-    def commit_here(self, ahead: Ahead | None = None) -> None:
+    def commit_here(self, ahead: DiskWaitTask | None = None) -> None:
         failed, self._failed = self._failed, None
         super().commit_here(ahead)
         self._failed = failed
 
 
-class IgnoresTheThread(CommitPlace):
+class IgnoresTheThread(CommitThreadPolicy):
     """Commits on the loop what was staged while the writer thread still has something."""
 
-    def choose(self, *, thread_idle: bool, pending: bool) -> Place:
+    def choose(self, *, thread_idle: bool, pending: bool) -> CommitThread:
         return super().choose(thread_idle=True, pending=pending)
 
 
@@ -792,7 +792,7 @@ class Overtaken(MemoryJournal):
     """Does not look, either: what comes out of its order it takes for staged behind a commit that
     failed, and drops it, and all behind it."""
 
-    def commit_here(self, ahead: Ahead | None = None) -> None:
+    def commit_here(self, ahead: DiskWaitTask | None = None) -> None:
         if self._staged and self._kept:
             self._next_txid = self._refused_from = self._kept[0].first_txid
             self._kept = []
@@ -819,7 +819,7 @@ class NotesNotRecovered(InstanceMachine):
                 self.awaited.of(root).add_ranges(run.publisher, ranges)
 
 
-class ConflictToldAhead(Upstreams):
+class ConflictToldAhead(UpstreamTable):
     """Tells an upstream of a conflict with what is only staged."""
 
     def _take_replicated(self, upstream: Upstream, *arguments: Any) -> None:
@@ -843,7 +843,7 @@ class RecoversFromTheOldest(InstanceMachine):
         return replace(point, committed_txid=point.durable_txid, waiting=WaiterTable())
 
 
-class ChangesMissed(LinkPlan):
+class ChangesMissed(ResyncPlan):
     """Compares what there was when a link reached its destination: what changes while the
     comparison is worked off is missed."""
 
@@ -917,7 +917,7 @@ class BlamesTheLease(Publishers):
         if claim is None:
             super()._take(session, run, now_us, state, claim)
         else:
-            self._refuse(session, [Refused(run.ranges(), NOT_LEASED, "it comes again")])
+            self._refuse(session, [RefusedRecords(run.ranges(), NOT_LEASED, "it comes again")])
 
 
 class JudgesWhatIsHere(Publishers):
@@ -925,7 +925,7 @@ class JudgesWhatIsHere(Publishers):
 
     def _published_again(self, session, run, *rest):  # type: ignore[no-untyped-def]
         if run.flags & Flag.COMMANDS and self._fresh(run) is None:
-            self._refuse(session, [Refused(run.ranges(), NOT_LEASED, "its lease is over")])
+            self._refuse(session, [RefusedRecords(run.ranges(), NOT_LEASED, "its lease is over")])
         else:
             super()._published_again(session, run, *rest)
 
@@ -1001,14 +1001,14 @@ class GivesWhileParted(InstanceMachine):
         self._publishers._unused._of = kept
 
 
-class AdmitsUnasked(Admission):
+class AdmitsUnasked(InstanceAdmission):
     """Admitted by hand, asks only its destinations whether anything is missing."""
 
     def risk(self, senders: Iterable[str], held: PublisherRanges) -> str:
         return super().risk((), held)
 
 
-class AllSaid(Answers):
+class AllSaid(LookupResult):
     """Answers of somebody who did not look."""
 
     def not_compared(self, run: Run, wanted: SequenceSet) -> SequenceSet:
@@ -1024,8 +1024,10 @@ class AllSaid(Answers):
 class UnreadIsTheSame(InstanceMachine):
     """What would have to be read of the journal first is taken for what came."""
 
-    def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None = None) -> Questions:
-        return Questions()
+    def asks(
+        self, runs: Iterable[Run], answers: LookupResult, noted: Rooted | None = None
+    ) -> LookupRequest:
+        return LookupRequest()
 
     def client_published(self, *published):  # type: ignore[no-untyped-def]
         session, runs, now_us, _, *resent = published
@@ -1043,11 +1045,11 @@ class RefusesWithoutAWord(InstanceMachine):
         return [each for each in effects if not isinstance(each, RefuseClient)], transient
 
 
-class FramesOvertake(Arrivals):
+class FramesOvertake(InboundQueue):
     """What asks nothing does not wait for what came before it on its connection."""
 
-    def came(self, what: Any, size_bytes: int = 0) -> Fetch | None:
-        if self._waiting and not self._take(what, Answers()):
+    def came(self, what: Any, size_bytes: int = 0) -> LookupTask | None:
+        if self._waiting and not self._take(what, LookupResult()):
             return None
         return super().came(what, size_bytes)
 
@@ -1113,7 +1115,7 @@ class SendsWhatIsBeside(OutboundLink):
         self.router = WholeWhereAnyPasses(self.destination, self.router.contents)
 
 
-class LeftOutIsThere(Beside):
+class LeftOutIsThere(FilteredOut):
     """Takes what is in one run with what its filters left out for left out."""
 
     def add(self, run: Run, ranges: list[Range], passed: list[Range]) -> None:
@@ -1171,7 +1173,7 @@ class HeadersAreEnough(InstanceMachine):
     """A restart reads no records: what a filter looks at passes none."""
 
     def recover(self, runs: Iterable[Run], now_us: int) -> None:
-        contents, self.contents = self.contents, Contents()
+        contents, self.contents = self.contents, DestinationFilters()
         super().recover(runs, now_us)
         self.contents = contents
 
@@ -1180,7 +1182,11 @@ class JudgedByItsFirst(BookmarkSubscription):
     """A filtered subscriber gets a run whole, or not, as its first record passes or does not."""
 
     def _deliver_passing(
-        self, content: Content, run: Run, held: SequenceSet | None, found: list[Delivery]
+        self,
+        content: ReplayContent,
+        run: Run,
+        held: SequenceSet | None,
+        found: list[DeliveryContent],
     ) -> None:
         if any(before == 0 for before, *_ in content.passing(run)):
             self.content = None
@@ -1191,23 +1197,23 @@ class JudgedByItsFirst(BookmarkSubscription):
 class UnfilteredWhenResumed(BookmarkSubscription):
     """Who resumes is not asked for his filter."""
 
-    def __init__(self, *arguments: Any, content: Content | None, **named: Any) -> None:
+    def __init__(self, *arguments: Any, content: ReplayContent | None, **named: Any) -> None:
         resumes = named.get("have") is not None
         super().__init__(*arguments, content=None if resumes else content, **named)
 
 
 # -- what an instance writes itself ------------------------------------------------------------
-class ForgetsWhatFailed(Author):
+class ForgetsWhatFailed(SelfPublisher):
     """Nobody hears that what the instance wrote itself could not be journaled."""
 
     __slots__ = ()
 
-    def failed(self, committed_txid: int) -> list[Draft]:
+    def failed(self, committed_txid: int) -> list[PendingRecord]:
         super().failed(committed_txid)
         return []
 
 
-class ActsAtOnce(Author):
+class ActsAtOnce(SelfPublisher):
     """Acts on what it wrote itself when that is handed over."""
 
     __slots__ = ("_at_once",)
@@ -1216,7 +1222,7 @@ class ActsAtOnce(Author):
         self._at_once = list(self._drafts)
         return super().runs()
 
-    def committed(self, runs: Iterable[Run]) -> list[Draft]:
+    def committed(self, runs: Iterable[Run]) -> list[PendingRecord]:
         found = super().committed(runs)
         behind = [each for each in getattr(self, "_at_once", ()) if each not in found]
         self._at_once = []
@@ -1266,10 +1272,10 @@ class RefusedIsAValue(LastOfTopic):
         now_us: int,
         steady_us: int,
         permission: WritePermission | None = None,
-    ) -> Prepared:
+    ) -> PreparedRun:
         runs, refused, _ = super().prepare(run, now_us, steady_us)
         if not runs or not refused:
-            return Prepared(runs, refused)
+            return PreparedRun(runs, refused)
         (left,) = runs
         made, before = [], self.value(run.topic)
         kept = {record.sequence: record for record in iterate_records(left.payload)}
@@ -1278,7 +1284,7 @@ class RefusedIsAValue(LastOfTopic):
                 body = record.body + BEHIND + before.encode()
                 made.append((kept[record.sequence], body))
             before = record.bookmark
-        return Prepared((with_bodies(left, made),), refused)
+        return PreparedRun((with_bodies(left, made),), refused)
 
 
 class TakesWhatIsRefused(Publishers):
@@ -1295,17 +1301,17 @@ class TakesWhatIsRefused(Publishers):
 
 
 # -- folds -------------------------------------------------------------------------------------
-class FoldsBeforeAcks(Steps):
+class FoldsBeforeAcks(EffectLoop):
     """Lets publishers wait for what subscribers are told."""
 
     __slots__ = ()
 
-    def _committed(self, effect: Committed) -> None:
+    def _committed(self, effect: RunsCommitted) -> None:
         super()._committed(effect)
         self._fold()
 
 
-class FoldsBackwards(Folds):
+class FoldsBackwards(FeatureRegistry):
     """Folds in the opposite order."""
 
     __slots__ = ()
@@ -1315,7 +1321,7 @@ class FoldsBackwards(Folds):
         self.served = tuple(sorted(self.served, key=lambda each: -self._places[each.name]))
 
 
-class FoldedNoMore(Folds):
+class FoldedNoMore(FeatureRegistry):
     """Takes a feature out with another one that nobody needs."""
 
     __slots__ = ()
@@ -1328,21 +1334,21 @@ class FoldedNoMore(Folds):
 
 MISTAKES: dict[str, Machines] = {
     **{name: Machines(queues=of) for name, (of, _) in queue_mistakes.MISTAKES.items()},
-    "queue: blames the lease": Machines(parts=Parts(publishers=BlamesTheLease)),
-    "queue: judges what is here": Machines(parts=Parts(publishers=JudgesWhatIsHere)),
-    "passed over: forgotten": Machines(parts=Parts(upstreams=PassedOverForgotten)),
-    "passed over: ends the link": Machines(parts=Parts(upstreams=PassedOverEndsTheLink)),
-    "passed over: others with it": Machines(parts=Parts(upstreams=PassedOverWithAllOthers)),
-    "passed over: unanswered": Machines(parts=Parts(upstreams=PassedOverUnanswered)),
+    "queue: blames the lease": Machines(parts=MachineParts(publishers=BlamesTheLease)),
+    "queue: judges what is here": Machines(parts=MachineParts(publishers=JudgesWhatIsHere)),
+    "passed over: forgotten": Machines(parts=MachineParts(upstreams=PassedOverForgotten)),
+    "passed over: ends the link": Machines(parts=MachineParts(upstreams=PassedOverEndsTheLink)),
+    "passed over: others with it": Machines(parts=MachineParts(upstreams=PassedOverWithAllOthers)),
+    "passed over: unanswered": Machines(parts=MachineParts(upstreams=PassedOverUnanswered)),
     "folds before the acks": Machines(steps=FoldsBeforeAcks),
     "folds in another order": Machines(folds=FoldsBackwards),
     "folded no more": Machines(folds=FoldedNoMore),
-    "staged kept at failure": Machines(parts=Parts(intake=DropsNothingAtFailure)),
-    "prepared at the replica": Machines(parts=Parts(intake=PreparesWhatWasPrepared)),
-    "only its own staged": Machines(parts=Parts(intake=OnlyItsOwnStaged)),
+    "staged kept at failure": Machines(parts=MachineParts(intake=DropsNothingAtFailure)),
+    "prepared at the replica": Machines(parts=MachineParts(intake=PreparesWhatWasPrepared)),
+    "only its own staged": Machines(parts=MachineParts(intake=OnlyItsOwnStaged)),
     "from what is committed": Machines(state=FromWhatIsCommitted),
     "refused is a value": Machines(state=RefusedIsAValue),
-    "takes what is refused": Machines(parts=Parts(publishers=TakesWhatIsRefused)),
+    "takes what is refused": Machines(parts=MachineParts(publishers=TakesWhatIsRefused)),
     "SOW lacks what is removed": Machines(sow=sow_mistakes.FreesWhatItLacks),
     "SOW unwritten is written": Machines(sow=sow_mistakes.UnwrittenIsWritten),
     "SOW ahead of itself": Machines(sow=sow_mistakes.ClaimsWhatIsToCome),
@@ -1360,10 +1366,10 @@ MISTAKES: dict[str, Machines] = {
     "sends what is beside": Machines(link=SendsWhatIsBeside),
     "skips what is beside": Machines(link=SkipsWhatIsBeside),
     "owed what is beside": Machines(instance=OwedWhatIsBeside),
-    "durable with its run": Machines(parts=Parts(links=DurableWithItsRun)),
+    "durable with its run": Machines(parts=MachineParts(links=DurableWithItsRun)),
     "verdicts of other filters": Machines(verdicts_outlive_filters=True),
     "waits by other filters": Machines(recovery=FiltersUntold),
-    "verdicts not kept": Machines(parts=Parts(links=VerdictsNotKept)),
+    "verdicts not kept": Machines(parts=MachineParts(links=VerdictsNotKept)),
     "judged by its first": Machines(subscription=JudgedByItsFirst),
     "unfiltered when resumed": Machines(subscription=UnfilteredWhenResumed),
     "removed: untold": Machines(subscription=RemovedUntold),
@@ -1380,17 +1386,17 @@ MISTAKES: dict[str, Machines] = {
     "changes missed at a connect": Machines(plan=ChangesMissed),
     "unwritten passes for written": Machines(recovery=UnwrittenPassesForWritten),
     "notes freed untold": Machines(instance=FreesNotesUntold),
-    "journal freed without asking": Machines(parts=Parts(links=FreesWithoutAsking)),
+    "journal freed without asking": Machines(parts=MachineParts(links=FreesWithoutAsking)),
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(
-        instance=WaitsToldToNobody, parts=Parts(upstreams=DuplicatesAnsweredAtOnce)
+        instance=WaitsToldToNobody, parts=MachineParts(upstreams=DuplicatesAnsweredAtOnce)
     ),
-    "old answers kept": Machines(parts=Parts(links=OldAnswersKept)),
+    "old answers kept": Machines(parts=MachineParts(links=OldAnswersKept)),
     "one waiter for all roots": Machines(
-        instance=OneWaiterForAllRoots, parts=Parts(upstreams=OneRootBrought), link=OneRoot
+        instance=OneWaiterForAllRoots, parts=MachineParts(upstreams=OneRootBrought), link=OneRoot
     ),
     "windows freed by persisted": Machines(link=WindowFreedByPersisted),
-    "high-water-mark duplicates": Machines(parts=Parts(intake=HighWaterMark)),
+    "high-water-mark duplicates": Machines(parts=MachineParts(intake=HighWaterMark)),
     "path by name": Machines(link=PathByName),
     "one logon number": Machines(durable_is_highest=True),
     "safe by link": Machines(instance=SafeByLink),
@@ -1399,12 +1405,12 @@ MISTAKES: dict[str, Machines] = {
     "recovers from the oldest": Machines(instance=RecoversFromTheOldest),
     "retirement not spread": Machines(spreads=False),
     "retirement forgotten": Machines(placements_forgotten=True),
-    "retired accepted": Machines(parts=Parts(admission=AcceptsRetired)),
+    "retired accepted": Machines(parts=MachineParts(admission=AcceptsRetired)),
     "retired serves on": Machines(instance=ServesOn),
     "old copy served": Machines(instance=ServesAnOldCopy, copies_are_the_same=True),
     "trust is proof": Machines(link=TrustIsProof),
-    "stored is enough": Machines(parts=Parts(ledger=StoredIsEnough)),
-    "ready by another group": Machines(parts=Parts(upstreams=ReadyByAnyGroup)),
+    "stored is enough": Machines(parts=MachineParts(ledger=StoredIsEnough)),
+    "ready by another group": Machines(parts=MachineParts(upstreams=ReadyByAnyGroup)),
     "a whole list is safe": Machines(peers=WholeListIsSafe),
     "notices are news": Machines(peers=NamesTheConnected, client=NoticesAreNews),
     "only the last word counts": Machines(client=OnlyTheLastCounts),
@@ -1414,8 +1420,8 @@ MISTAKES: dict[str, Machines] = {
     "new ones first": Machines(client=NewOnesFirst),
     "sent twice": Machines(client=SentTwice),
     "durable is a number": Machines(client=DurableSentAgainOnly),
-    "unused: of who is gone": Machines(parts=Parts(publishers=LeavesForWhoIsGone)),
-    "contents not compared": Machines(parts=Parts(intake=ContentsNotCompared)),
+    "unused: of who is gone": Machines(parts=MachineParts(publishers=LeavesForWhoIsGone)),
+    "contents not compared": Machines(parts=MachineParts(intake=ContentsNotCompared)),
     "unread is the same": Machines(instance=UnreadIsTheSame),
     "frames overtake": Machines(arrivals=FramesOvertake),
     "refuses without a word": Machines(instance=RefusesWithoutAWord),
@@ -1424,33 +1430,33 @@ MISTAKES: dict[str, Machines] = {
     "last hop only": Machines(instance=OwesByLastHop, link=SendsByLastHop),
     "found: held is the same": Machines(link=HeldIsTheSame),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
-    "found: forgets topics": Machines(parts=Parts(intake=ForgetsTopics)),
+    "found: forgets topics": Machines(parts=MachineParts(intake=ForgetsTopics)),
     "found: asks only the sender": Machines(link=AsksOnlyTheSender),
 }
 
 SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "overtaken untold": Machines(subscription=OvertakenUntold),
-    "unmarked not asked": Machines(parts=Parts(links=UnmarkedNotAsked)),
+    "unmarked not asked": Machines(parts=MachineParts(links=UnmarkedNotAsked)),
     "one behind after removal": Machines(subscription=OneBehindAfterRemoval),
     "failure forgets commits": Machines(instance=FailureForgetsCommits),
     "gone and not asked for": Machines(link=GoneAndNotAskedFor),
     "what came round not shown": Machines(link=WhatCameRoundNotShown),
     "news forgives": Machines(link=NewsForgives),
-    "floor at the tick": Machines(parts=Parts(links=FloorAtTheTick)),
+    "floor at the tick": Machines(parts=MachineParts(links=FloorAtTheTick)),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
-    "any sequence taken": Machines(parts=Parts(publishers=TakesAnySequence)),
-    "unused: given twice": Machines(parts=Parts(publishers=GivesUnusedTwice)),
-    "unused: below what is known": Machines(parts=Parts(publishers=TakesBelowWhatIsKnown)),
+    "any sequence taken": Machines(parts=MachineParts(publishers=TakesAnySequence)),
+    "unused: given twice": Machines(parts=MachineParts(publishers=GivesUnusedTwice)),
+    "unused: below what is known": Machines(parts=MachineParts(publishers=TakesBelowWhatIsKnown)),
     "unused: given while parted": Machines(instance=GivesWhileParted),
-    "admits unasked": Machines(parts=Parts(admission=AdmitsUnasked)),
+    "admits unasked": Machines(parts=MachineParts(admission=AdmitsUnasked)),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),
     "finds what was removed": Machines(lookup=FindsWhatWasRemoved),
     "notes not recovered": Machines(instance=NotesNotRecovered),
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),
     "numbers forgotten": Machines(numbers_forgotten=True),
-    "conflict told ahead": Machines(parts=Parts(upstreams=ConflictToldAhead)),
-    "next server not asked": Machines(parts=Parts(links=NextServerNotAsked)),
-    "unsure for ever": Machines(parts=Parts(ledger=UnsureForEver)),
+    "conflict told ahead": Machines(parts=MachineParts(upstreams=ConflictToldAhead)),
+    "next server not asked": Machines(parts=MachineParts(links=NextServerNotAsked)),
+    "unsure for ever": Machines(parts=MachineParts(ledger=UnsureForEver)),
     "shows what clients published": Machines(instance=ShowsWhatClientsPublished),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""

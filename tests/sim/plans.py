@@ -6,12 +6,12 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raylay.services.drills.history import Member, Topology
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.replication.downgrade import DowngradePolicy, Look
-from raylay.services.replication.routing import Destination
+from raylay.services.replication.downgrade import AgeCheck, DowngradePolicy
+from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.timetable import Occasion
+from raylay.services.verification.history import HistoryMember, Topology
 from sim import filtering
 from sim.client import Part
 from sim.queue_watch import BARRIER_SORT, PRIORITY_SORT
@@ -79,10 +79,10 @@ def destination(
     topics: tuple[TopicRule, ...] = ALL,
     own_group_only: bool = False,
     resync_pass_through: str | None = None,
-) -> Destination:
+) -> DestinationRoute:
     """A destination named after the first server in its list."""
     addresses = (to,) if isinstance(to, str) else to
-    return Destination(
+    return DestinationRoute(
         f"to-{addresses[0]}",
         group,
         sync,
@@ -98,7 +98,7 @@ def mesh(size: int) -> Topology:
     """Every instance replicates to every other one, sync, passing everything on."""
     names = [f"m{i}" for i in range(1, size + 1)]
     members = {
-        name: Member(
+        name: HistoryMember(
             name, "mesh", tuple(destination(other, "mesh") for other in names if other != name)
         )
         for name in names
@@ -132,7 +132,7 @@ def regions(*, own_group_only: bool = True, resync_pass_through: str | None = No
                             resync_pass_through=resync_pass_through,
                         )
                     )
-            members[name] = Member(name, group, tuple(found))
+            members[name] = HistoryMember(name, group, tuple(found))
     return Topology(
         "three regions", members, uniform=own_group_only and resync_pass_through is None
     )
@@ -144,12 +144,12 @@ def chain(rng: random.Random) -> Topology:
     names = [f"c{i}" for i in range(1, size + 1)]
     groups = [f"g{i // 2}" for i in range(size)]
     both = rng.random() < 0.5
-    found: dict[str, list[Destination]] = {name: [] for name in names}
+    found: dict[str, list[DestinationRoute]] = {name: [] for name in names}
     for i in range(size - 1):
         found[names[i]].append(destination(names[i + 1], groups[i + 1], sync=rng.random() < 0.6))
         if both:
             found[names[i + 1]].append(destination(names[i], groups[i], sync=rng.random() < 0.6))
-    members = {n: Member(n, g, tuple(found[n])) for n, g in zip(names, groups, strict=True)}
+    members = {n: HistoryMember(n, g, tuple(found[n])) for n, g in zip(names, groups, strict=True)}
     return Topology("chain", members)
 
 
@@ -157,15 +157,15 @@ def diamond(rng: random.Random) -> Topology:
     """Two ways to the same instance, the async one being shorter, and sync partners behind it and
     beside it: `x` to `a` to `b` sync, `x` to `b` async, `b` to `c` and `x` to `d` sync."""
     members = {
-        "x": Member(
+        "x": HistoryMember(
             "x",
             "gx",
             (destination("a", "ga"), destination("b", "gb", sync=False), destination("d", "gd")),
         ),
-        "a": Member("a", "ga", (destination("b", "gb"),)),
-        "b": Member("b", "gb", (destination("c", "gc"),)),
-        "c": Member("c", "gc", (destination("x", "gx", sync=False),) * (rng.random() < 0.3)),
-        "d": Member("d", "gd", ()),
+        "a": HistoryMember("a", "ga", (destination("b", "gb"),)),
+        "b": HistoryMember("b", "gb", (destination("c", "gc"),)),
+        "c": HistoryMember("c", "gc", (destination("x", "gx", sync=False),) * (rng.random() < 0.3)),
+        "d": HistoryMember("d", "gd", ()),
     }
     return Topology("diamond", members)
 
@@ -191,7 +191,8 @@ def list_in_a_group(rng: random.Random) -> Topology:
         if rng.random() < 0.5:
             found[name].append(destination(other, "g", sync=rng.random() < 0.5))
     return Topology(
-        "a list in a group", {name: Member(name, "g", tuple(each)) for name, each in found.items()}
+        "a list in a group",
+        {name: HistoryMember(name, "g", tuple(each)) for name, each in found.items()},
     )
 
 
@@ -229,7 +230,7 @@ def random_topology(rng: random.Random) -> Topology:
             )
             if pass_through == groups[name]:
                 found[-1] = replace(found[-1], resync_pass_through=".*")
-        members[name] = Member(name, groups[name], tuple(found))
+        members[name] = HistoryMember(name, groups[name], tuple(found))
     return Topology("random", members)
 
 
@@ -425,13 +426,13 @@ def scheduling(seed: int) -> float:
     return random.Random(seed * 2 + (1 << 42)).random()
 
 
-def _looks(rng: random.Random) -> tuple[Look, ...]:
+def _looks(rng: random.Random) -> tuple[AgeCheck, ...]:
     """Looks at times of the day: the simulated one begins at midnight."""
     age_ms = rng.choice((0, 20, 100))
     when = tuple(Occasion(at=f"00:00:0{rng.randint(1, 3)}Z") for _ in range(rng.randint(1, 2)))
-    looks = [Look(age_ms, None, when, rng.choice((0, 0, 1_500)))]
+    looks = [AgeCheck(age_ms, None, when, rng.choice((0, 0, 1_500)))]
     if rng.random() < 0.7:
-        looks.append(Look(None, age_ms, (Occasion(rng.choice((50, 300))),)))
+        looks.append(AgeCheck(None, age_ms, (Occasion(rng.choice((50, 300))),)))
     return tuple(looks)
 
 
@@ -870,7 +871,7 @@ def _clients(rng: random.Random, topology: Topology) -> list[tuple[str, list[str
     return clients
 
 
-def _servers(rng: random.Random, topology: Topology, first: Member) -> list[str]:
+def _servers(rng: random.Random, topology: Topology, first: HistoryMember) -> list[str]:
     others = [
         m.name for m in topology.members.values() if m.group == first.group and m is not first
     ]

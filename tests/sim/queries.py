@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylay.services.drills.history import SowDiffers
 from raylay.services.messages.records import decode_record
-from raylay.services.replication.journal_answers import Answers, Fetch, Questions
-from raylay.services.sow.asking import Question, SowQuestions
-from raylay.services.sow.querying import Querying
+from raylay.services.replication.journal_lookup import LookupRequest, LookupResult, LookupTask
+from raylay.services.sow.query_execution import QueryExecution
+from raylay.services.sow.query_parser import QueryParser, QueryRequest
 from raylay.services.subscriptions.matching import topic_filter
+from raylay.services.verification.history import SowDiffers
 from sim import sow
 
 if TYPE_CHECKING:
@@ -65,25 +65,25 @@ class Asking:
         """It has come to the instance."""
         self._go_on(self._arrivals.came(self))
 
-    def _take(self, command: object, answers: Answers) -> Questions | None:
-        """As services/server/client_connection.py does it."""
+    def _take(self, command: object, answers: LookupResult) -> LookupRequest | None:
+        """As services/server/clients/connection.py does it."""
         if answers.decoded is None:
             answers.decoded = command
             self._committed_txid = self._instance.machine.committed_txid
             behind = self._instance.folds.behind()
             if behind is not None:
                 self._world.probes["asked before all was folded"] += 1
-                questions = Questions()
+                questions = LookupRequest()
                 questions.looking.append(behind)
                 return questions
         self._begin()
         return None
 
-    def _go_on(self, fetch: Fetch | None) -> None:
+    def _go_on(self, fetch: LookupTask | None) -> None:
         if fetch is not None:
             self._world.after(self._world.ask_rng.randint(*TURN_US), self._look, fetch)
 
-    def _look(self, fetch: Fetch) -> None:
+    def _look(self, fetch: LookupTask) -> None:
         if not self._instance.alive:
             self._arrivals.clear()
         elif fetch.look(LOOKED_AT_ONCE):
@@ -109,12 +109,12 @@ class Asking:
             for place, held in ledger.holds().items()
             if self._sort < 0 or self._sort in map(sow.sort_of, ledger.words[place])
         }
-        questions = SowQuestions(instance.sow.book, {}, instance.name, "")
+        questions = QueryParser(instance.sow.book, {}, instance.name, "")
         filter_ = f"/sort{self._sort} = 1" if self._sort >= 0 else ""
-        asked = questions.accept(Question(WANTED, filter_))
+        asked = questions.accept(QueryRequest(WANTED, filter_))
         self._turn(questions.begin(asked, world.now_us))
 
-    def _turn(self, querying: Querying) -> None:
+    def _turn(self, querying: QueryExecution) -> None:
         """Others come between two of them."""
         if not self._instance.alive:
             querying.close()

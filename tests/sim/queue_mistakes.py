@@ -9,24 +9,36 @@ from typing import Any
 from raylay.services.core.queues import Queues, QueueState
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command, Run, iterate_records
-from raylay.services.messages.stateful import Prepared, WritePermission, left_of
+from raylay.services.messages.stateful import PreparedRun, WritePermission, left_of
 from raylay.services.messages.topic_book import QueueTopics
-from raylay.services.queues.asking import Asking
-from raylay.services.queues.decisions import Deliver, Draft, Key, Leased, Send, Wanted
+from raylay.services.queues.checkpoint import QueueCheckpoint
+from raylay.services.queues.decisions import (
+    DeliverLeased,
+    DeliverOnce,
+    Key,
+    LeasedDelivery,
+    QueueRecordDraft,
+    TransferCandidate,
+)
+from raylay.services.queues.deferred_requests import DeferredRequests
 from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.door import Asked, Beginning, Decided, QueueDoor
+from raylay.services.queues.frontend import (
+    DeliveryCheck,
+    OwnerHandshake,
+    QueueFrontend,
+    RoutedRequest,
+)
 from raylay.services.queues.machine import QueueMachine
-from raylay.services.queues.rebuilding import Snapshot
+from raylay.services.queues.message import AVAILABLE, FROZEN, QueuedMessage
+from raylay.services.queues.ownership import Ownership
 from raylay.services.queues.records import (
     Acknowledgment,
     Keys,
     pack_acknowledgment,
     read_acknowledgment,
 )
-from raylay.services.queues.refused import Refused
-from raylay.services.queues.register import Register
-from raylay.services.queues.values import AVAILABLE, FROZEN, Message
-from raylay.services.replication.instance.authored import Author
+from raylay.services.queues.transfer_requests import TransferRequests
+from raylay.services.replication.instance.self_publisher import SelfPublisher
 from sim.queues import Keeper, Owner, QueueMachines
 
 
@@ -35,7 +47,7 @@ class LastTransferWins(QueueMachine):
 
     __slots__ = ()
 
-    def _moved(self, message: Message, register: Register) -> None:
+    def _moved(self, message: QueuedMessage, register: Ownership) -> None:
         message.register = message.register._replace(generation=0)
         super()._moved(message, register)
 
@@ -67,7 +79,7 @@ class DoesNotFreeze(QueueMachine):
 
     __slots__ = ()
 
-    def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+    def requested(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         asked = [
             message
             for (publisher, sequence), _, _ in wanted
@@ -90,7 +102,7 @@ class SendsFirst(QueueMachine):
         for drafted in self._drafts._open.values():
             for leased, consumers in drafted.receivers:
                 for consumer in consumers:
-                    self._said.append(Send(consumer, [leased], self.folded_txid))
+                    self._said.append(DeliverOnce(consumer, [leased], self.folded_txid))
 
 
 class LeasesEndEarly(QueueMachine):
@@ -120,7 +132,7 @@ class KeepsWhatItLacks(QueueMachine):
 
     __slots__ = ()
 
-    def _answer(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+    def _answer(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         pass
 
 
@@ -129,10 +141,10 @@ class AnswersTheFirstOnly(QueueMachine):
 
     __slots__ = ("_refused_once",)
 
-    def requested(self, requester: str, count: int, wanted: Sequence[Wanted]) -> None:
+    def requested(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         before: set[Key] = getattr(self, "_refused_once", set())
         super().requested(requester, count, [each for each in wanted if each.key not in before])
-        self._refused = Refused()
+        self._refused = DeferredRequests()
         left = {each.key for each in wanted if self._is_free(*each.key)}
         self._refused_once = before | left
 
@@ -141,12 +153,12 @@ class AnswersTheFirstOnly(QueueMachine):
         return message is not None and message.state != FROZEN and self._is_ours(message)
 
 
-class _AsksOnce(Asking):
+class _AsksOnce(TransferRequests):
     __slots__ = ("_asked_once",)
 
     def candidates(
-        self, owner: str, now_us: int, most: int, wants: Callable[[Message], bool]
-    ) -> list[Message]:
+        self, owner: str, now_us: int, most: int, wants: Callable[[QueuedMessage], bool]
+    ) -> list[QueuedMessage]:
         before: set[Key] = getattr(self, "_asked_once", set())
         found = super().candidates(
             owner, now_us, most, lambda each: each.key not in before and wants(each)
@@ -170,7 +182,7 @@ class TakesOverUnasked(QueueMachine):
 
     __slots__ = ()
 
-    def _may_claim(self, message: Message) -> bool:
+    def _may_claim(self, message: QueuedMessage) -> bool:
         return True
 
 
@@ -188,7 +200,7 @@ class ExpiresNothing(QueueMachine):
 
     __slots__ = ()
 
-    def _expire(self, message: Message, why: str = "time_limit") -> None:
+    def _expire(self, message: QueuedMessage, why: str = "time_limit") -> None:
         if why != "time_limit":
             super()._expire(message, why)
 
@@ -198,7 +210,7 @@ class CountsNoTries(QueueMachine):
 
     __slots__ = ()
 
-    def _end_lease(self, message: Message, **how: Any) -> None:
+    def _end_lease(self, message: QueuedMessage, **how: Any) -> None:
         super()._end_lease(message)
 
 
@@ -228,7 +240,7 @@ class ClaimsNothing(Queues):
     """What is sent again is taken as if it were new (rule 3)."""
 
     def claims(
-        self, door: QueueDoor, publisher: int, ranges: Sequence[Range], given: str, now_us: int
+        self, door: QueueFrontend, publisher: int, ranges: Sequence[Range], given: str, now_us: int
     ) -> list[Run]:
         return []
 
@@ -241,31 +253,31 @@ class UndoesNoDraft(Queues):
         return {}
 
 
-class TrustingDoor(QueueDoor):
+class TrustingDoor(QueueFrontend):
     """Sends whatever an owner has decided (rule 10)."""
 
-    def decide(self, decision: Deliver | Send, now_us: int) -> Decided:
+    def decide(self, decision: DeliverLeased | DeliverOnce, now_us: int) -> DeliveryCheck:
         if decision.consumer not in self.consumers:
             return super().decide(decision, now_us)
         super().decide(decision._replace(messages=[]), now_us)  # type: ignore[arg-type]
         for each in decision.messages:
             self._lease(decision, each)
-        return Decided(decision.messages, [])
+        return DeliveryCheck(decision.messages, [])
 
-    def _lease(self, decision: Deliver | Send, each: Leased) -> None:
+    def _lease(self, decision: DeliverLeased | DeliverOnce, each: LeasedDelivery) -> None:
         publisher, sequence = each.key
         of = self._leases.setdefault(publisher, {})
         of[sequence] = decision.consumer, each.number, each.until_us
 
 
-class LenientDoor(QueueDoor):
+class LenientDoor(QueueFrontend):
     """Takes what anybody acknowledges, though leasing is strict (rule 6)."""
 
     def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
         return said
 
 
-class ForeignDoor(QueueDoor):
+class ForeignDoor(QueueFrontend):
     """Takes what anybody acknowledges that no other client holds here: another one may hold it at
     another instance."""
 
@@ -290,24 +302,24 @@ class _Cutting(QueueState):
         now_us: int,
         steady_us: int,
         permission: WritePermission | None = None,
-    ) -> Prepared:
+    ) -> PreparedRun:
         records = list(iterate_records(run.payload))
         said = [read_acknowledgment(each.body) for each in records]
         counts = [self._door.judged(each, run.publisher, steady_us) for each in said]
         return left_of(run, list(zip(records, map(pack_acknowledgment, counts), strict=True)), ())
 
 
-class ForgettingDoor(QueueDoor):
+class ForgettingDoor(QueueFrontend):
     """An owner that begins is not told what consumers have (rule 9)."""
 
-    def owner_came(self, staged_txid: int, now_us: int) -> Beginning:
+    def owner_came(self, staged_txid: int, now_us: int) -> OwnerHandshake:
         return super().owner_came(staged_txid, now_us)._replace(leases=[])
 
 
-class FencelessDoor(QueueDoor):
+class FencelessDoor(QueueFrontend):
     """An owner that begins decides before it has read what its predecessor drafted (rule 9)."""
 
-    def owner_came(self, staged_txid: int, now_us: int) -> Beginning:
+    def owner_came(self, staged_txid: int, now_us: int) -> OwnerHandshake:
         return super().owner_came(staged_txid, now_us)._replace(fence_txid=0)
 
 
@@ -333,9 +345,9 @@ class LettersFailApart(Queues):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._removals: dict[tuple[str, int], tuple[QueueDoor, Draft, int]] = {}
+        self._removals: dict[tuple[str, int], tuple[QueueFrontend, QueueRecordDraft, int]] = {}
 
-    def draft(self, door: QueueDoor, draft: Draft, now_us: int) -> None:
+    def draft(self, door: QueueFrontend, draft: QueueRecordDraft, now_us: int) -> None:
         super().draft(door, draft, now_us)
         if draft.command == Command.QUEUE_REMOVAL:
             self._removals[door.definition.stored_as, draft.tag] = door, draft, now_us
@@ -350,7 +362,7 @@ class LettersFailApart(Queues):
         return found
 
 
-def _with_door(kind: type[QueueDoor]) -> type[Queues]:
+def _with_door(kind: type[QueueFrontend]) -> type[Queues]:
     class WithDoor(Queues):
         """With other doors."""
 
@@ -400,7 +412,7 @@ class NumbersGoOn(Keeper):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         disk = self.instance.disk
-        author = Author("queues", replace(disk.identity(), life=0))
+        author = SelfPublisher("queues", replace(disk.identity(), life=0))
         author._last = max((at for of, at in disk.index if of == author.publisher), default=0)
         self.queues._author = author
 
@@ -408,7 +420,7 @@ class NumbersGoOn(Keeper):
 class AsksNeighbours(Keeper):
     """Requests are not passed on (rule 4)."""
 
-    def asked(self, asked: Asked) -> None:
+    def asked(self, asked: RoutedRequest) -> None:
         links, self.instance.links = self.instance.links, {}
         super().asked(asked)
         self.instance.links = links
@@ -417,15 +429,15 @@ class AsksNeighbours(Keeper):
 class BeginsWithoutEarly(Owner):
     """A queue is made again without what was early then (rule 9)."""
 
-    def snapshot(self, stored: bytes | None) -> Snapshot:
+    def snapshot(self, stored: bytes | None) -> QueueCheckpoint:
         found = super().snapshot(stored)
-        return replace(found, early=Snapshot().early)
+        return replace(found, early=QueueCheckpoint().early)
 
 
 class BeginsWhereItWas(Owner):
     """A queue is made again from where its owner had read to, and not from its oldest message."""
 
-    def snapshot(self, stored: bytes | None) -> Snapshot:
+    def snapshot(self, stored: bytes | None) -> QueueCheckpoint:
         found = super().snapshot(stored)
         return replace(found, after_txid=found.folded_txid)
 

@@ -11,9 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.messages.records import Command, Flag, Kind, Run, iterate_records, publisher_id
-from raylay.services.queues.decisions import Deliver, Draft, Leased, Send
+from raylay.services.queues.decisions import (
+    DeliverLeased,
+    DeliverOnce,
+    LeasedDelivery,
+    QueueRecordDraft,
+)
+from raylay.services.queues.message import DONE
 from raylay.services.queues.records import Keys, read_acknowledgment, read_removal, read_transfer
-from raylay.services.queues.values import DONE
 from raylay.services.replication.effects import Append
 from sim import sow
 
@@ -62,7 +67,7 @@ class Watch:
         self._serves(said)
         most = owner.definition.deliveries_max
         for each in said:
-            if not isinstance(each, Deliver):
+            if not isinstance(each, DeliverLeased):
                 continue
             first = self._is_first(owner, each) if most else None
             for _, key, _, _ in each.messages:
@@ -82,7 +87,7 @@ class Watch:
         """An owner hears that these are done with, before that is on the disk."""
         owner.acknowledged.update(key for key in _each(keys) if owner.decisions[key])
 
-    def _is_first(self, owner: Owner, decision: Deliver) -> Any:
+    def _is_first(self, owner: Owner, decision: DeliverLeased) -> Any:
         """The key of the message that its consumer has before all others; None: it has older
         ones."""
         assert owner.machine is not None
@@ -100,14 +105,14 @@ class Watch:
             return
         for each in said:
             is_names = (
-                isinstance(each, Draft)
+                isinstance(each, QueueRecordDraft)
                 and each.command == Command.TRANSFER
                 and not read_transfer(each.body).moves
             )
-            if isinstance(each, Deliver | Draft | Send) and not is_names:
+            if isinstance(each, DeliverLeased | QueueRecordDraft | DeliverOnce) and not is_names:
                 self._find("queue readiness", f"{each} is decided before it is ready")
 
-    def _in_order(self, owner: Owner, decision: Deliver) -> None:
+    def _in_order(self, owner: Owner, decision: DeliverLeased) -> None:
         machine, keeper = owner.machine, self._keeper
         assert machine is not None
         consumer = keeper.door(owner).consumers.get(decision.consumer)
@@ -128,7 +133,7 @@ class Watch:
     def _order(self, key: tuple[int, int], txid: int) -> tuple[bool, int]:
         return not is_of_sort(self._body(key), PRIORITY_SORT), txid
 
-    def drafted(self, owner: Owner, draft: Draft) -> None:
+    def drafted(self, owner: Owner, draft: QueueRecordDraft) -> None:
         """An owner wants messages removed: those whose time, or number of tries, is over."""
         if draft.command != Command.QUEUE_REMOVAL:
             return
@@ -157,7 +162,7 @@ class Watch:
                 self._find("queue expiry", f"{message.key} is {age_us} us old")
 
     # -- leases --------------------------------------------------------------------------------
-    def leased(self, client: str, session: int, messages: Iterable[Leased]) -> None:
+    def leased(self, client: str, session: int, messages: Iterable[LeasedDelivery]) -> None:
         """A consumer is sent these."""
         for each in messages:
             self._held[each.key] = session, client, each.until_us

@@ -15,34 +15,34 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from raylay.services.core.feature import Batch
+from raylay.services.core.feature import CommitBatch
 from raylay.services.core.queues import Queues
-from raylay.services.drills.queue_history import (
+from raylay.services.expressions.functions.registry import NO_CONTEXT
+from raylay.services.messages.records import Command, Flag, Kind, Record, Run, iterate_records
+from raylay.services.processes.queue_owner.bodies import Bodies
+from raylay.services.queues.checkpoint import QueueCheckpoint, RecoveryStart
+from raylay.services.queues.clock_steps import ClockSteps
+from raylay.services.queues.decisions import (
+    Consumer,
+    ConsumerSubscription,
+    DeliverLeased,
+    DeliverOnce,
+    Expiration,
+    QueueRecordDraft,
+    TransferRequest,
+)
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.frontend import QueueFrontend, RoutedRequest
+from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.message import AVAILABLE
+from raylay.services.queues.records import UNDONE, Keys
+from raylay.services.verification.queue_history import (
     QueueDelivered,
     QueueHolds,
     QueueRecorded,
     QueueReturned,
     SharedQueue,
 )
-from raylay.services.expressions.functions.registry import NOWHERE
-from raylay.services.messages.records import Command, Flag, Kind, Record, Run, iterate_records
-from raylay.services.programs.queue_owner.bodies import Bodies
-from raylay.services.queues.clock_steps import ClockSteps
-from raylay.services.queues.decisions import (
-    Consumer,
-    Deliver,
-    Draft,
-    Expired,
-    Request,
-    Send,
-    Subscribed,
-)
-from raylay.services.queues.definition import QueueDefinition
-from raylay.services.queues.door import Asked, QueueDoor
-from raylay.services.queues.machine import QueueMachine
-from raylay.services.queues.rebuilding import Snapshot, Start
-from raylay.services.queues.records import UNDONE, Keys
-from raylay.services.queues.values import AVAILABLE
 from raylay.storage.queue import MemoryQueueStore, StoredQueue
 from sim.queue_watch import BARRIER_SORT, Watch, is_of_sort
 from sim.sow import Words
@@ -138,13 +138,13 @@ class Contents:
 
     def around(self, txid: int) -> Any:
         """Nobody asks."""
-        return NOWHERE
+        return NO_CONTEXT
 
 
 class Owner:
     """One life of a queue's owner."""
 
-    def __init__(self, keeper: Keeper, door: QueueDoor) -> None:
+    def __init__(self, keeper: Keeper, door: QueueFrontend) -> None:
         self.keeper = keeper
         self.world = keeper.world
         self.instance = keeper.instance
@@ -167,8 +167,8 @@ class Owner:
     # -- what it is told ---------------------------------------------------------------------
     def begin(
         self,
-        start: Start,
-        consumers: list[Subscribed],
+        start: RecoveryStart,
+        consumers: list[ConsumerSubscription],
         last_txid: int,
         names: Any,
         clock_steps: list[tuple[int, int]],
@@ -199,9 +199,9 @@ class Owner:
         self.world.after(self.world.queue_rng.randint(*SAVE_US), self._save)
         self.soon()
 
-    def snapshot(self, stored: bytes | None) -> Snapshot:
+    def snapshot(self, stored: bytes | None) -> QueueCheckpoint:
         """What it is made again with."""
-        return Snapshot() if stored is None else Snapshot.from_bytes(stored)
+        return QueueCheckpoint() if stored is None else QueueCheckpoint.from_bytes(stored)
 
     def hear(self, what: str, *said: Any) -> None:
         """The instance says something to the machine."""
@@ -254,7 +254,7 @@ class Owner:
             self._write_letters(machine, decision)
             self.outbox.send(self.keeper.decided, self, decision)
         if (runs and self.read_txid < self.told_txid) or any(
-            isinstance(each, Deliver) for each in said
+            isinstance(each, DeliverLeased) for each in said
         ):
             self.soon()
         next_us = machine.next_us(now_us)
@@ -262,7 +262,9 @@ class Owner:
             world.after(max(next_us - now_us, 1), self._wake, next_us)
 
     def _write_letters(self, machine: QueueMachine, decision: Any) -> None:
-        reason, txids = machine.letters(decision.tag) if isinstance(decision, Draft) else ("", [])
+        reason, txids = (
+            machine.letters(decision.tag) if isinstance(decision, QueueRecordDraft) else ("", [])
+        )
         if txids:
             records, count = Bodies(self.instance.journal, None).records(txids, 1 << 40)
             assert count == len(txids)
@@ -305,7 +307,7 @@ class Owner:
 
 
 class Keeper:
-    """The queues of one life of an instance (services/server/queue_keeper.py)."""
+    """The queues of one life of an instance (services/server/queues/manager.py)."""
 
     name = "queues"
     may_be_ahead = False
@@ -384,7 +386,9 @@ class Keeper:
             return
         machine = self.instance.machine
         begin = self.door(owner).owner_came(machine.next_txid - 1, self.now_us)
-        start = Start(Snapshot(), begin.fence_txid, 0, begin.leases, is_serving=self.is_serving)
+        start = RecoveryStart(
+            QueueCheckpoint(), begin.fence_txid, 0, begin.leases, is_serving=self.is_serving
+        )
         if begin.leases:
             self.world.probes["queue owner told of live leases"] += 1
         owner.inbox.send(
@@ -406,7 +410,7 @@ class Keeper:
     def _hears(self, owner: Owner) -> bool:
         return self.instance.alive and self.owners.get(owner.definition.stored_as) is owner
 
-    def door(self, owner: Owner) -> QueueDoor:
+    def door(self, owner: Owner) -> QueueFrontend:
         """The door of its queue."""
         return self.queues.doors[owner.definition.stored_as]
 
@@ -415,9 +419,9 @@ class Keeper:
         if not self._hears(owner):
             return
         world = self.world
-        if isinstance(decision, Deliver | Send):
+        if isinstance(decision, DeliverLeased | DeliverOnce):
             self._deliver(owner, decision)
-        elif isinstance(decision, Draft):
+        elif isinstance(decision, QueueRecordDraft):
             self.watch.drafted(owner, decision)
             letters, owner.letters = owner.letters, []
             for reason, records in letters:
@@ -431,17 +435,17 @@ class Keeper:
                 if owner.machine is not None and owner.machine._asking.is_waiting:
                     world.probes["queue grants cross"] += 1
             self._author_soon()
-        elif isinstance(decision, Request):
+        elif isinstance(decision, TransferRequest):
             self._pass_on(self.queues.flood.made(owner.definition.stored_as, decision))
         else:
-            assert isinstance(decision, Expired)
+            assert isinstance(decision, Expiration)
 
     def letters(self, owner: Owner, reason: str, records: bytes) -> None:
         """Dead letters are to be journaled."""
         if self._hears(owner):
             owner.letters.append((reason, records))
 
-    def _deliver(self, owner: Owner, decision: Deliver | Send) -> None:
+    def _deliver(self, owner: Owner, decision: DeliverLeased | DeliverOnce) -> None:
         instance, world, consumer = self.instance, self.world, decision.consumer
         self.catch_up()
         decided = self.door(owner).decide(decision, self.now_us)
@@ -452,7 +456,7 @@ class Keeper:
             if until_us:
                 # The history has one clock for all.
                 until_us += world.now_us - self.now_us
-            is_sent = isinstance(decision, Send)
+            is_sent = isinstance(decision, DeliverOnce)
             of = instance.name, owner.definition.name, session.client, session.number
             world.log(QueueDelivered(world.now_us, *of, keys, until_us, is_sent))
             session.connection.send(1, ({"c": "queue", "sub": consumer[1], "keys": keys}, b""))
@@ -510,11 +514,11 @@ class Keeper:
         return frozenset(link.server for link in links if link.machine.is_connected and link.server)
 
     # -- requests ----------------------------------------------------------------------------
-    def _pass_on(self, asked: Asked) -> None:
+    def _pass_on(self, asked: RoutedRequest) -> None:
         for link in self.instance.links.values():
             link.queue_request(asked)
 
-    def asked(self, asked: Asked) -> None:
+    def asked(self, asked: RoutedRequest) -> None:
         """A request came over a link."""
         if not self.queues.flood.is_new(asked):
             return
@@ -526,7 +530,7 @@ class Keeper:
         self._pass_on(asked)
 
     # -- a feature, for the folds ------------------------------------------------------------
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """Folds what was committed, and tells the owners of it."""
         if not self.instance.alive:
             return
@@ -552,7 +556,9 @@ class Keeper:
     def subscribed(self, session: Any, header: dict[str, Any]) -> None:
         """A client asks for messages."""
         consumer: Consumer = (session.number, header["sub"])
-        each = Subscribed(consumer, session.client_name, header["filter"], header["backlog"])
+        each = ConsumerSubscription(
+            consumer, session.client_name, header["filter"], header["backlog"]
+        )
         door = self.queues.find(header["t"].encode(), b"json")
         if door is not None:
             door.subscribed(each)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylay.services.drills.history import Reunited
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress
 from raylay.services.replication.instance import Identity
-from raylay.services.replication.placement import Placement, Placements
-from raylay.services.replication.reunion import Reunion
+from raylay.services.replication.membership.placement import InstancePlacement, Placements
+from raylay.services.replication.membership.salvage import Salvage
+from raylay.services.verification.history import DiskSalvaged
 from sim.link import LinkProcess, Welcome
 from sim.network import Connection
 
@@ -30,7 +30,7 @@ class ReunitingDisk:
         self.alive = True
         self.journal = disk.journal
         member = disk.member
-        self.machine = Reunion(
+        self.machine = Salvage(
             Identity(member.name, member.group, disk.incarnation, disk.generation),
             member.destinations,
             disk.journal.recovered.next_txid - 1,
@@ -56,11 +56,11 @@ class ReunitingDisk:
         found = self.placements.get(address)
         return found.address if found is not None else address
 
-    def told_at_logon(self) -> dict[str, Placement]:
+    def told_at_logon(self) -> dict[str, InstancePlacement]:
         """What its links tell."""
         return self.placements.items()
 
-    def learn(self, told: dict[str, Placement]) -> None:
+    def learn(self, told: dict[str, InstancePlacement]) -> None:
         """Somebody told where instances were moved to."""
         self.placements.learn(told)
 
@@ -111,4 +111,4 @@ class ReunitingDisk:
             world.probes["retired disk reunited"] += 1
             if any(progress.sent for progress in self.machine.progress.values()):
                 world.probes["reunited what was missing"] += 1
-            world.log(Reunited(world.now_us, disk.label, disk.incarnation))
+            world.log(DiskSalvaged(world.now_us, disk.label, disk.incarnation))

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from raylay.services.drills import checkers
-from raylay.services.drills.history import History
+from raylay.services.verification import checkers
+from raylay.services.verification.history import RunHistory
 from sim import consumers, nemesis, plans, slow
 from sim.client import SimClient
 from sim.slow import SlowWorld
@@ -272,7 +272,7 @@ def run_seed(seed: int, machines: Machines | None = None) -> Result:
     """Runs and judges one seed."""
     plan = plans.draw(seed)
     result = Result(seed, plan.topology.name)
-    history: History | None = None
+    history: RunHistory | None = None
     try:
         world = execute(plan, seed, machines)
         history = world.finish()

@@ -37,16 +37,16 @@ from typing import Any
 from unittest.mock import patch
 
 from raylay.services.capacity.pool import HARD_FACTOR, Limits, Policy
+from raylay.services.config.buffer import SlowClientBufferConfig
 from raylay.services.errors import StorageFull
-from raylay.services.programs.slow_client_buffer.buffer_server import BufferServer
-from raylay.services.protocol.control import CONTROL_FRAME_BYTES_MAX
+from raylay.services.net.framed import WriteQueue
+from raylay.services.processes.slow_client_buffer.buffer_server import BufferServer
+from raylay.services.protocol.child.control import CONTROL_FRAME_BYTES_MAX
 from raylay.services.protocol.frames import FrameReader
-from raylay.services.server import held_connection
-from raylay.services.server.buffer_config import SlowClientBufferConfig
-from raylay.services.server.held_connection import HeldConnection
-from raylay.services.server.slow_clients import SLOW_CLIENT, BufferControl, ClientPool
-from raylay.services.subscriptions.behind import BehindQuery
-from raylay.services.transports.framed import Outbox
+from raylay.services.server.clients import buffered_connection
+from raylay.services.server.clients.buffered_connection import BufferedConnection
+from raylay.services.server.clients.slow_clients import SLOW_CLIENT, BufferControl, ClientPool
+from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 from raylay.storage.offline import MemoryOfflineStore
 
 CLIENTS = 5
@@ -191,7 +191,7 @@ class SimDelivery:
         self.size_bytes = len(frame)
 
 
-class SimClient(HeldConnection):
+class SimClient(BufferedConnection):
     """A client's connection, with what it is to have."""
 
     def __init__(self, world: SlowWorld, number: int, policy: Policy) -> None:
@@ -259,7 +259,7 @@ class SimClient(HeldConnection):
             # They wait on the server's disk until they are read: nobody holds them.
             self.wanted += row
         self.rows.extend(rows)
-        self.behind = BehindQuery(self.weigh)
+        self.behind = DeferredDeliveries(self.weigh)
         self.room()
 
     def room(self) -> None:
@@ -426,7 +426,7 @@ class SlowWorld:
         self.seed = seed
         rng = self._rng = random.Random(seed)
         self.loop = Loop()
-        self.outbox = Outbox(self.loop)  # type: ignore[arg-type]
+        self.outbox = WriteQueue(self.loop)  # type: ignore[arg-type]
         self.path = Path("offline")
         self.violations: list[str] = []
         self.met: set[str] = set()
@@ -519,7 +519,7 @@ class SlowWorld:
             "CHUNK_BYTES": HIGH_BYTES // 8,
             "MOVING_BYTES": 2 * HIGH_BYTES,
         }
-        with patch.multiple(held_connection, **small):
+        with patch.multiple(buffered_connection, **small):
             self._run()
         return self.violations
 

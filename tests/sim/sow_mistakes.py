@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylay.services.core.feature import Folds
+from raylay.services.core.feature import FeatureRegistry
 from raylay.services.core.sow import SowFeature, SowPending
 from raylay.services.messages.records import Record
 from raylay.services.sow.staging import LOOKED_MAX, SowStaging
-from raylay.services.sow.state import Author, SowRecord, SowState, Tombstone
+from raylay.services.sow.state import RecordAuthor, SowRecord, SowState, Tombstone
 
 
-class AsksTooSoon(Folds):
+class AsksTooSoon(FeatureRegistry):
     """A query does not wait until what was committed is folded."""
 
     def behind(self) -> None:
@@ -51,7 +51,7 @@ class LateOverwrites(SowState):
     """What comes late of a publisher counts like any."""
 
     def _is_late(
-        self, author: Author, updated_us: int, key: bytes, previous: SowRecord | None
+        self, author: RecordAuthor, updated_us: int, key: bytes, previous: SowRecord | None
     ) -> bool:
         return self.last_writer and super()._is_late(author, updated_us, key, previous)
 
@@ -66,7 +66,7 @@ class LastWriterByArrival(SowState):
 class DeletesWhatIsLater(SowState):
     """A deletion takes away what was written after it."""
 
-    def delete(self, key: bytes, *arguments: Any, by: Author | None = None) -> Any:
+    def delete(self, key: bytes, *arguments: Any, by: RecordAuthor | None = None) -> Any:
         *before, given = (*arguments, by) if len(arguments) < 4 else arguments
         later = None if given is None else given._replace(stamp_us=1 << 62, sequence=1 << 62)
         change = super().delete(key, *before, by=later)

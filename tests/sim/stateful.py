@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
-from raylay.services.core.feature import Batch
+from raylay.services.core.feature import CommitBatch
 from raylay.services.messages.records import Kind, Run, iterate_records
-from raylay.services.messages.stateful import Prepared, Refused, WritePermission, left_of
+from raylay.services.messages.stateful import PreparedRun, RefusedRecords, WritePermission, left_of
 
 BEHIND = b" behind "
 NOTHING = "nothing"
@@ -105,14 +105,14 @@ class LastOfTopic:
         now_us: int,
         steady_us: int,
         permission: WritePermission | None = None,
-    ) -> Prepared:
+    ) -> PreparedRun:
         """Says in each message what comes before it."""
         made, refused = [], []
         before = self.value(run.topic)
         for record in iterate_records(run.payload):
             if refuses(record.body):
                 text = f"message {record.sequence} is none that a state takes"
-                refused.append(Refused([(record.sequence, record.sequence)], REASON, text))
+                refused.append(RefusedRecords([(record.sequence, record.sequence)], REASON, text))
                 continue
             made.append((record, record.body + BEHIND + before.encode()))
             before = record.bookmark
@@ -126,7 +126,7 @@ class LastOfTopic:
         """It never came to be."""
         self._staged.failed(committed_txid)
 
-    def fold(self, batch: Batch) -> None:
+    def fold(self, batch: CommitBatch) -> None:
         """These are committed."""
         fold(self._committed, batch.runs)
         self._staged.committed(batch.last_txid)

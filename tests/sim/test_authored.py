@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from raylay.services.drills import checkers
-from raylay.services.drills.history import Drafted, Journaled, TookUp, Undone
 from raylay.services.errors import StorageFull
+from raylay.services.verification import checkers
+from raylay.services.verification.history import (
+    MessagesApplied,
+    MessagesUndone,
+    RecordsDrafted,
+    RunJournaled,
+)
 from sim import plans
 from sim.mistakes import MISTAKES
 from sim.test_scenarios import Play
 
 
-def wrote(play: Play, kind: type[Drafted | TookUp | Undone]) -> list[tuple[int, ...]]:
+def wrote(
+    play: Play, kind: type[RecordsDrafted | MessagesApplied | MessagesUndone]
+) -> list[tuple[int, ...]]:
     return [op.sequences for op in play.world.history.operations if isinstance(op, kind)]
 
 
@@ -36,7 +43,7 @@ def test_what_an_instance_writes_takes_effect_by_the_commit_and_goes_to_its_peer
     instance.write(["orders"])
     play.until(100)
     if not planted:
-        assert [n for each in wrote(play, TookUp) for n in each] == [1, 2, 3]
+        assert [n for each in wrote(play, MessagesApplied) for n in each] == [1, 2, 3]
     assert laws(play) == ({"authored"} if planted else set())
     publisher = instance.author.publisher
     for name in ("m1", "m2"):
@@ -54,8 +61,8 @@ def test_what_cannot_be_journaled_is_undone_and_written_again_under_new_numbers(
     instance.journal.fail_next(StorageFull("no space", "m1"))
     instance.write(["orders", "orders"])
     play.until(200)
-    assert wrote(play, Undone) == ([] if planted else [(1, 2)])
-    assert wrote(play, TookUp) == ([] if planted else [(3, 4)])
+    assert wrote(play, MessagesUndone) == ([] if planted else [(1, 2)])
+    assert wrote(play, MessagesApplied) == ([] if planted else [(3, 4)])
     assert laws(play) == ({"authored"} if planted else set())
 
 
@@ -72,7 +79,7 @@ def test_a_later_life_writes_under_another_id() -> None:
     play.world.instances["m1"].write(["orders"])
     play.until(200)
     play.end()
-    ids = {op.publisher for op in play.world.history.operations if isinstance(op, Journaled)}
+    ids = {op.publisher for op in play.world.history.operations if isinstance(op, RunJournaled)}
     assert len(ids) == 2
 
 
@@ -83,5 +90,5 @@ def test_what_was_not_handed_over_when_its_instance_died_never_was() -> None:
     play.world.crash("m1")
     play.world.restart("m1")
     play.end()
-    assert wrote(play, Drafted) == [(1,)] and not wrote(play, TookUp)
+    assert wrote(play, RecordsDrafted) == [(1,)] and not wrote(play, MessagesApplied)
     assert not play.world.disks["m1"].index

@@ -6,57 +6,57 @@ from dataclasses import replace
 
 import pytest
 
-from raylay.services.drills import checkers
-from raylay.services.drills.history import (
-    Acked,
-    CaughtUp,
-    ClientCrashed,
-    Crashed,
-    Delivered,
-    Drafted,
-    Failed,
-    FinalLog,
-    Folded,
-    Heard,
-    HeardSafety,
-    History,
-    Journaled,
-    Kept,
-    Lacked,
-    Linked,
-    Member,
-    ModeSet,
-    Moved,
-    Noted,
-    Offered,
-    Operation,
-    Published,
-    Reached,
-    Ready,
-    Refiltered,
-    Removed,
-    Resumed,
-    Resumes,
-    Reunited,
-    Sent,
-    SowDiffers,
-    Started,
-    ToldMissing,
-    ToldSafety,
-    TookUp,
-    Topology,
-    Undone,
-    Used,
-)
-from raylay.services.drills.queue_history import SharedQueue
 from raylay.services.messages.topics import TopicRule
-from raylay.services.replication.routing import Destination
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.verification import checkers
+from raylay.services.verification.history import (
+    AckGiven,
+    CatchUpEnded,
+    ClientCrashed,
+    DiskSalvaged,
+    FeatureFolded,
+    FiltersChanged,
+    FinalLog,
+    HistoryMember,
+    InstanceCrashed,
+    InstanceMoved,
+    InstanceReady,
+    InstanceStarted,
+    LackNoted,
+    LinkConnected,
+    LinkModeSet,
+    LinkReached,
+    MessagesApplied,
+    MessagesDelivered,
+    MessagesOffered,
+    MessagesPublished,
+    MessagesSent,
+    MessagesUndone,
+    MissingHeard,
+    Operation,
+    PublishesDropped,
+    PublishRefused,
+    RecordsDrafted,
+    ResumeRead,
+    RunHistory,
+    RunJournaled,
+    SafetyHeard,
+    SafetySent,
+    SegmentsRemoved,
+    ServerUsed,
+    SowDiffers,
+    StoreState,
+    SubscriptionResumed,
+    Topology,
+    WaiterNoted,
+)
+from raylay.services.verification.queue_history import SharedQueue
 
 A, B, C, P = 0xA, 0xB, 0xC, 0x99
 
 
-def to(name: str, *, sync: bool = True) -> Destination:
-    return Destination(f"to-{name}", "g", sync, pass_through=".*", addresses=(name,))
+def to(name: str, *, sync: bool = True) -> DestinationRoute:
+    return DestinationRoute(f"to-{name}", "g", sync, pass_through=".*", addresses=(name,))
 
 
 def chain() -> Topology:
@@ -64,9 +64,9 @@ def chain() -> Topology:
     return Topology(
         "chain",
         {
-            "a": Member("a", "g", (to("b"),)),
-            "b": Member("b", "g", (to("c"),)),
-            "c": Member("c", "g", ()),
+            "a": HistoryMember("a", "g", (to("b"),)),
+            "b": HistoryMember("b", "g", (to("c"),)),
+            "c": HistoryMember("c", "g", ()),
         },
         uniform=True,
     )
@@ -74,11 +74,11 @@ def chain() -> Topology:
 
 def up() -> list[Operation]:
     return [
-        Started(0, "a", A, True),
-        Started(0, "b", B, True),
-        Started(0, "c", C, True),
-        Linked(1, "a", "to-b", "b"),
-        Linked(1, "b", "to-c", "c"),
+        InstanceStarted(0, "a", A, True),
+        InstanceStarted(0, "b", B, True),
+        InstanceStarted(0, "c", C, True),
+        LinkConnected(1, "a", "to-b", "b"),
+        LinkConnected(1, "b", "to-c", "c"),
     ]
 
 
@@ -90,20 +90,20 @@ def journaled(
     path: tuple[int, ...] = (),
     late: bool = False,
     awaited: bool = True,
-) -> Journaled:
+) -> RunJournaled:
     incarnation = {"a": A, "b": B, "c": C}[instance]
     group = "g" if path else ""
-    return Journaled(
+    return RunJournaled(
         time_us, instance, incarnation, txid, P, sequences, "t", path, group, awaited, late
     )
 
 
 def published(*sequences: int) -> list[Operation]:
-    return [Published(2, "p", P, sequence, "t") for sequence in sequences]
+    return [MessagesPublished(2, "p", P, sequence, "t") for sequence in sequences]
 
 
-def acked(time_us: int, *sequences: int, instance: str = "a", by: str = "ack") -> Acked:
-    return Acked(time_us, instance, "p", P, 1, sequences, by)
+def acked(time_us: int, *sequences: int, instance: str = "a", by: str = "ack") -> AckGiven:
+    return AckGiven(time_us, instance, "p", P, 1, sequences, by)
 
 
 def log(incarnation: int, *present: int, ever: tuple[int, ...] = (), to: str = "") -> FinalLog:
@@ -119,8 +119,8 @@ def narrowed(text: str) -> Topology:
     return Topology(
         "narrowed",
         {
-            "a": Member("a", "g", (replace(to("b"), topics=rules),)),
-            "b": Member("b", "g", ()),
+            "a": HistoryMember("a", "g", (replace(to("b"), topics=rules),)),
+            "b": HistoryMember("b", "g", ()),
         },
         passes=lambda text, content: text == content,
     )
@@ -129,12 +129,12 @@ def narrowed(text: str) -> Topology:
 @pytest.mark.parametrize("law", ["", "routing", "acknowledged", "liveness"])
 def test_what_a_filter_lets_through_is_judged_by_its_content(law: str) -> None:
     """Of two messages one passes: without it too little is there, with the other one too much."""
-    history = History(narrowed("5"))
+    history = RunHistory(narrowed("5"))
     there = {"": (1,), "routing": (1, 2)}.get(law, ())
     history.operations += [
-        Started(0, "a", A, True),
-        Started(0, "b", B, True),
-        Linked(1, "a", "to-b", "b"),
+        InstanceStarted(0, "a", A, True),
+        InstanceStarted(0, "b", B, True),
+        LinkConnected(1, "a", "to-b", "b"),
         *published(1, 2),
         journaled(3, "a", 1, 2)._replace(contents=("5", "6")),
     ]
@@ -152,20 +152,20 @@ def test_what_a_filter_lets_through_is_judged_by_its_content(law: str) -> None:
 def test_what_another_filter_lets_through_is_judged_from_its_start_on(law: str) -> None:
     """1 and 3 pass the first filter, 2, 4 and 5 the second one. 2 was answered before, when nobody
     had to have it, and may be called durable; 3 was on its way when `a` died."""
-    history = History(narrowed("5"))
+    history = RunHistory(narrowed("5"))
     another = narrowed("6").members["a"].destinations
     history.operations += [
-        Started(0, "a", A, True),
-        Started(0, "b", B, True),
-        Linked(1, "a", "to-b", "b"),
+        InstanceStarted(0, "a", A, True),
+        InstanceStarted(0, "b", B, True),
+        LinkConnected(1, "a", "to-b", "b"),
         *published(1, 2, 3, 4, 5),
         journaled(3, "a", 1, 2)._replace(contents=("5", "6")),
         journaled(4, "b", 1, path=(A,)),
         acked(5, 1, 2),
         journaled(6, "a", 3, txid=3)._replace(contents=("5",)),
-        Crashed(7, "a", A, False),
-        Refiltered(8, "a", another),
-        Started(8, "a", A, True),
+        InstanceCrashed(7, "a", A, False),
+        FiltersChanged(8, "a", another),
+        InstanceStarted(8, "a", A, True),
         acked(9, 2, by="logon"),
         journaled(10, "b", 3, txid=2, path=(A,)),
         journaled(11, "a", 4, 5, txid=4)._replace(contents=("6", "5")),
@@ -185,19 +185,19 @@ def test_what_another_filter_lets_through_is_judged_from_its_start_on(law: str) 
 
 @pytest.mark.parametrize("wrong", ["", "early", "twice", "out of order", "left", "both"])
 def test_what_an_instance_writes_itself_is_acted_on_once_when_it_is_on_disk(wrong: str) -> None:
-    drafted = Drafted(2, "a", P, (1, 2))
+    drafted = RecordsDrafted(2, "a", P, (1, 2))
     on_disk = journaled(3, "a", 1, 2)
     took = {
-        "early": [TookUp(3, "a", P, (1,)), on_disk, TookUp(4, "a", P, (2,))],
-        "twice": [on_disk, TookUp(4, "a", P, (1, 2)), TookUp(5, "a", P, (2,))],
-        "out of order": [on_disk, TookUp(4, "a", P, (2, 1))],
-        "left": [on_disk, TookUp(4, "a", P, (1,))],
-        "both": [on_disk, TookUp(4, "a", P, (1, 2)), Undone(5, "a", P, (2,))],
-    }.get(wrong, [on_disk, TookUp(4, "a", P, (1,)), Undone(5, "a", P, (2,))])
-    found = checkers.authored(History(chain(), [*up(), drafted, *took]))
+        "early": [MessagesApplied(3, "a", P, (1,)), on_disk, MessagesApplied(4, "a", P, (2,))],
+        "twice": [on_disk, MessagesApplied(4, "a", P, (1, 2)), MessagesApplied(5, "a", P, (2,))],
+        "out of order": [on_disk, MessagesApplied(4, "a", P, (2, 1))],
+        "left": [on_disk, MessagesApplied(4, "a", P, (1,))],
+        "both": [on_disk, MessagesApplied(4, "a", P, (1, 2)), MessagesUndone(5, "a", P, (2,))],
+    }.get(wrong, [on_disk, MessagesApplied(4, "a", P, (1,)), MessagesUndone(5, "a", P, (2,))])
+    found = checkers.authored(RunHistory(chain(), [*up(), drafted, *took]))
     assert bool(found) == bool(wrong) and {each.law for each in found} <= {"authored"}
-    died = [*up(), drafted, on_disk, Crashed(4, "a", A, False)]
-    assert not checkers.authored(History(chain(), died)), "its next life reads it like all else"
+    died = [*up(), drafted, on_disk, InstanceCrashed(4, "a", A, False)]
+    assert not checkers.authored(RunHistory(chain(), died)), "its next life reads it like all else"
 
 
 @pytest.mark.parametrize(
@@ -213,28 +213,28 @@ def test_what_is_published_is_made_of_what_comes_before_it(
     wrong: str, said: tuple[str, ...]
 ) -> None:
     on_disk = journaled(3, "a", 1, 2)._replace(behind=said)
-    found = checkers.state(History(chain(), [*up(), on_disk]))
+    found = checkers.state(RunHistory(chain(), [*up(), on_disk]))
     assert bool(found) == bool(wrong) and {each.law for each in found} <= {"state"}
 
 
 def test_what_is_made_of_a_message_is_made_once() -> None:
     here = journaled(3, "a", 1)._replace(behind=("nothing",))
     there = journaled(4, "b", 1, path=(A,))._replace(behind=("nothing",))
-    assert not checkers.state(History(chain(), [*up(), here, there]))
+    assert not checkers.state(RunHistory(chain(), [*up(), here, there]))
     again = there._replace(behind=(f"{P}|1|",))
-    assert checkers.state(History(chain(), [*up(), here, again]))
-    written = [Drafted(2, "a", P, (1,)), here._replace(behind=("",))]
-    assert not checkers.state(History(chain(), [*up(), *written])), "nothing is added to it"
+    assert checkers.state(RunHistory(chain(), [*up(), here, again]))
+    written = [RecordsDrafted(2, "a", P, (1,)), here._replace(behind=("",))]
+    assert not checkers.state(RunHistory(chain(), [*up(), *written])), "nothing is added to it"
 
 
 def test_what_a_state_refused_is_in_no_journal() -> None:
     here = journaled(4, "a", 1)._replace(behind=("nothing",))
     for reason in ("bad_message", "sequence_conflict"):
-        refused = Failed(3, "a", "p", P, 1, 1, reason)
-        found = checkers.state(History(chain(), [*up(), refused, here]))
+        refused = PublishRefused(3, "a", "p", P, 1, 1, reason)
+        found = checkers.state(RunHistory(chain(), [*up(), refused, here]))
         assert bool(found) == (reason == "bad_message")
     elsewhere = journaled(5, "a", 1)
-    assert not checkers.state(History(chain(), [*up(), refused, elsewhere]))
+    assert not checkers.state(RunHistory(chain(), [*up(), refused, elsewhere]))
 
 
 def test_what_an_old_copy_makes_anew_may_differ_from_what_it_had_sent() -> None:
@@ -246,15 +246,17 @@ def test_what_an_old_copy_makes_anew_may_differ_from_what_it_had_sent() -> None:
     there = journaled(7, "b", 2, path=(A,))
     for behind in ("nothing", f"{P}|1|", f"{P}|9|"):
         arrived = there._replace(behind=(behind,))
-        operations = [*up(), sent, Crashed(4, "a", A, True), older, anew, arrived]
-        assert bool(checkers.state(History(chain(), operations))) == behind.endswith("9|")
+        operations = [*up(), sent, InstanceCrashed(4, "a", A, True), older, anew, arrived]
+        assert bool(checkers.state(RunHistory(chain(), operations))) == behind.endswith("9|")
 
 
 def test_a_lost_disk_begins_with_nothing() -> None:
     first = journaled(3, "a", 1)._replace(behind=("nothing",))
     again = journaled(6, "a", 2)._replace(behind=("nothing",))
     for lost in (True, False):
-        found = checkers.state(History(chain(), [*up(), first, Crashed(4, "a", A, lost), again]))
+        found = checkers.state(
+            RunHistory(chain(), [*up(), first, InstanceCrashed(4, "a", A, lost), again])
+        )
         assert bool(found) == (not lost)
 
 
@@ -263,8 +265,8 @@ def test_a_lost_disk_begins_with_nothing() -> None:
 )
 def test_what_is_committed_is_folded_once_behind_its_acks(wrong: str) -> None:
     on_disk = journaled(3, "a", 1, 2)
-    state = [Folded(4, "a", "sow", txid) for txid in (1, 2)]
-    live = [Folded(4, "a", "live", txid, ((P, txid),)) for txid in (1, 2)]
+    state = [FeatureFolded(4, "a", "sow", txid) for txid in (1, 2)]
+    live = [FeatureFolded(4, "a", "live", txid, ((P, txid),)) for txid in (1, 2)]
     folded = {
         "early": [*state, live[0], on_disk, live[1]],
         "twice": [on_disk, *state, *live, live[1]],
@@ -273,11 +275,15 @@ def test_what_is_committed_is_folded_once_behind_its_acks(wrong: str) -> None:
         "before the state": [on_disk, state[0], *live, state[1]],
         "before the acks": [on_disk, *state, live[0], live[1]._replace(kept_back=("p",))],
     }.get(wrong, [on_disk, state[0], live[0], state[1], live[1]])
-    history = History(chain(), [*up(), *folded])
+    history = RunHistory(chain(), [*up(), *folded])
     history.final = {"a": log(A, 1, 2)}
     found = checkers.folds(history)
     assert bool(found) == bool(wrong) and {each.law for each in found} <= {"folds"}
-    again = [Crashed(5, "a", A, False), Started(6, "a", A, True), Folded(7, "a", "sow", 1)]
+    again = [
+        InstanceCrashed(5, "a", A, False),
+        InstanceStarted(6, "a", A, True),
+        FeatureFolded(7, "a", "sow", 1),
+    ]
     assert bool(checkers.folds(replace(history, operations=[*up(), *folded, *again]))) == bool(
         wrong not in ("", "left")
     ), "the next life begins anew"
@@ -291,8 +297,8 @@ def test_what_is_not_routed_there_is_seen(why: str) -> None:
         "PassThrough": replace(to("c"), pass_through=None),
     }
     found = narrow.get(why)
-    topology.members["b"] = Member("b", "g", (found,) if found is not None else ())
-    history = History(topology)
+    topology.members["b"] = HistoryMember("b", "g", (found,) if found is not None else ())
+    history = RunHistory(topology)
     history.operations += sound().operations
     history.final = sound().final
     assert {each.law for each in checkers.routing(history)} == {"routing"}
@@ -302,18 +308,18 @@ def test_what_is_not_routed_there_is_seen(why: str) -> None:
 def test_what_a_resync_lets_on_and_what_an_instance_is_filled_with_is_routed() -> None:
     topology = chain()
     only = replace(to("c"), pass_through=None)
-    topology.members["b"] = Member("b", "g", (replace(only, resync_pass_through="^g$"),))
-    history = History(topology, sound().operations)
+    topology.members["b"] = HistoryMember("b", "g", (replace(only, resync_pass_through="^g$"),))
+    history = RunHistory(topology, sound().operations)
     assert not checkers.routing(history)
-    topology.members["b"] = Member("b", "g", (only,))
+    topology.members["b"] = HistoryMember("b", "g", (only,))
     before = [op for op in sound().operations if getattr(op, "instance", "") != "c"]
-    copied = [*before, journaled(9, "c", 1, path=(A, B)), Started(10, "c", C, True)]
-    assert not checkers.routing(History(topology, copied))
+    copied = [*before, journaled(9, "c", 1, path=(A, B)), InstanceStarted(10, "c", C, True)]
+    assert not checkers.routing(RunHistory(topology, copied))
 
 
-def sound() -> History:
+def sound() -> RunHistory:
     """One message, published at `a`, everywhere, and acked."""
-    history = History(chain())
+    history = RunHistory(chain())
     history.operations += [
         *up(),
         *published(1),
@@ -321,8 +327,8 @@ def sound() -> History:
         journaled(20, "b", 1, path=(A,)),
         journaled(30, "c", 1, path=(A, B)),
         acked(40, 1),
-        Heard(50, "p", P, (1,)),
-        Delivered(60, "s", "c", P, (1,)),
+        PublishesDropped(50, "p", P, (1,)),
+        MessagesDelivered(60, "s", "c", P, (1,)),
     ]
     history.final = {"a": log(A, 1, to="b"), "b": log(B, 1, to="c"), "c": log(C, 1)}
     history.unacked = {"p": 0}
@@ -330,11 +336,11 @@ def sound() -> History:
     return history
 
 
-def laws(history: History) -> set[str]:
+def laws(history: RunHistory) -> set[str]:
     return {found.law for found in checkers.check_all(history)}
 
 
-def without(history: History, *kinds: type) -> History:
+def without(history: RunHistory, *kinds: type) -> RunHistory:
     history.operations = [op for op in history.operations if not isinstance(op, kinds)]
     return history
 
@@ -345,7 +351,7 @@ def test_a_sound_history_has_no_verdict() -> None:
 
 def test_unknown_is_allowed_either_way() -> None:
     """A publish that was never acked may be nowhere."""
-    history = without(sound(), Acked, Heard, Journaled, Delivered)
+    history = without(sound(), AckGiven, PublishesDropped, RunJournaled, MessagesDelivered)
     history.final = {"a": log(A, to="b"), "b": log(B, to="c"), "c": log(C)}
     assert checkers.check_all(history) == []
 
@@ -356,7 +362,7 @@ def test_law_1_sees_an_ack_before_an_instance_of_the_closure_has_it(missing: str
     history.operations = [
         operation
         for operation in history.operations
-        if not (isinstance(operation, Journaled) and operation.instance == missing)
+        if not (isinstance(operation, RunJournaled) and operation.instance == missing)
     ]
     assert "acknowledged" in laws(history)
 
@@ -371,7 +377,7 @@ def test_law_1_sees_an_ack_that_comes_before_the_copy() -> None:
 def test_law_1_holds_for_what_is_called_durable_at_a_logon() -> None:
     history = sound()
     history.operations = [
-        acked(15, 1, by="logon") if isinstance(operation, Acked) else operation
+        acked(15, 1, by="logon") if isinstance(operation, AckGiven) else operation
         for operation in history.operations
     ]
     history.operations.sort(key=lambda operation: operation[0])
@@ -380,14 +386,16 @@ def test_law_1_holds_for_what_is_called_durable_at_a_logon() -> None:
 
 def test_law_1_does_not_wait_for_async_links_nor_for_lost_disks() -> None:
     history = sound()
-    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    copy = next(
+        op for op in history.operations if isinstance(op, RunJournaled) and op.instance == "c"
+    )
     history.operations.remove(copy)
-    history.operations.insert(5, ModeSet(3, "b", "to-c", False))
+    history.operations.insert(5, LinkModeSet(3, "b", "to-c", False))
     history.operations.append(copy)
     assert "acknowledged" not in laws(history)
     history = sound()
     at = history.operations.index(acked(40, 1))
-    history.operations.insert(at, Crashed(35, "c", C, True))
+    history.operations.insert(at, InstanceCrashed(35, "c", C, True))
     assert "acknowledged" not in laws(history)
 
 
@@ -395,18 +403,20 @@ def test_law_1_does_not_wait_for_async_links_nor_for_lost_disks() -> None:
 def test_law_1_counts_the_answer_that_a_lost_disk_let_out(was_async: bool) -> None:
     """`b` is sent the message again, after `a` had its answer: as long as `c` was async there."""
     history = sound()
-    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    copy = next(
+        op for op in history.operations if isinstance(op, RunJournaled) and op.instance == "c"
+    )
     history.operations.remove(copy)
     at = history.operations.index(acked(40, 1))
     history.operations[at:at] = [
-        *([ModeSet(25, "b", "to-c", False)] if was_async else []),
-        Crashed(31, "b", B, True),
-        Started(32, "b", B + 10, True),
-        ModeSet(32, "b", "to-c", True),
-        Linked(33, "a", "to-b", "b", B + 10, ((A, P, 1),)),
-        Linked(33, "b", "to-c", "c", C),
+        *([LinkModeSet(25, "b", "to-c", False)] if was_async else []),
+        InstanceCrashed(31, "b", B, True),
+        InstanceStarted(32, "b", B + 10, True),
+        LinkModeSet(32, "b", "to-c", True),
+        LinkConnected(33, "a", "to-b", "b", B + 10, ((A, P, 1),)),
+        LinkConnected(33, "b", "to-c", "c", C),
         journaled(34, "b", 1, path=(A,))._replace(incarnation=B + 10),
-        CaughtUp(35, "a", "to-b", B + 10),
+        CatchUpEnded(35, "a", "to-b", B + 10),
     ]
     history.operations.sort(key=lambda operation: operation[0])
     assert ("acknowledged" in laws(history)) is not was_async
@@ -417,13 +427,13 @@ def test_law_1_counts_what_an_upgrade_asked_again() -> None:
     for pending, expected in ((((A, P, 1),), True), (((B, P, 1),), False), ((), False)):
         history = sound()
         copy = next(
-            op for op in history.operations if isinstance(op, Journaled) and op.instance == "c"
+            op for op in history.operations if isinstance(op, RunJournaled) and op.instance == "c"
         )
         history.operations.remove(copy)
         at = history.operations.index(acked(40, 1))
         history.operations[at:at] = [
-            ModeSet(32, "b", "to-c", False),
-            ModeSet(35, "b", "to-c", True, pending),
+            LinkModeSet(32, "b", "to-c", False),
+            LinkModeSet(35, "b", "to-c", True, pending),
         ]
         history.operations.append(copy)
         assert ("acknowledged" in laws(history)) is expected
@@ -434,16 +444,18 @@ def test_law_1_counts_the_answer_that_was_let_out_before_a_crash(was_async: bool
     """`b` does not know of it any more, and calls the message pending when it is upgraded next:
     seed 767186530."""
     history = sound()
-    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    copy = next(
+        op for op in history.operations if isinstance(op, RunJournaled) and op.instance == "c"
+    )
     history.operations.remove(copy)
     at = history.operations.index(acked(40, 1))
     history.operations[at:at] = [
-        *([ModeSet(25, "b", "to-c", False)] if was_async else []),
-        Crashed(31, "b", B, False),
-        Started(32, "b", B, True),
-        ModeSet(32, "b", "to-c", True, ((A, P, 1),)),
-        ModeSet(33, "b", "to-c", False),
-        ModeSet(35, "b", "to-c", True, ((A, P, 1),)),
+        *([LinkModeSet(25, "b", "to-c", False)] if was_async else []),
+        InstanceCrashed(31, "b", B, False),
+        InstanceStarted(32, "b", B, True),
+        LinkModeSet(32, "b", "to-c", True, ((A, P, 1),)),
+        LinkModeSet(33, "b", "to-c", False),
+        LinkModeSet(35, "b", "to-c", True, ((A, P, 1),)),
     ]
     history.operations.sort(key=lambda operation: operation[0])
     assert ("acknowledged" in laws(history)) is not was_async
@@ -458,20 +470,22 @@ def test_law_1_counts_what_waited_when_a_link_came_to_a_server_that_lost_its_dis
     """`b` comes back, and has the message before `c` has it. Pending when the link reaches it: the
     answer is that of `b` as it is now. Durable by then, or not reached yet: it is not."""
     history = sound()
-    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    copy = next(
+        op for op in history.operations if isinstance(op, RunJournaled) and op.instance == "c"
+    )
     history.operations.remove(copy)
     at = history.operations.index(acked(40, 1))
     back = 0xBB
     history.operations[at:at] = [
-        Crashed(31, "b", B, True),
-        Started(33, "b", back, True),
+        InstanceCrashed(31, "b", B, True),
+        InstanceStarted(33, "b", back, True),
         journaled(34, "b", 1, path=(A,))._replace(incarnation=back),
     ]
-    at = history.operations.index(Linked(1, "a", "to-b", "b"))
-    history.operations[at] = Linked(1, "a", "to-b", "b", B)
+    at = history.operations.index(LinkConnected(1, "a", "to-b", "b"))
+    history.operations[at] = LinkConnected(1, "a", "to-b", "b", B)
     if pending is not None:
         at = history.operations.index(acked(40, 1))
-        history.operations.insert(at, Linked(36, "a", "to-b", "b", back, pending))
+        history.operations.insert(at, LinkConnected(36, "a", "to-b", "b", back, pending))
     history.operations.append(copy)
     assert ("acknowledged" not in laws(history)) is excused
 
@@ -482,14 +496,14 @@ def test_law_1_counts_a_link_that_was_async_before_its_instance_was_awaited(
 ) -> None:
     """A client of `b` publishes again what is there, and `c` has it not."""
     history = sound()
-    kept = [op for op in history.operations if not isinstance(op, Journaled | Acked)]
+    kept = [op for op in history.operations if not isinstance(op, RunJournaled | AckGiven)]
     history.operations = sorted(
         [
             *kept,
-            ModeSet(5, "b", "to-c", False),
+            LinkModeSet(5, "b", "to-c", False),
             journaled(10, "b", 1, path=(A,), awaited=False),
-            Noted(noted_us, "b", B, B, 0, P, (1,)),
-            ModeSet(20, "b", "to-c", True),
+            WaiterNoted(noted_us, "b", B, B, 0, P, (1,)),
+            LinkModeSet(20, "b", "to-c", True),
             acked(40, 1, instance="b"),
         ],
         key=lambda operation: operation[0],
@@ -500,10 +514,12 @@ def test_law_1_counts_a_link_that_was_async_before_its_instance_was_awaited(
 def test_law_1_is_not_excused_by_another_root() -> None:
     """A client of `b` waits there for the same message: that is no answer for the root `a`."""
     history = sound()
-    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    copy = next(
+        op for op in history.operations if isinstance(op, RunJournaled) and op.instance == "c"
+    )
     history.operations.remove(copy)
     at = history.operations.index(acked(40, 1))
-    history.operations.insert(at, Noted(35, "b", B, B, 0, P, (1,)))
+    history.operations.insert(at, WaiterNoted(35, "b", B, B, 0, P, (1,)))
     history.operations.append(copy)
     found = checkers.acknowledged(history)
     assert [violation.separate for violation in found] == [False]
@@ -524,20 +540,20 @@ def test_law_1_sees_an_ack_while_another_content_is_where_the_acked_one_must_be(
     """At `c`. The link of `a` is async until it is upgraded, so that `b` is awaited for what it has
     only then; or, noted at no time, it is sync all along."""
     operations = [
-        Published(2, "p", P, 1, "t", 7),
-        Published(2, "q", P, 1, "t", 8),
+        MessagesPublished(2, "p", P, 1, "t", 7),
+        MessagesPublished(2, "q", P, 1, "t", 8),
         journaled(10, "a", 1)._replace(digests=(7,)),
         journaled(20, "b", 1, path=(A,), awaited=not noted_us)._replace(digests=(7,)),
         journaled(there_us, "c", 1)._replace(digests=(8,)),
-        Reached(reached_us, "b", "to-c", "c", C),
+        LinkReached(reached_us, "b", "to-c", "c", C),
     ]
     if noted_us:
         operations += [
-            ModeSet(5, "a", "to-b", False),
-            ModeSet(noted_us - 5, "a", "to-b", True, ((A, P, 1),)),
-            Noted(noted_us, "b", B, A, A, P, (1,)),
+            LinkModeSet(5, "a", "to-b", False),
+            LinkModeSet(noted_us - 5, "a", "to-b", True, ((A, P, 1),)),
+            WaiterNoted(noted_us, "b", B, A, A, P, (1,)),
         ]
-    history = History(chain())
+    history = RunHistory(chain())
     history.operations += [*up(), *sorted(operations, key=lambda op: op.time_us), acked(70, 1)]
     assert bool(checkers.acknowledged(history)) == (not excused)
 
@@ -553,19 +569,22 @@ def test_law_1_excuses_what_a_client_of_the_same_name_published_in_place_of_what
     history = sound()
     history.operations[:] = [
         op._replace(digest=7)
-        if isinstance(op, Published)
+        if isinstance(op, MessagesPublished)
         else op._replace(digests=(8 if but == "another lost" and op.instance == "b" else 7,))
-        if isinstance(op, Journaled)
+        if isinstance(op, RunJournaled)
         else op
         for op in history.operations
     ]
-    lost = [Crashed(70, "b", B, True), Started(71, "b", B, True)]
+    lost = [InstanceCrashed(70, "b", B, True), InstanceStarted(71, "b", B, True)]
     there = journaled(75, "b", 1, path=(C,) if but == "brought there" else ())
-    replaced: list[Operation] = [Published(72, "q", P, 1, "t", 8), there._replace(digests=(8,))]
+    replaced: list[Operation] = [
+        MessagesPublished(72, "q", P, 1, "t", 8),
+        there._replace(digests=(8,)),
+    ]
     link: list[Operation] = [
-        Reached(80, "a", "to-b", "b", B),
-        Linked(81, "a", "to-b", "b"),
-        CaughtUp(82, "a", "to-b", B),
+        LinkReached(80, "a", "to-b", "b", B),
+        LinkConnected(81, "a", "to-b", "b"),
+        CatchUpEnded(82, "a", "to-b", B),
     ]
     if but == "behind the link":
         replaced[1] = there._replace(digests=(8,), time_us=85)
@@ -576,7 +595,7 @@ def test_law_1_excuses_what_a_client_of_the_same_name_published_in_place_of_what
         history.operations[:] = [
             op
             for op in history.operations
-            if not (isinstance(op, Journaled) and op.instance == "b")
+            if not (isinstance(op, RunJournaled) and op.instance == "b")
         ]
     history.operations += [*steps, acked(90, 1, by="logon")]
     found = [each for each in checkers.acknowledged(history) if each.text.startswith("at 0.090")]
@@ -590,7 +609,8 @@ def test_an_acked_message_that_no_log_holds_is_lost() -> None:
     assert laws(history) == {"nothing lost"}
     # Every disk that had it died: beyond help.
     history.operations += [
-        Crashed(70, name, incarnation, True) for name, incarnation in (("a", A), ("b", B), ("c", C))
+        InstanceCrashed(70, name, incarnation, True)
+        for name, incarnation in (("a", A), ("b", B), ("c", C))
     ]
     assert laws(history) == set()
 
@@ -601,16 +621,16 @@ def test_who_is_asked_for_what_it_has_removed_asks_nobody_behind_it(asked_in_tim
     more that `c` is to have it, which waits for `d`. Had it been asked before, it would wait."""
     names = "abcd"
     members = {
-        name: Member(name, "g", (to(names[at + 1]),) if name != "d" else ())
+        name: HistoryMember(name, "g", (to(names[at + 1]),) if name != "d" else ())
         for at, name in enumerate(names)
     }
-    asked = Noted(35, "b", B, A, A, P, (1,))
-    removed = Removed(34, "b", B, 1, (("to-c", "c"),))
-    history = History(Topology("chain", members))
+    asked = WaiterNoted(35, "b", B, A, A, P, (1,))
+    removed = SegmentsRemoved(34, "b", B, 1, (("to-c", "c"),))
+    history = RunHistory(Topology("chain", members))
     history.operations += [
         *up(),
-        Started(0, "d", 0xD, True),
-        Linked(1, "c", "to-d", "d"),
+        InstanceStarted(0, "d", 0xD, True),
+        LinkConnected(1, "c", "to-d", "d"),
         *published(1),
         journaled(10, "a", 1),
         journaled(20, "b", 1, path=(A,)),
@@ -626,23 +646,23 @@ def test_what_came_through_an_older_copy_put_in_place_is_not_routed_there(incarn
     """The message went from `a` to `b`, where its client goes when `a` has lost it. Under another
     incarnation it is owed to `a`, and to be there before it is acknowledged."""
     members = {
-        "a": Member("a", "g", (to("b"),)),
-        "b": Member("b", "g", (to("a"),)),
+        "a": HistoryMember("a", "g", (to("b"),)),
+        "b": HistoryMember("b", "g", (to("a"),)),
     }
-    history = History(Topology("pair", members))
+    history = RunHistory(Topology("pair", members))
     history.operations += [
-        Started(0, "a", A, True),
-        Started(0, "b", B, True),
-        Linked(1, "a", "to-b", "b", B),
-        Linked(1, "b", "to-a", "a", A),
+        InstanceStarted(0, "a", A, True),
+        InstanceStarted(0, "b", B, True),
+        LinkConnected(1, "a", "to-b", "b", B),
+        LinkConnected(1, "b", "to-a", "a", A),
         *published(1),
         journaled(10, "a", 1),
         journaled(20, "b", 1, path=(A,)),
-        Crashed(30, "a", A, True),
-        Started(40, "a", incarnation, True),
-        Noted(45, "b", B, B, 0, P, (1,)),
-        Linked(50, "b", "to-a", "a", incarnation, ((B, P, 1),)),
-        CaughtUp(55, "b", "to-a", incarnation),
+        InstanceCrashed(30, "a", A, True),
+        InstanceStarted(40, "a", incarnation, True),
+        WaiterNoted(45, "b", B, B, 0, P, (1,)),
+        LinkConnected(50, "b", "to-a", "a", incarnation, ((B, P, 1),)),
+        CatchUpEnded(55, "b", "to-a", incarnation),
         acked(60, 1, instance="b"),
     ]
     assert [each.law for each in checkers.acknowledged(history)] == (
@@ -653,19 +673,21 @@ def test_what_came_through_an_older_copy_put_in_place_is_not_routed_there(incarn
 @pytest.mark.parametrize("incarnation", [B, C])
 def test_a_link_reaches_who_bears_the_incarnation_whatever_it_is_called(incarnation: int) -> None:
     """`b` was moved, and `a`, which nobody told, reaches the former one: that has the message."""
-    topology = Topology("pair", {"a": Member("a", "g", (to("b"),)), "b": Member("b", "g", ())})
-    history = History(topology)
+    topology = Topology(
+        "pair", {"a": HistoryMember("a", "g", (to("b"),)), "b": HistoryMember("b", "g", ())}
+    )
+    history = RunHistory(topology)
     history.operations += [
-        Started(0, "a", A, True),
-        Started(0, "b", B, True),
+        InstanceStarted(0, "a", A, True),
+        InstanceStarted(0, "b", B, True),
         *published(1),
         journaled(10, "a", 1),
         journaled(20, "b", 1, path=(A,)),
-        Moved(30, "b", "b#0", B),
-        Started(40, "b", C, True),
-        Linked(50, "a", "to-b", "b", incarnation),
-        CaughtUp(60, "a", "to-b", incarnation),
-        Removed(70, "a", A, 1, (("to-b", "b"),)),
+        InstanceMoved(30, "b", "b#0", B),
+        InstanceStarted(40, "b", C, True),
+        LinkConnected(50, "a", "to-b", "b", incarnation),
+        CatchUpEnded(60, "a", "to-b", incarnation),
+        SegmentsRemoved(70, "a", A, 1, (("to-b", "b"),)),
     ]
     assert len(checkers.removal(history)) == (incarnation == C)
 
@@ -674,18 +696,18 @@ def test_a_disk_that_was_lost_is_not_given_back_by_a_reunion() -> None:
     """An older copy is put in the place of the only disk that has the message, with the same
     incarnation. That is moved and reunited: what it had lost before, it could not bring. What was
     acked behind that it has to bring."""
-    history = History(Topology("pair", {name: Member(name, "g", ()) for name in "ab"}))
+    history = RunHistory(Topology("pair", {name: HistoryMember(name, "g", ()) for name in "ab"}))
     history.operations += [
-        Started(0, "a", A, True),
-        Started(0, "b", B, True),
+        InstanceStarted(0, "a", A, True),
+        InstanceStarted(0, "b", B, True),
         *published(1),
         journaled(10, "a", 1),
         acked(20, 1),
-        Crashed(30, "a", A, True),
-        Started(40, "a", A, True),
-        Moved(50, "a", "a#0", A),
-        Started(60, "a", C, True),
-        Reunited(70, "a#0", A),
+        InstanceCrashed(30, "a", A, True),
+        InstanceStarted(40, "a", A, True),
+        InstanceMoved(50, "a", "a#0", A),
+        InstanceStarted(60, "a", C, True),
+        DiskSalvaged(70, "a#0", A),
     ]
     history.final = {"a": log(C), "b": log(B)}
     assert checkers.nothing_lost(history) == []
@@ -702,14 +724,14 @@ def test_law_2_sees_a_second_copy() -> None:
 
 def test_law_2_sees_a_second_delivery() -> None:
     history = sound()
-    history.operations.append(Delivered(70, "s", "a", P, (1,)))
+    history.operations.append(MessagesDelivered(70, "s", "a", P, (1,)))
     assert laws(history) == {"once"}
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_law_3_sees_what_comes_behind(late: bool) -> None:
     """Not flagged: wrong anywhere. Flagged: wrong where no paths split."""
-    history = History(chain())
+    history = RunHistory(chain())
     history.operations += [
         *up(),
         *published(1, 2),
@@ -725,12 +747,12 @@ def test_law_3_sees_what_comes_behind(late: bool) -> None:
 def test_law_3_excuses_what_an_old_copy_gets_back_behind_what_it_admitted(in_place: bool) -> None:
     """A new incarnation admits nobody before it has caught up: there it is wrong."""
     own = A if in_place else C
-    history = History(chain())
+    history = RunHistory(chain())
     history.operations += [
         *up(),
         journaled(10, "a", 1),
-        Crashed(20, "a", A, True),
-        Started(30, "a", own, in_place),
+        InstanceCrashed(20, "a", A, True),
+        InstanceStarted(30, "a", own, in_place),
         journaled(40, "a", 2, txid=2)._replace(incarnation=own),
         journaled(50, "a", 1, txid=3, late=True)._replace(incarnation=own),
     ]
@@ -745,7 +767,7 @@ def test_law_3_excuses_an_acknowledgment_that_another_instance_refused_for_want_
     but: str,
 ) -> None:
     """The one that leased the message has it in its log; what came before is of the other one."""
-    history = History(chain())
+    history = RunHistory(chain())
     history.queues = () if but == "data" else (SharedQueue("t", "of", ("a", "b")),)
     refuser = "a" if but == "refused where it was taken" else "b"
     reason = "bad_message" if but == "another reason" else "not_leased"
@@ -753,7 +775,7 @@ def test_law_3_excuses_an_acknowledgment_that_another_instance_refused_for_want_
         *up(),
         *published(1, 2),
         journaled(10, "a", 1),
-        Failed(20, refuser, "p", P, 2, 1, reason),
+        PublishRefused(20, refuser, "p", P, 2, 1, reason),
         journaled(30, "b", 2, path=(A,) if but == "the same way" else ()),
         journaled(40, "b", 1, txid=2, path=() if but == "taken there" else (A,), late=True),
     ]
@@ -762,7 +784,7 @@ def test_law_3_excuses_an_acknowledgment_that_another_instance_refused_for_want_
 
 
 def test_law_3_sees_a_flag_without_a_reason() -> None:
-    history = History(chain())
+    history = RunHistory(chain())
     history.operations += [*up(), *published(1), journaled(10, "a", 1, late=True)]
     history.topology.uniform = False
     assert [found.law for found in checkers.order(history)] == ["order"]
@@ -770,7 +792,7 @@ def test_law_3_sees_a_flag_without_a_reason() -> None:
 
 def test_law_4_sees_what_was_removed_too_early() -> None:
     history = sound()
-    removed = Removed(25, "b", B, 1, (("to-c", "c"),))
+    removed = SegmentsRemoved(25, "b", B, 1, (("to-c", "c"),))
     history.operations.insert(history.operations.index(acked(40, 1)) - 1, removed)
     assert laws(history) == {"removal"}
     history.operations.remove(removed)
@@ -788,14 +810,17 @@ def test_law_4_asks_the_last_server_of_a_link_that_is_cut(
     history = sound()
     b = history.topology.members["b"]
     listed = replace(b.destinations[0], addresses=("x", "c"))
-    history.topology.members |= {"b": replace(b, destinations=(listed,)), "x": Member("x", "g", ())}
+    history.topology.members |= {
+        "b": replace(b, destinations=(listed,)),
+        "x": HistoryMember("x", "g", ()),
+    }
     if begins:
-        history.operations.append(Linked(61, "b", "to-c", linked_to))
+        history.operations.append(LinkConnected(61, "b", "to-c", linked_to))
     else:
         other = "x" if linked_to == "c" else "c"
-        history.operations.append(Linked(60, "b", "to-c", other))
-        history.operations.append(Reached(61, "b", "to-c", linked_to, 0))
-    history.operations.append(Removed(62, "b", B, 1, (("to-c", ""),)))
+        history.operations.append(LinkConnected(60, "b", "to-c", other))
+        history.operations.append(LinkReached(61, "b", "to-c", linked_to, 0))
+    history.operations.append(SegmentsRemoved(62, "b", B, 1, (("to-c", ""),)))
     assert {found.law for found in checkers.removal(history)} == verdict
 
 
@@ -811,11 +836,11 @@ def test_law_4_counts_what_the_link_behind_was_compared_with(
     history.topology.members |= {
         "a": replace(members["a"], destinations=(several,)),
         "b": replace(members["b"], destinations=(listed,)),
-        "x": Member("x", "g", ()),
+        "x": HistoryMember("x", "g", ()),
     }
-    history.operations.insert(5, Linked(2, "b", "to-c", "x"))
-    history.operations.append(Reached(61, "b", "to-c", reached, 0))
-    history.operations.append(Removed(62, "a", A, 1, (("to-b", "b"),)))
+    history.operations.insert(5, LinkConnected(2, "b", "to-c", "x"))
+    history.operations.append(LinkReached(61, "b", "to-c", reached, 0))
+    history.operations.append(SegmentsRemoved(62, "a", A, 1, (("to-b", "b"),)))
     assert {found.law for found in checkers.removal(history)} == verdict
 
 
@@ -846,28 +871,28 @@ def test_what_is_missing_and_removed_upstream_is_recorded() -> None:
     """`b` has removed it, `c` has lost it and is told."""
     history = sound()
     history.operations += [
-        Removed(61, "b", B, 1, (("to-c", "c"),)),
-        Crashed(70, "c", C, True),
-        Started(80, "c", 0xD, True),
+        SegmentsRemoved(61, "b", B, 1, (("to-c", "c"),)),
+        InstanceCrashed(70, "c", C, True),
+        InstanceStarted(80, "c", 0xD, True),
     ]
     history.final["b"] = log(B, ever=(1,), to="c")
     history.final["c"] = log(0xD)
     assert laws(history) == {"unavailable"}, "nothing was said"
-    history.operations.append(Lacked(90, "c", 0xD, P, (1,)))
+    history.operations.append(LackNoted(90, "c", 0xD, P, (1,)))
     assert laws(history) == {"unavailable"}, "it is forgotten"
     history.final["c"].unavailable = frozenset({(P, 1)})
     assert laws(history) == set()
-    history.operations.append(Lacked(90, "a", A, P, (1,)))
+    history.operations.append(LackNoted(90, "a", A, P, (1,)))
     assert laws(history) == {"unavailable"}, "it is there"
 
 
 def test_a_store_forgets_nothing_that_was_not_acked() -> None:
-    assert "store" in laws(without(sound(), Acked))
+    assert "store" in laws(without(sound(), AckGiven))
 
 
 def test_what_was_acked_never_fails_later() -> None:
     history = sound()
-    history.operations.append(Failed(70, "b", "p", P, 2, 1, "sequence_conflict"))
+    history.operations.append(PublishRefused(70, "b", "p", P, 2, 1, "sequence_conflict"))
     assert laws(history) == {"store"}
 
 
@@ -877,7 +902,7 @@ def test_what_was_acked_never_fails_later() -> None:
 def test_what_was_acked_is_refused_for_want_of_a_lease_only_by_who_has_not_got_it(but: str) -> None:
     """A client that does not know of the ack sends its acknowledgment of a queue again, to an
     instance that has not got it."""
-    history = History(chain())
+    history = RunHistory(chain())
     history.queues = () if but == "data" else (SharedQueue("t", "of", ("a", "b")),)
     history.operations += [
         *up(),
@@ -885,8 +910,8 @@ def test_what_was_acked_is_refused_for_want_of_a_lease_only_by_who_has_not_got_i
         journaled(10, "a", 1),
         *([journaled(20, "b", 1, path=(A,))] if but == "where it is" else []),
         acked(30, 1),
-        *([Heard(40, "p", P, (1,))] if but == "heard" else []),
-        Failed(
+        *([PublishesDropped(40, "p", P, (1,))] if but == "heard" else []),
+        PublishRefused(
             70,
             "a" if but == "by who acked it" else "b",
             "q" if but == "of another client" else "p",
@@ -904,19 +929,19 @@ def test_an_instance_that_was_moved_may_refuse_an_acknowledgment_that_it_took_be
     moved: bool,
 ) -> None:
     """Seed 3000010150: it began as the copy of another one, which had not got it yet."""
-    history = History(chain())
+    history = RunHistory(chain())
     history.queues = (SharedQueue("t", "of", ("a", "b")),)
     history.operations += [*up(), *published(1), journaled(10, "a", 1), acked(30, 1)]
     if moved:
-        history.operations.append(Moved(40, "a", "a#0", A))
-    history.operations.append(Failed(70, "a", "p", P, 2, 1, "not_leased"))
+        history.operations.append(InstanceMoved(40, "a", "a#0", A))
+    history.operations.append(PublishRefused(70, "a", "p", P, 2, 1, "not_leased"))
     assert [found.law for found in checkers.store(history)] == ([] if moved else ["store"])
 
 
 @pytest.mark.parametrize("loses", ["", "client", "disk"])
 def test_who_has_lost_what_it_knew_of_an_acknowledgment_may_send_or_refuse_it(loses: str) -> None:
     """A client that has not kept that it heard, and an instance whose disk is gone."""
-    history = History(chain())
+    history = RunHistory(chain())
     history.queues = (SharedQueue("t", "of", ("a", "b")),)
     history.operations += [
         *up(),
@@ -924,16 +949,16 @@ def test_who_has_lost_what_it_knew_of_an_acknowledgment_may_send_or_refuse_it(lo
         journaled(10, "a", 1),
         journaled(20, "b", 1, path=(A,)),
         acked(30, 1),
-        Heard(40, "p", P, (1,)),
+        PublishesDropped(40, "p", P, (1,)),
     ]
     if loses != "disk":
         del history.operations[-3]
     if loses == "disk":
         del history.operations[-1]
-        history.operations.append(Crashed(50, "b", B, True))
+        history.operations.append(InstanceCrashed(50, "b", B, True))
     elif loses == "client":
         history.operations.append(ClientCrashed(50, "p", P, ()))
-    history.operations.append(Failed(70, "b", "p", P, 2, 1, "not_leased"))
+    history.operations.append(PublishRefused(70, "b", "p", P, 2, 1, "not_leased"))
     assert [found.law for found in checkers.store(history)] == ([] if loses else ["store"])
 
 
@@ -942,45 +967,51 @@ def test_an_ack_of_a_downgraded_link_may_be_forgotten_in_a_crash_where_nobody_he
     but: str,
 ) -> None:
     """Another content is where the link leads: after the crash it is asked for there again."""
-    history = History(chain())
+    history = RunHistory(chain())
     history.operations += [
         *up(),
-        Published(2, "p", P, 1, "t", 7),
-        Published(2, "q", P, 1, "t", 8),
+        MessagesPublished(2, "p", P, 1, "t", 7),
+        MessagesPublished(2, "q", P, 1, "t", 8),
         journaled(10, "b", 1),
-        *([ModeSet(20, "a", "to-b", False)] if but != "not downgraded" else []),
-        *([ModeSet(21, "a", "to-b", True)] if but == "upgraded before" else []),
+        *([LinkModeSet(20, "a", "to-b", False)] if but != "not downgraded" else []),
+        *([LinkModeSet(21, "a", "to-b", True)] if but == "upgraded before" else []),
         acked(30, 1),
-        *([Heard(35, "p", P, (1,))] if but == "heard" else []),
-        *([Crashed(40, "a", A, False), Started(50, "a", A, True)] if but != "not crashed" else []),
-        ModeSet(50, "a", "to-b", True),
-        Failed(60, "a", "p", P, 2, 1, "sequence_conflict"),
+        *([PublishesDropped(35, "p", P, (1,))] if but == "heard" else []),
+        *(
+            [InstanceCrashed(40, "a", A, False), InstanceStarted(50, "a", A, True)]
+            if but != "not crashed"
+            else []
+        ),
+        LinkModeSet(50, "a", "to-b", True),
+        PublishRefused(60, "a", "p", P, 2, 1, "sequence_conflict"),
     ]
     assert [found.law for found in checkers.store(history)] == ["store"] * bool(but)
 
 
 def test_a_number_is_used_once() -> None:
     history = sound()
-    history.operations.append(Published(70, "p", P, 1, "t"))
+    history.operations.append(MessagesPublished(70, "p", P, 1, "t"))
     assert laws(history) == {"store"}
 
 
 def test_a_peer_that_was_called_safe_has_what_was_acked() -> None:
     """The downgrade's notice comes first, or the client would fail over to who has less."""
     history = sound()
-    copies = [op for op in history.operations if isinstance(op, Journaled) and op.instance != "a"]
+    copies = [
+        op for op in history.operations if isinstance(op, RunJournaled) and op.instance != "a"
+    ]
     for copy in copies:
         history.operations.remove(copy)
     at = history.operations.index(acked(40, 1))
     told: list[Operation] = [
-        ToldSafety(5, "a", "p", 1, ("b",)),
-        ModeSet(35, "a", "to-b", False),
+        SafetySent(5, "a", "p", 1, ("b",)),
+        LinkModeSet(35, "a", "to-b", False),
     ]
     history.operations[at:at] = told
     history.operations += copies
     assert laws(history) == {"safety"}
     history.operations.insert(
-        history.operations.index(acked(40, 1)), ToldSafety(36, "a", "p", 1, ())
+        history.operations.index(acked(40, 1)), SafetySent(36, "a", "p", 1, ())
     )
     assert laws(history) == set()
 
@@ -989,21 +1020,25 @@ def test_a_peer_that_was_called_safe_has_what_was_acked() -> None:
 def test_an_old_copy_put_back_excuses_until_a_link_made_since_has_caught_up(moved: bool) -> None:
     """It bears the incarnation of what it is a copy of, and nobody can tell before it is asked."""
     history = sound()
-    told = ToldSafety(80, "a", "p", 1, ("b",))
+    told = SafetySent(80, "a", "p", 1, ("b",))
     back: list[Operation] = [
-        CaughtUp(50, "a", "to-b", B),
-        Crashed(70, "b", B, True),
-        CaughtUp(71, "a", "to-b", B),
+        CatchUpEnded(50, "a", "to-b", B),
+        InstanceCrashed(70, "b", B, True),
+        CatchUpEnded(71, "a", "to-b", B),
     ]
     if moved:
-        back.append(Moved(75, "b", "b#0", B))
+        back.append(InstanceMoved(75, "b", "b#0", B))
         history.topology.members["b#0"] = replace(history.topology.members["b"], name="b#0")
     history.operations += [*back, told]
     assert "safety" not in laws(history)
     if not moved:
-        history.operations += [Started(90, "b", B, True), told]
+        history.operations += [InstanceStarted(90, "b", B, True), told]
         assert "safety" not in laws(history)
-        history.operations += [Linked(95, "a", "to-b", "b"), CaughtUp(96, "a", "to-b", B), told]
+        history.operations += [
+            LinkConnected(95, "a", "to-b", "b"),
+            CatchUpEnded(96, "a", "to-b", B),
+            told,
+        ]
         assert "safety" in laws(history)
 
 
@@ -1013,19 +1048,19 @@ def test_a_server_of_a_list_is_called_safe_until_the_link_begins_with_the_next_o
 ) -> None:
     """Seed 400004626: what `b` had sent to `a` was lost with its disk, and acked at `a` while the
     link compared what is there with the second server."""
-    history = History(chain())
+    history = RunHistory(chain())
     listed = replace(to("b"), addresses=("b", "c"))
-    history.topology.members["a"] = Member("a", "g", (listed,))
+    history.topology.members["a"] = HistoryMember("a", "g", (listed,))
     history.operations += [
         *up(),
-        CaughtUp(3, "a", "to-b", B),
-        ToldSafety(4, "a", "p", 1, ("b",)),
+        CatchUpEnded(3, "a", "to-b", B),
+        SafetySent(4, "a", "p", 1, ("b",)),
         *published(1),
         journaled(10, "b", 1),
         journaled(20, "a", 1, path=(B,)),
-        Crashed(30, "b", B, True),
-        Reached(40, "a", "to-b", "c", C),
-        *([Linked(41, "a", "to-b", "c", C)] * begins),
+        InstanceCrashed(30, "b", B, True),
+        LinkReached(40, "a", "to-b", "c", C),
+        *([LinkConnected(41, "a", "to-b", "c", C)] * begins),
         acked(50, 1),
     ]
     assert [found.law for found in checkers.safety(history)] == ["safety"] * begins
@@ -1036,65 +1071,72 @@ def test_what_was_acked_and_lost_with_the_disk_is_not_acked_when_it_is_journaled
     kept: bool,
 ) -> None:
     """`b` never got it; the copy that was put back in place at `a` has it or not."""
-    history = History(chain())
+    history = RunHistory(chain())
     history.operations += [
         *up(),
-        CaughtUp(3, "a", "to-b", B),
+        CatchUpEnded(3, "a", "to-b", B),
         journaled(10, "a", 1),
-        ModeSet(20, "a", "to-b", False),
+        LinkModeSet(20, "a", "to-b", False),
         acked(30, 1),
-        Crashed(40, "a", A, True),
+        InstanceCrashed(40, "a", A, True),
         *([journaled(40, "a", 1)] * kept),
-        Started(50, "a", A, True),
+        InstanceStarted(50, "a", A, True),
         *([journaled(60, "a", 1)] * (not kept)),
-        ToldSafety(70, "a", "p", 1, ("b",)),
+        SafetySent(70, "a", "p", 1, ("b",)),
     ]
     assert [found.law for found in checkers.safety(history)] == ["safety"] * kept
 
 
 def told(*operations: Operation) -> set[str]:
-    history = History(chain(), [*up(), *operations])
+    history = RunHistory(chain(), [*up(), *operations])
     return {found.text for found in checkers.failover(history)}
 
 
 def test_a_client_goes_only_where_everybody_who_spoke_to_it_calls_it_safe() -> None:
-    at_a = [Used(2, "p", "a", ""), HeardSafety(2, "p", "a", ("b",))]
-    at_b = [Used(3, "p", "b", "a"), HeardSafety(3, "p", "b", ("a", "c"))]
-    assert not told(*at_a, *at_b, Used(4, "p", "a", "b"))
-    assert told(*at_a, Used(3, "p", "c", "a"))
+    at_a = [ServerUsed(2, "p", "a", ""), SafetyHeard(2, "p", "a", ("b",))]
+    at_b = [ServerUsed(3, "p", "b", "a"), SafetyHeard(3, "p", "b", ("a", "c"))]
+    assert not told(*at_a, *at_b, ServerUsed(4, "p", "a", "b"))
+    assert told(*at_a, ServerUsed(3, "p", "c", "a"))
     # b cannot answer for a.
-    (text,) = told(*at_a, *at_b, Used(4, "p", "c", "b"))
+    (text,) = told(*at_a, *at_b, ServerUsed(4, "p", "c", "b"))
     assert "p went on at c, which a does not call safe" in text
     # A word is complete, and the last one counts.
-    assert told(*at_a, HeardSafety(3, "p", "a", ()), Used(4, "p", "b", "a"))
-    assert not told(*at_a, HeardSafety(3, "p", "a", ()), Used(4, "p", "a", "a"))
-    assert not told(*at_a, Used(3, "q", "c", "")), "another client"
+    assert told(*at_a, SafetyHeard(3, "p", "a", ()), ServerUsed(4, "p", "b", "a"))
+    assert not told(*at_a, SafetyHeard(3, "p", "a", ()), ServerUsed(4, "p", "a", "a"))
+    assert not told(*at_a, ServerUsed(3, "q", "c", "")), "another client"
 
 
 def test_a_client_that_crashed_is_bound_by_what_was_on_its_disk() -> None:
-    kept = [Used(2, "p", "a", ""), HeardSafety(2, "p", "a", ("b",)), Kept(3, "p")]
-    later = [HeardSafety(4, "p", "a", ("c",)), ClientCrashed(5, "p", P, ())]
-    assert told(*kept, ClientCrashed(5, "p", P, ()), Used(6, "p", "c", "a"))
-    assert not told(*kept, *later, Used(6, "p", "b", "a"))
-    assert told(*kept, *later, Used(6, "p", "c", "a"))
+    kept = [ServerUsed(2, "p", "a", ""), SafetyHeard(2, "p", "a", ("b",)), StoreState(3, "p")]
+    later = [SafetyHeard(4, "p", "a", ("c",)), ClientCrashed(5, "p", P, ())]
+    assert told(*kept, ClientCrashed(5, "p", P, ()), ServerUsed(6, "p", "c", "a"))
+    assert not told(*kept, *later, ServerUsed(6, "p", "b", "a"))
+    assert told(*kept, *later, ServerUsed(6, "p", "c", "a"))
 
 
 @pytest.mark.parametrize(
     ("what", "operations"),
     [
-        ("", [Sent(3, "p", P, 1, (1, 2)), Sent(4, "p", P, 2, (1, 2, 3))]),
-        ("", [Sent(3, "p", P, 1, (1, 2)), Heard(4, "p", P, (1,)), Sent(5, "p", P, 2, (2, 3))]),
-        ("", [ClientCrashed(3, "p", P, (1, 2)), Sent(4, "p", P, 1, (3,))]),
-        ("and not [2]", [Sent(3, "p", P, 1, (1, 3))]),
-        ("and not [1, 2]", [Sent(3, "p", P, 1, (1, 2)), Sent(4, "p", P, 2, (3,))]),
-        ("behind 2", [Sent(3, "p", P, 1, (1, 2)), Sent(4, "p", P, 1, (2, 3))]),
-        ("had sent 2", [Sent(3, "p", P, 1, (1, 2)), ClientCrashed(4, "p", P, (2, 3))]),
+        ("", [MessagesSent(3, "p", P, 1, (1, 2)), MessagesSent(4, "p", P, 2, (1, 2, 3))]),
+        (
+            "",
+            [
+                MessagesSent(3, "p", P, 1, (1, 2)),
+                PublishesDropped(4, "p", P, (1,)),
+                MessagesSent(5, "p", P, 2, (2, 3)),
+            ],
+        ),
+        ("", [ClientCrashed(3, "p", P, (1, 2)), MessagesSent(4, "p", P, 1, (3,))]),
+        ("and not [2]", [MessagesSent(3, "p", P, 1, (1, 3))]),
+        ("and not [1, 2]", [MessagesSent(3, "p", P, 1, (1, 2)), MessagesSent(4, "p", P, 2, (3,))]),
+        ("behind 2", [MessagesSent(3, "p", P, 1, (1, 2)), MessagesSent(4, "p", P, 1, (2, 3))]),
+        ("had sent 2", [MessagesSent(3, "p", P, 1, (1, 2)), ClientCrashed(4, "p", P, (2, 3))]),
     ],
 )
 def test_a_client_sends_what_is_not_settled_in_order_and_once(
     what: str, operations: list[Operation]
 ) -> None:
-    found = checkers.sending(History(chain(), [*published(1, 2, 3), *operations]))
+    found = checkers.sending(RunHistory(chain(), [*published(1, 2, 3), *operations]))
     assert bool(found) == bool(what) and all(what in each.text for each in found)
 
 
@@ -1102,13 +1144,13 @@ def test_an_instance_that_lost_its_disk_is_ready_with_what_a_peer_of_its_group_h
     again = 0xBB
     start: list[Operation] = [
         *up(), *published(1), journaled(10, "a", 1), journaled(20, "b", 1, path=(A,)),
-        Crashed(30, "b", B, True), Started(40, "b", again, False),
+        InstanceCrashed(30, "b", B, True), InstanceStarted(40, "b", again, False),
     ]  # fmt: skip
     copied = journaled(50, "b", 1, path=(A,))._replace(incarnation=again)
-    ready = Ready(60, "b", again, False)
+    ready = InstanceReady(60, "b", again, False)
 
     def found(*operations: Operation) -> list[str]:
-        history = History(chain(), [*start, *operations])
+        history = RunHistory(chain(), [*start, *operations])
         return [each.text for each in checkers.readiness(history)]
 
     assert not found(copied, ready)
@@ -1116,17 +1158,17 @@ def test_an_instance_that_lost_its_disk_is_ready_with_what_a_peer_of_its_group_h
     assert text.startswith("b admits clients, and lacks 1 of a")
     assert not found(ready._replace(by_hand=True)), "somebody took that upon himself"
     # Its own retention had removed it before the old directory was put back.
-    history = History(chain(), [*start, ready])
-    history.operations.insert(-3, Removed(25, "b", B, 1, (("to-c", "c"),)))
+    history = RunHistory(chain(), [*start, ready])
+    history.operations.insert(-3, SegmentsRemoved(25, "b", B, 1, (("to-c", "c"),)))
     assert not checkers.readiness(history)
     # What retention removed meanwhile nobody misses, nor what came after its start.
-    assert not found(Removed(55, "a", A, 1, (("to-b", "b"),)), ready)
+    assert not found(SegmentsRemoved(55, "a", A, 1, (("to-b", "b"),)), ready)
     assert not found(copied, journaled(55, "a", 2, txid=2), ready)
 
 
 @pytest.mark.parametrize("end", ["", "c"])
 def test_a_subscriber_has_all_of_its_log(end: str) -> None:
-    history = without(sound(), Delivered)
+    history = without(sound(), MessagesDelivered)
     history.subscribed = {"s": (end, ".*")}
     assert laws(history) == {"subscribers"}
 
@@ -1145,12 +1187,12 @@ def test_a_subscriber_is_told_what_retention_removed_and_no_more(
         *published(2, 3),
         journaled(70, "c", 2, txid=2),
         journaled(71, "c", 3, txid=3),
-        Removed(80, "c", C, 2, ()),
-        Resumes(90, "c", "s"),
-        Resumed(91, "s", "c"),
+        SegmentsRemoved(80, "c", C, 2, ()),
+        ResumeRead(90, "c", "s"),
+        SubscriptionResumed(91, "s", "c"),
     ]
     if told is not None:
-        history.operations.append(ToldMissing(92, "s", "c", told[0], ((P, told),)))
+        history.operations.append(MissingHeard(92, "s", "c", told[0], ((P, told),)))
     assert (checkers.told_missing(history) == []) is is_lawful
 
 
@@ -1162,16 +1204,16 @@ def test_a_subscriber_is_told_what_is_removed_while_it_is_connected_and_never_co
     history = sound()
     history.operations += [
         *published(2, 3),
-        Resumed(65, "s", "c"),
+        SubscriptionResumed(65, "s", "c"),
         journaled(70, "c", 2, txid=2),
         journaled(71, "c", 3, txid=3),
-        Removed(80, "c", C, 2, ()),
-        Delivered(90, "s", "c", P, (2, 3) if comes else (3,)),
+        SegmentsRemoved(80, "c", C, 2, ()),
+        MessagesDelivered(90, "s", "c", P, (2, 3) if comes else (3,)),
     ]
     assert (checkers.told_missing(history) == []) is comes
-    history.operations += [Resumes(100, "c", "s"), Resumed(101, "s", "c")]
+    history.operations += [ResumeRead(100, "c", "s"), SubscriptionResumed(101, "s", "c")]
     assert (checkers.told_missing(history) == []) is comes
-    history.operations.append(ToldMissing(102, "s", "c", 1, ((P, (1, 2, 2)),)))
+    history.operations.append(MissingHeard(102, "s", "c", 1, ((P, (1, 2, 2)),)))
     assert (checkers.told_missing(history) == []) is not comes
 
 
@@ -1187,38 +1229,38 @@ def test_what_was_removed_before_a_subscriber_connected_is_no_gap_in_what_it_rea
         journaled(22, "c", 4, txid=2),
         journaled(23, "c", 1, txid=3),
         journaled(24, "c", 5, txid=4),
-        Resumed(30, "s", "c"),
-        Delivered(31, "s", "c", P, (4,)),
+        SubscriptionResumed(30, "s", "c"),
+        MessagesDelivered(31, "s", "c", P, (4,)),
     ]
-    again = [Resumes(42, "c", "s"), Resumed(43, "s", "c")]
-    came = [Delivered(50, "s", "c", P, (1, 5))]
-    removed = [Removed(41 if removed_before else 51, "c", C, 1, ())]
+    again = [ResumeRead(42, "c", "s"), SubscriptionResumed(43, "s", "c")]
+    came = [MessagesDelivered(50, "s", "c", P, (1, 5))]
+    removed = [SegmentsRemoved(41 if removed_before else 51, "c", C, 1, ())]
     first, second = (removed, again + came) if removed_before else (again + came, removed)
-    history.operations += [*first, *second, Removed(60, "c", C, 2, ())]
+    history.operations += [*first, *second, SegmentsRemoved(60, "c", C, 2, ())]
     assert (checkers.told_missing(history) == []) is removed_before
 
 
 def test_a_subscriber_with_a_filter_gets_what_passes_and_nothing_else() -> None:
     history = sound()
     history.operations = [
-        op._replace(contents=("5",)) if isinstance(op, Journaled) else op
+        op._replace(contents=("5",)) if isinstance(op, RunJournaled) else op
         for op in history.operations
     ]
     history.passes = {"s": lambda content: content == "5"}
     assert laws(history) == set()
     history.passes = {"s": lambda content: content == "4"}
     assert laws(history) == {"subscribers"}, "it got what does not pass"
-    assert laws(without(history, Delivered)) == set()
+    assert laws(without(history, MessagesDelivered)) == set()
     history.passes = {"s": lambda content: content == "5"}
     assert laws(history) == {"subscribers"}, "it did not get what passes"
 
 
 @pytest.mark.parametrize("is_delivered", [True, False])
 def test_a_delta_that_became_two_messages_may_be_judged_as_either(is_delivered: bool) -> None:
-    history = sound() if is_delivered else without(sound(), Delivered)
+    history = sound() if is_delivered else without(sound(), MessagesDelivered)
     contents = ["6", "6", "5"]
     history.operations = [
-        op._replace(contents=(contents.pop(),)) if isinstance(op, Journaled) else op
+        op._replace(contents=(contents.pop(),)) if isinstance(op, RunJournaled) else op
         for op in history.operations
     ]
     assert not contents, "all instances have it"
@@ -1228,10 +1270,10 @@ def test_a_delta_that_became_two_messages_may_be_judged_as_either(is_delivered: 
     assert laws(history) == (set() if is_delivered else {"subscribers"})
 
 
-def offered(at_us: int, instance: str) -> History:
+def offered(at_us: int, instance: str) -> RunHistory:
     """`sound`, and the message is sent to a fully durable subscriber at that moment."""
     history = sound()
-    history.operations.append(Offered(at_us, instance, "s2", P, (1,)))
+    history.operations.append(MessagesOffered(at_us, instance, "s2", P, (1,)))
     history.operations.sort(key=lambda operation: operation[0])
     return history
 
@@ -1258,18 +1300,18 @@ def test_a_fully_durable_subscriber_is_sent_nothing_too_early(
 def test_what_an_old_copy_once_sent_is_durable_until_it_is_found_out(began_anew: bool) -> None:
     """Seed 950019223: an older copy was put in the place of `b` and the link to it caught up; what
     `b` had sent before came to `a` by `c`, over the incarnation that the copy bears as well."""
-    history, incarnation = History(chain()), 0xD if began_anew else B
+    history, incarnation = RunHistory(chain()), 0xD if began_anew else B
     history.operations += [
         *up(),
         *published(1),
         journaled(10, "b", 1),
         journaled(12, "c", 1, path=(B,)),
-        Crashed(20, "b", B, True),
-        Started(21, "b", incarnation, True),
-        Linked(22, "a", "to-b", "b", incarnation),
-        CaughtUp(23, "a", "to-b", incarnation),
+        InstanceCrashed(20, "b", B, True),
+        InstanceStarted(21, "b", incarnation, True),
+        LinkConnected(22, "a", "to-b", "b", incarnation),
+        CatchUpEnded(23, "a", "to-b", incarnation),
         journaled(30, "a", 1, path=(B, C)),
-        Offered(31, "a", "s2", P, (1,)),
+        MessagesOffered(31, "a", "s2", P, (1,)),
     ]
     assert [each.law for each in checkers.fully_durable(history)] == ["fully durable"] * began_anew
 
@@ -1278,21 +1320,23 @@ def test_what_an_old_copy_once_sent_is_durable_until_it_is_found_out(began_anew:
 def test_what_a_moved_server_had_is_durable_though_an_earlier_one_had_caught_up(held: bool) -> None:
     """Seed 6003802: `b` was moved twice. The link had caught up with the first one, the second one
     had the message and showed that when the link was compared with it, and then was moved, too."""
-    pair = Topology("pair", {"a": Member("a", "g", (to("b"),)), "b": Member("b", "g", ())})
-    history = History(pair)
+    pair = Topology(
+        "pair", {"a": HistoryMember("a", "g", (to("b"),)), "b": HistoryMember("b", "g", ())}
+    )
+    history = RunHistory(pair)
     history.operations += [
-        Started(0, "a", A, True),
-        Started(0, "b", B, True),
-        Linked(1, "a", "to-b", "b", B),
-        CaughtUp(2, "a", "to-b", B),
-        Moved(5, "b", "b#0", B),
+        InstanceStarted(0, "a", A, True),
+        InstanceStarted(0, "b", B, True),
+        LinkConnected(1, "a", "to-b", "b", B),
+        CatchUpEnded(2, "a", "to-b", B),
+        InstanceMoved(5, "b", "b#0", B),
         *published(1),
         journaled(10, "a", 1),
         *([journaled(12, "b", 1, path=(A,))._replace(incarnation=C)] if held else []),
-        Started(13, "b", C, False),
-        Reached(14, "a", "to-b", "b", C),
-        Moved(20, "b", "b#1", C),
-        Offered(31, "a", "s2", P, (1,)),
+        InstanceStarted(13, "b", C, False),
+        LinkReached(14, "a", "to-b", "b", C),
+        InstanceMoved(20, "b", "b#1", C),
+        MessagesOffered(31, "a", "s2", P, (1,)),
     ]
     assert bool(checkers.fully_durable(history)) is not held
 
@@ -1300,7 +1344,7 @@ def test_what_a_moved_server_had_is_durable_though_an_earlier_one_had_caught_up(
 def test_a_downgrade_lets_a_fully_durable_subscriber_go_on() -> None:
     history = offered(15, "a")
     assert laws(history) == {"fully durable"}
-    history.operations.insert(-1, ModeSet(12, "a", "to-b", False))
+    history.operations.insert(-1, LinkModeSet(12, "a", "to-b", False))
     history.operations.sort(key=lambda operation: operation[0])
     assert "fully durable" not in laws(history)
 
@@ -1313,7 +1357,9 @@ def test_a_topic_that_is_not_what_its_journal_says_is_told() -> None:
 
 def test_nobody_misses_a_deletion() -> None:
     history = sound()
-    history.operations = [each for each in history.operations if not isinstance(each, Delivered)]
+    history.operations = [
+        each for each in history.operations if not isinstance(each, MessagesDelivered)
+    ]
     assert laws(history) == {"subscribers"}
     history.deletions = {(P, sequence) for sequence in range(1, 10)}
     assert laws(history) == set()
@@ -1330,9 +1376,9 @@ def test_of_a_message_that_was_made_twice_either_content_may_be_judged(
         *published(1),
         journaled(3, "a", 1)._replace(contents=("no",)),
         journaled(4, "b", 1)._replace(contents=(there,)),
-        *([Delivered(5, "s", "b", P, (1,))] if got else []),
+        *([MessagesDelivered(5, "s", "b", P, (1,))] if got else []),
     ]
-    history = History(chain(), operations)
+    history = RunHistory(chain(), operations)
     history.final = {"b": log(B, 1)}
     history.subscribed = {"s": ("b", ".*")}
     history.passes = {"s": lambda content: content == "yes"}

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from raylay.services.drills.history import Journaled, Member, Topology, Used
 from raylay.services.messages.topics import TopicRule
+from raylay.services.verification.history import HistoryMember, RunJournaled, ServerUsed, Topology
 from sim import plans
 from sim.client import SimClient
 from sim.test_scenarios import Play, fabric, to
@@ -22,7 +22,7 @@ def pair(*, sync: bool = True) -> Play:
 
 def used(play: Play, *clients: SimClient) -> list[list[str]]:
     """The instances that each client used, in order."""
-    operations = [op for op in play.world.history.operations if isinstance(op, Used)]
+    operations = [op for op in play.world.history.operations if isinstance(op, ServerUsed)]
     return [[op.instance for op in operations if op.client == client.name] for client in clients]
 
 
@@ -120,7 +120,7 @@ def test_on_the_published_table_each_message_is_in_each_log_once() -> None:
     history = play.end()
     copies: Counter[tuple[str, int, int]] = Counter()
     for operation in history.operations:
-        if isinstance(operation, Journaled):
+        if isinstance(operation, RunJournaled):
             for sequence in operation.sequences:
                 copies[operation.instance, operation.publisher, sequence] += 1
     assert set(copies.values()) == {1}
@@ -134,15 +134,17 @@ def spokes() -> Topology:
     for i in "12":
         mate = "2" if i == "1" else "1"
         hubs = plans.destination((f"hub{i}", f"hub{mate}"), "hub", pass_through=None)
-        members.append(Member(f"in{i}", "in", (plans.destination(f"in{mate}", "in"), hubs)))
+        members.append(HistoryMember(f"in{i}", "in", (plans.destination(f"in{mate}", "in"), hubs)))
         applications = (
             plans.destination(("desk1", "desk2"), "desk", sync=False, topics=ORDERS),
             plans.destination("risk", "risk", sync=False, topics=TRADES),
         )
         to_mate = plans.destination(f"hub{mate}", "hub")
-        members.append(Member(f"hub{i}", "hub", (to_mate, *applications)))
-        members.append(Member(f"desk{i}", "desk", (plans.destination(f"desk{mate}", "desk"),)))
-    members.append(Member("risk", "risk", ()))
+        members.append(HistoryMember(f"hub{i}", "hub", (to_mate, *applications)))
+        members.append(
+            HistoryMember(f"desk{i}", "desk", (plans.destination(f"desk{mate}", "desk"),))
+        )
+    members.append(HistoryMember("risk", "risk", ()))
     return Topology("hub and spoke", {member.name: member for member in members})
 
 

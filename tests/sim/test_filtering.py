@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from raylay.services.drills import checkers
-from raylay.services.drills.history import Member, Topology
 from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.recovery import RecoveryLog
-from raylay.services.replication.routing import Destination
+from raylay.services.verification import checkers
+from raylay.services.verification.history import HistoryMember, Topology
 from sim import filtering, nemesis, plans
 from sim.client import SimClient
 from sim.mistakes import MISTAKES
@@ -21,13 +21,13 @@ EVEN = "02468"
 """Of a body that is a digit, as clients publish them: its byte is 48 and the digit."""
 
 
-def to(name: str, *filters: str, sync: bool = True) -> Destination:
+def to(name: str, *filters: str, sync: bool = True) -> DestinationRoute:
     topics = tuple(TopicRule(".*", filter=text) for text in filters or ("",))
     return plans.destination(name, "g", sync=sync, topics=topics)
 
 
-def play_of(planted: str = "", **destinations: tuple[Destination, ...]) -> Play:
-    members = {name: Member(name, "g", found) for name, found in destinations.items()}
+def play_of(planted: str = "", **destinations: tuple[DestinationRoute, ...]) -> Play:
+    members = {name: HistoryMember(name, "g", found) for name, found in destinations.items()}
     topology = Topology("filtered", members, passes=filtering.passes)
     return Play(topology, machines=MISTAKES[planted] if planted else None)
 

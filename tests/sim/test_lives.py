@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from raylay.services.drills import checkers
 from raylay.services.messages.ranges import Range
-from raylay.services.replication.instance import Parts
+from raylay.services.replication.instance import MachineParts
 from raylay.services.replication.instance.publishers import Publishers
 from raylay.services.replication.unused_sequences import UnusedSequences
+from raylay.services.verification import checkers
 from sim import plans
 from sim.client import SimClient
 from sim.mistakes import MISTAKES, SHOWN_BY_A_SCENARIO
@@ -114,7 +114,9 @@ class _PublishersWithTenLeft(Publishers):
 def test_what_a_life_has_left_may_be_used_up() -> None:
     """A life goes on at the clock of its own beginning then, in the midst of what it publishes, and
     what lies before and behind the leap is sent apart."""
-    play = Play(fabric(**PAIR), machines=Machines(parts=Parts(publishers=_PublishersWithTenLeft)))
+    play = Play(
+        fabric(**PAIR), machines=Machines(parts=MachineParts(publishers=_PublishersWithTenLeft))
+    )
     lives = Lives(play)
     lives.wait(50)
     for _ in range(21):

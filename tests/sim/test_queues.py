@@ -9,18 +9,18 @@ from functools import cache, partial
 
 import pytest
 
-from raylay.services.drills import checkers
-from raylay.services.drills.history import (
-    Acked,
-    Crashed,
-    History,
-    Journaled,
-    Moved,
+from raylay.services.verification import checkers
+from raylay.services.verification.history import (
+    AckGiven,
+    InstanceCrashed,
+    InstanceMoved,
+    InstanceStarted,
+    MessagesPublished,
     Operation,
-    Published,
-    Started,
+    RunHistory,
+    RunJournaled,
 )
-from raylay.services.drills.queue_history import (
+from raylay.services.verification.queue_history import (
     QueueDelivered,
     QueueHolds,
     QueueRecorded,
@@ -37,9 +37,9 @@ LEASE_US = 100
 KEY = P, 1
 
 
-def journaled(time_us: int, name: str, *path: int) -> Journaled:
+def journaled(time_us: int, name: str, *path: int) -> RunJournaled:
     of = (A if name == "a" else B), time_us, P, (1,), TOPICS[0], path
-    return Journaled(time_us, name, *of, "g", False, False)
+    return RunJournaled(time_us, name, *of, "g", False, False)
 
 
 def recorded(time_us: int, name: str, why: str = "ack") -> QueueRecorded:
@@ -64,11 +64,11 @@ def holds(name: str, owner: str = "a", *, generation: int = 0, last: bool = Fals
 def begun() -> list[Operation]:
     """Two instances; a publish at the first one is at both."""
     return [
-        Started(0, "a", A, True),
-        Started(0, "b", B, True),
-        Published(1, "p", P, 1, TOPICS[0]),
+        InstanceStarted(0, "a", A, True),
+        InstanceStarted(0, "b", B, True),
+        MessagesPublished(1, "p", P, 1, TOPICS[0]),
         journaled(2, "a"),
-        Acked(3, "a", "p", P, 1, (1,), "ack"),
+        AckGiven(3, "a", "p", P, 1, (1,), "ack"),
         journaled(4, "b", A),
     ]
 
@@ -79,7 +79,7 @@ def laws(
     first_owner: str = "",
     barriers: tuple[tuple[int, int], ...] = (),
 ) -> set[str]:
-    history = History(plans.mesh(2), [*begun(), *operations])
+    history = RunHistory(plans.mesh(2), [*begun(), *operations])
     of = SharedQueue(QUEUE, TOPICS[0], ("a", "b"), first_owner, at_most_once, barriers)
     history.queues = (of,)
     return {found.law for found in checkers.queues(history)}
@@ -90,7 +90,7 @@ def test_who_is_given_it_acknowledges_it() -> None:
 
 
 def test_without_a_queue_nothing_is_looked_at() -> None:
-    assert not checkers.queues(History(plans.mesh(2), [*begun(), delivered(10, "b")]))
+    assert not checkers.queues(RunHistory(plans.mesh(2), [*begun(), delivered(10, "b")]))
 
 
 def test_only_its_owner_delivers_a_message() -> None:
@@ -105,7 +105,7 @@ def test_only_its_owner_delivers_a_message() -> None:
 
 
 @pytest.mark.parametrize(
-    "excuse", [moved(5, "b", "b", is_claim=True), Crashed(5, "a", A, lost=True)]
+    "excuse", [moved(5, "b", "b", is_claim=True), InstanceCrashed(5, "a", A, lost=True)]
 )
 def test_what_was_given_to_a_second_one_and_a_lost_disk_are_named_exceptions(
     excuse: Operation,
@@ -115,7 +115,7 @@ def test_what_was_given_to_a_second_one_and_a_lost_disk_are_named_exceptions(
 
 def test_what_a_moved_instance_had_is_its_own_elsewhere() -> None:
     """What it was may go on: what it knew then, and takes in since, is a named exception."""
-    gone = Moved(5, "a", "a#0", A), Started(6, "a", C, True)
+    gone = InstanceMoved(5, "a", "a#0", A), InstanceStarted(6, "a", C, True)
     came = journaled(7, "a", A, B)._replace(incarnation=C)
     assert not laws(*gone, came, delivered(30, "a"), delivered(31, "a#0"), holds("a"), holds("b"))
     again = [journaled(8, "b"), journaled(9, "a", B)._replace(incarnation=C)]
@@ -133,7 +133,7 @@ def test_what_a_moved_instance_had_is_its_own_elsewhere() -> None:
         (QueueReturned(20, "a", QUEUE, 1, (KEY,)), set()),
         (QueueReturned(20, "a", QUEUE, 1), set()),
         (QueueReturned(20, "a", QUEUE, 2), {"queue lease"}),
-        (Crashed(20, "a", A, lost=False), set()),
+        (InstanceCrashed(20, "a", A, lost=False), set()),
     ],
 )
 def test_nobody_is_given_what_another_one_has(ended: Operation | None, wrong: set[str]) -> None:
@@ -190,7 +190,7 @@ def test_what_leaves_undone_may_have_been_given_to_nobody() -> None:
 
 def test_nothing_overtakes_a_barrier_and_each_instance_sends_it_by_itself() -> None:
     behind = P, 2
-    second = Journaled(5, "a", A, 5, P, (2,), TOPICS[0], (), "g", False, False)
+    second = RunJournaled(5, "a", A, 5, P, (2,), TOPICS[0], (), "g", False, False)
     sent = [delivered(30, name, is_sent=True) for name in "ab"]
     gone = recorded(25, "a", "barrier"), recorded(26, "b", "barrier")
     assert not laws(*gone, *sent, recorded(31, "a"), barriers=(KEY,))

@@ -12,26 +12,6 @@ from typing import Any
 import pytest
 
 from raylay.services.client import outbox as outbox_module
-from raylay.services.drills import checkers
-from raylay.services.drills.history import (
-    Acked,
-    Delivered,
-    Failed,
-    History,
-    Journaled,
-    Linked,
-    Member,
-    ModeSet,
-    Noted,
-    Operation,
-    Reached,
-    Ready,
-    Seen,
-    ToldMissing,
-    ToldSafety,
-    Topology,
-    Used,
-)
 from raylay.services.errors import (
     AdmissionRefused,
     CorruptRecord,
@@ -50,11 +30,31 @@ from raylay.services.messages.records import (
 )
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication import gap_limit
-from raylay.services.replication.commit_place import SLOW_COMMIT_NS
+from raylay.services.replication.commit_thread import SLOW_COMMIT_NS
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.instance import publishers as publishers_module
+from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.recovery import RecoveryLog
-from raylay.services.replication.routing import Destination
+from raylay.services.verification import checkers
+from raylay.services.verification.history import (
+    AckGiven,
+    EventSeen,
+    HistoryMember,
+    InstanceReady,
+    LinkConnected,
+    LinkModeSet,
+    LinkReached,
+    MessagesDelivered,
+    MissingHeard,
+    Operation,
+    PublishRefused,
+    RunHistory,
+    RunJournaled,
+    SafetySent,
+    ServerUsed,
+    Topology,
+    WaiterNoted,
+)
 from sim import instance as instance_module
 from sim import nemesis, plans
 from sim.client import Part, SimClient
@@ -140,7 +140,7 @@ class Play:
     def until(self, time_ms: int) -> None:
         self.world.run_until(time_ms * 1000)
 
-    def end(self, *, check: bool = True) -> History:
+    def end(self, *, check: bool = True) -> RunHistory:
         """Heals, lets everything settle, and asks the checkers."""
         world = self.world
         world.everything_heals()
@@ -161,38 +161,38 @@ class Play:
 
 def to(
     *names: str, sync: bool = True, passing: str | None = ".*", topic: str = ".*"
-) -> Destination:
+) -> DestinationRoute:
     return plans.destination(
         names, "g", sync=sync, pass_through=passing, topics=(TopicRule(topic),)
     )
 
 
-def fabric(uniform: bool = True, **destinations: tuple[Destination, ...]) -> Topology:
+def fabric(uniform: bool = True, **destinations: tuple[DestinationRoute, ...]) -> Topology:
     """Instances of one group `g`."""
-    members = {name: Member(name, "g", found) for name, found in destinations.items()}
+    members = {name: HistoryMember(name, "g", found) for name, found in destinations.items()}
     return Topology("scenario", members, uniform=uniform)
 
 
-def first(history: History, wanted: Callable[[Operation], bool]) -> Operation:
+def first(history: RunHistory, wanted: Callable[[Operation], bool]) -> Operation:
     return next(operation for operation in history.operations if wanted(operation))
 
 
-def acked_at_us(history: History, client: SimClient, sequence: int) -> int:
+def acked_at_us(history: RunHistory, client: SimClient, sequence: int) -> int:
     return first(
         history,
         lambda op: (
-            isinstance(op, Acked)
+            isinstance(op, AckGiven)
             and op.publisher == client.machine.publisher
             and sequence in op.sequences
         ),
     )[0]
 
 
-def journaled_at_us(history: History, instance: str, client: SimClient, sequence: int) -> int:
+def journaled_at_us(history: RunHistory, instance: str, client: SimClient, sequence: int) -> int:
     return first(
         history,
         lambda op: (
-            isinstance(op, Journaled)
+            isinstance(op, RunJournaled)
             and op.instance == instance
             and op.publisher == client.machine.publisher
             and sequence in op.sequences
@@ -262,8 +262,8 @@ def test_an_async_link_that_delivers_first_does_not_answer_for_the_sync_path() -
     play.until(400)
     assert client.store.messages == 1
     history = play.end()
-    noted = first(history, lambda op: isinstance(op, Noted) and op.instance == "b")
-    assert isinstance(noted, Noted)
+    noted = first(history, lambda op: isinstance(op, WaiterNoted) and op.instance == "b")
+    assert isinstance(noted, WaiterNoted)
     assert noted.sender == play.world.disks["a"].incarnation
     assert acked_at_us(history, client, 1) > journaled_at_us(history, "c", client, 1)
 
@@ -291,7 +291,7 @@ def test_becoming_awaited_after_forwarding_withdraws_and_asks_again() -> None:
     assert client.store.messages == 1
     history = play.end()
     assert acked_at_us(history, client, 1) > journaled_at_us(history, "c", client, 1)
-    senders = {op.instance: op.sender for op in history.operations if isinstance(op, Noted)}
+    senders = {op.instance: op.sender for op in history.operations if isinstance(op, WaiterNoted)}
     disks = play.world.disks
     assert senders == {
         "a": disks["x"].incarnation,
@@ -347,8 +347,8 @@ def test_a_durable_message_whose_ack_was_lost_is_named_at_the_logon() -> None:
     play.world.crash("a")
     play.until(200)
     history = play.end()
-    ack = first(history, lambda op: isinstance(op, Acked))
-    assert isinstance(ack, Acked) and (ack.by, ack.instance) in (("logon", "b"), ("ack", "b"))
+    ack = first(history, lambda op: isinstance(op, AckGiven))
+    assert isinstance(ack, AckGiven) and (ack.by, ack.instance) in (("logon", "b"), ("ack", "b"))
     runs = play.world.disks["b"].journal.read(0)
     assert [run.kind for run in runs] == [Kind.RECORDS, Kind.WAITER]
 
@@ -368,7 +368,7 @@ def test_what_waits_by_a_note_waits_on_after_a_crash(later_ms: int, planted: str
     assert play.had("z", client, 1)
     play.world.crash("x")
     notes = play.world.history.operations
-    while not any(isinstance(op, Noted) and op.instance == "z" for op in notes):
+    while not any(isinstance(op, WaiterNoted) and op.instance == "z" for op in notes):
         play.until(play.world.now_us // 1000 + 1)
     play.until(play.world.now_us // 1000 + later_ms)
     point = RecoveryLog(play.world.disks["z"].hints).point
@@ -461,9 +461,11 @@ def test_a_gap_filled_later_is_journaled_and_flagged_late() -> None:
     play.until(250)
     assert play.had("t", client, 5) and not play.had("t", client, 1)
     history = play.end()
-    late = [op for op in history.operations if isinstance(op, Journaled) and op.late]
+    late = [op for op in history.operations if isinstance(op, RunJournaled) and op.late]
     assert [(op.instance, op.sequences) for op in late] == [("t", (1, 2, 3))]
-    got = [s for op in history.operations if isinstance(op, Delivered) for s in op.sequences]
+    got = [
+        s for op in history.operations if isinstance(op, MessagesDelivered) for s in op.sequences
+    ]
     assert got == [4, 5, 1, 2, 3]
     assert subscriber.machine.instance == "t"
 
@@ -474,7 +476,7 @@ def test_what_a_region_published_does_not_come_back_in_part(own_group_only: bool
     later messages come round by Chicago to the one in London that is cut off, before its partner
     can give it the earlier ones. Found by the soak."""
 
-    def member(name: str, group: str, partner: str, other: str) -> Member:
+    def member(name: str, group: str, partner: str, other: str) -> HistoryMember:
         over = plans.destination(
             (f"{other}1", f"{other}2"),
             other,
@@ -482,7 +484,7 @@ def test_what_a_region_published_does_not_come_back_in_part(own_group_only: bool
             pass_through=f"^{group}$",
             own_group_only=own_group_only,
         )
-        return Member(name, group, (plans.destination(partner, group), over))
+        return HistoryMember(name, group, (plans.destination(partner, group), over))
 
     play = Play(
         Topology(
@@ -514,7 +516,7 @@ def test_what_a_region_published_does_not_come_back_in_part(own_group_only: bool
     assert play.had("c2", client, 5)
     assert play.had("l1", client, 5) is not own_group_only
     history = play.end()
-    late = [op for op in history.operations if isinstance(op, Journaled) and op.late]
+    late = [op for op in history.operations if isinstance(op, RunJournaled) and op.late]
     assert bool(late) is not own_group_only
     assert all(play.had("l1", client, sequence) for sequence in range(1, 6))
 
@@ -530,9 +532,9 @@ def test_a_resync_may_bring_more_than_passes_from_then_on(resync_pass_through: s
         Topology(
             "resync",
             {
-                "x": Member("x", "gx", (plans.destination("s", "gs"),)),
-                "s": Member("s", "gs", (onward,)),
-                "t": Member("t", "gt", ()),
+                "x": HistoryMember("x", "gx", (plans.destination("s", "gs"),)),
+                "s": HistoryMember("s", "gs", (onward,)),
+                "t": HistoryMember("t", "gt", ()),
             },
         )
     )
@@ -586,7 +588,7 @@ def test_half_of_a_publisher_is_no_reason_to_refuse_the_other_half() -> None:
     assert [play.had("t", client, s) for s in range(1, 7)] == [False, True] * 3
     history = play.end()
     assert all(play.had("t", client, sequence) for sequence in range(1, 7))
-    assert not any(isinstance(op, Journaled) and op.late for op in history.operations)
+    assert not any(isinstance(op, RunJournaled) and op.late for op in history.operations)
 
 
 def test_windows_freed_by_stored_do_not_deadlock_a_mesh() -> None:
@@ -664,10 +666,10 @@ def test_one_identity_with_two_contents_is_never_acked() -> None:
     two.publish(["trades"])
     play.until(200)
     history = play.end(check=False)
-    failed = [op for op in history.operations if isinstance(op, Failed)]
+    failed = [op for op in history.operations if isinstance(op, PublishRefused)]
     assert sorted(op.instance for op in failed) == ["m1", "m2"]
     assert {op.reason for op in failed} == {"sequence_conflict"}
-    assert not any(isinstance(op, Acked) for op in history.operations)
+    assert not any(isinstance(op, AckGiven) for op in history.operations)
     assert one.store.messages == two.store.messages == 0
     assert one.machine.failures and two.machine.failures
 
@@ -690,7 +692,7 @@ def test_one_identity_with_the_same_bytes_and_another_meaning_is_never_acked(
     two.publish(["orders"])
     play.until(200)
     history = play.end(check=False)
-    failed = [op for op in history.operations if isinstance(op, Failed)]
+    failed = [op for op in history.operations if isinstance(op, PublishRefused)]
     assert sorted((op.instance, op.sequence) for op in failed) == [
         ("m1", one.machine.next_sequence - 2),
         ("m2", one.machine.next_sequence - 2),
@@ -723,11 +725,11 @@ def test_a_second_content_is_not_acked_because_the_first_is_known_to_be_held() -
         one.publish(["trades"])
         play.until(play.world.now_us // 1000 + 20)
     history = play.end(check=False)
-    failed = [op for op in history.operations if isinstance(op, Failed)]
+    failed = [op for op in history.operations if isinstance(op, PublishRefused)]
     assert [(op.instance, op.client, op.sequence) for op in failed] == [
         ("b", "p", sequence) for sequence in (1, 2, 3)
     ]
-    acked = [op for op in history.operations if isinstance(op, Acked)]
+    acked = [op for op in history.operations if isinstance(op, AckGiven)]
     assert {op.client for op in acked} == {"q"}
 
 
@@ -758,7 +760,9 @@ def test_a_second_content_further_on_is_compared_though_a_client_brought_the_fir
     two.publish(["orders"])
     play.until(300)
     history = play.end(check=False)
-    failed = [(op.instance, op.sequence) for op in history.operations if isinstance(op, Failed)]
+    failed = [
+        (op.instance, op.sequence) for op in history.operations if isinstance(op, PublishRefused)
+    ]
     assert failed == ([("a", 1)] if planted else [("a", 1), ("a", 2)])
     found = {violation.law for violation in checkers.check_all(history)}
     assert found == ({"acknowledged"} if planted else set())
@@ -781,7 +785,7 @@ def test_a_content_is_not_refused_for_one_that_never_came_to_be(planted: str) ->
     two.crash(400_000)
     play.until(300)
     assert world.probes["conflict between instances"] and world.probes["commit failure"]
-    failed = [op for op in world.history.operations if isinstance(op, Failed)]
+    failed = [op for op in world.history.operations if isinstance(op, PublishRefused)]
     assert [op.client for op in failed] == (["p"] if planted else [])
     assert play.had("b", one, 1) and one.store.messages == 0
     play.end(check=False)
@@ -810,8 +814,10 @@ def test_what_was_acked_is_not_refused_to_a_client_that_comes_back() -> None:
     one.publish(["orders"])
     play.until(450)
     history = play.end(check=False)
-    assert not any(isinstance(op, Failed) for op in history.operations)
-    assert any(isinstance(op, Seen) and op.what.startswith("conflict") for op in history.operations)
+    assert not any(isinstance(op, PublishRefused) for op in history.operations)
+    assert any(
+        isinstance(op, EventSeen) and op.what.startswith("conflict") for op in history.operations
+    )
     assert not one.machine.failures
 
 
@@ -828,9 +834,9 @@ def test_the_notice_of_a_downgrade_comes_before_the_ack_that_it_releases() -> No
     assert client.store.messages == 0
     history = play.world.history
     told = first(
-        history, lambda op: isinstance(op, ToldSafety) and op.time_us >= 80_000 and not op.safe
+        history, lambda op: isinstance(op, SafetySent) and op.time_us >= 80_000 and not op.safe
     )
-    ack = first(history, lambda op: isinstance(op, Acked))
+    ack = first(history, lambda op: isinstance(op, AckGiven))
     assert history.operations.index(told) < history.operations.index(ack)
     # The instance that said so dies: its word stays, and the client waits.
     play.world.restart("b")
@@ -857,7 +863,7 @@ def test_a_peer_is_safe_only_where_a_sync_link_carries_all_that_is_published_her
     play.until(100)
     assert client.store.messages == 0 and play.had("b", client, 1)
     history = play.end()
-    told = [op.safe for op in history.operations if isinstance(op, ToldSafety)]
+    told = [op.safe for op in history.operations if isinstance(op, SafetySent)]
     assert told[-1] == ("c",) and not any("b" in safe for safe in told)
 
 
@@ -910,11 +916,11 @@ def test_a_destination_that_comes_back_is_safe_only_when_it_has_everything() -> 
     play.world.restart("b")
     play.until(800)
     history = play.end()
-    upgraded = first(history, lambda op: isinstance(op, ModeSet) and op.sync)
+    upgraded = first(history, lambda op: isinstance(op, LinkModeSet) and op.sync)
     safe = first(
         history,
         lambda op: (
-            isinstance(op, ToldSafety)
+            isinstance(op, SafetySent)
             and op.instance == "a"
             and op.time_us > 300_000
             and op.safe == ("b",)
@@ -942,15 +948,15 @@ def test_a_failover_list_moves_to_the_second_server_and_back() -> None:
     client.publish(["orders"])
     play.until(500)
     history = play.end()
-    servers = [op.server for op in history.operations if isinstance(op, Linked)]
+    servers = [op.server for op in history.operations if isinstance(op, LinkConnected)]
     assert servers == ["b1", "b2", "b1"]
     assert all(play.had("b1", client, sequence) for sequence in (1, 2, 3))
     assert not play.had("b2", client, 3)
 
 
-def listed(**destinations: tuple[Destination, ...]) -> Topology:
+def listed(**destinations: tuple[DestinationRoute, ...]) -> Topology:
     """`x` replicates to whichever of `a1` and `a2` answers, in one group."""
-    found: dict[str, tuple[Destination, ...]] = {"x": (to("a1", "a2"),), "a1": (), "a2": ()}
+    found: dict[str, tuple[DestinationRoute, ...]] = {"x": (to("a1", "a2"),), "a1": (), "a2": ()}
     return fabric(False, **(found | destinations))
 
 
@@ -970,11 +976,11 @@ def left_behind(play: Play, *servers: str) -> SimClient:
     return client
 
 
-def used(history: History, client: SimClient) -> list[str]:
+def used(history: RunHistory, client: SimClient) -> list[str]:
     return [
         op.instance
         for op in history.operations
-        if isinstance(op, Used) and op.client == client.name
+        if isinstance(op, ServerUsed) and op.client == client.name
     ]
 
 
@@ -1032,7 +1038,7 @@ def test_the_word_of_an_instance_counts_although_the_next_one_says_otherwise() -
     told = [
         op
         for op in play.world.history.operations
-        if isinstance(op, ToldSafety) and op.instance == "a2" and "a1" in op.safe
+        if isinstance(op, SafetySent) and op.instance == "a2" and "a1" in op.safe
     ]
     play.world.crash("a2")
     play.until(2_000)
@@ -1169,7 +1175,7 @@ def test_the_side_that_cannot_dial_shares_the_fate_of_the_others_connection() ->
     ways = {(type(each), each.hosts) for each in world.connections.values()}
     assert (Carried, ("a", "b")) in ways and (Connection, ("b", "a")) in ways
     assert (Connection, ("a", "b")) not in ways
-    linked = sum(isinstance(op, Linked) for op in world.history.operations)
+    linked = sum(isinstance(op, LinkConnected) for op in world.history.operations)
     for at_ms, break_it in (
         (300, lambda: world.break_connections("a", "b")),
         (600, lambda: world.crash_link("b", "to-a")),
@@ -1179,7 +1185,7 @@ def test_the_side_that_cannot_dial_shares_the_fate_of_the_others_connection() ->
         break_it()
         both_publish(at_ms + 80)
     # Both directions went with the connection and the process that held it, one with its own.
-    after = sum(isinstance(op, Linked) for op in world.history.operations)
+    after = sum(isinstance(op, LinkConnected) for op in world.history.operations)
     assert after - linked == 2 + 2 + 1
     for at_ms, name in ((1_200, "a"), (1_500, "b")):
         play.until(at_ms)
@@ -1187,7 +1193,7 @@ def test_the_side_that_cannot_dial_shares_the_fate_of_the_others_connection() ->
         both_publish(at_ms + 120)
     history = play.end()
     assert world.probes["link waited for the other side to connect"] >= 4
-    assert sum(isinstance(op, Acked) for op in history.operations) >= 12
+    assert sum(isinstance(op, AckGiven) for op in history.operations) >= 12
 
 
 @pytest.mark.parametrize("dials", [True, False])
@@ -1206,7 +1212,7 @@ def test_one_link_from_an_instance_to_an_instance(dials: bool) -> None:
     play.until(400)
     history = play.end()
     # Each keeps its server; which of them has the first one is not of interest.
-    linked = [op for op in history.operations if isinstance(op, Linked)]
+    linked = [op for op in history.operations if isinstance(op, LinkConnected)]
     servers = {op.server for op in linked if op.instance == "a"}
     assert servers == {"b1", "b2"}
     assert {play.had(name, client, 1) for name in servers} == {True, False}
@@ -1358,7 +1364,9 @@ def test_a_subscriber_that_fails_over_goes_on_with_exact_ranges() -> None:
     play.until(700)
     assert subscriber.machine.instance == "m2"
     history = play.end()
-    used = [op.instance for op in history.operations if isinstance(op, Used) and op.client == "s"]
+    used = [
+        op.instance for op in history.operations if isinstance(op, ServerUsed) and op.client == "s"
+    ]
     assert used[:2] == ["m1", "m2"]
 
 
@@ -1523,7 +1531,7 @@ def test_beside_another_link_a_resync_is_over_soon_after_its_target_was_killed(
 PASSED_OVER = re.compile("topic_passed_over peer=([a-z]+) topic=trades ")
 
 
-def topic_passed_over(planted: str = "", *, sync: bool) -> tuple[History, set[str]]:
+def topic_passed_over(planted: str = "", *, sync: bool) -> tuple[RunHistory, set[str]]:
     """`a` and `b` are a pair and replicate all topics to `c`, which has `orders` in its transaction
     log and not `trades`, and replicates to `d`. Connections break and instances are killed.
 
@@ -1558,18 +1566,18 @@ def topic_passed_over(planted: str = "", *, sync: bool) -> tuple[History, set[st
     told = {
         found[1]
         for operation in history.operations
-        if isinstance(operation, Seen) and operation.instance == "c"
+        if isinstance(operation, EventSeen) and operation.instance == "c"
         for found in [PASSED_OVER.match(operation.what)]
         if found
     }
     return history, told
 
 
-def topics_held(history: History, name: str) -> set[str]:
+def topics_held(history: RunHistory, name: str) -> set[str]:
     return {
         operation.topic
         for operation in history.operations
-        if isinstance(operation, Journaled) and operation.instance == name
+        if isinstance(operation, RunJournaled) and operation.instance == name
     }
 
 
@@ -1665,7 +1673,7 @@ def test_an_old_copy_is_started_with_where_others_were_moved_since() -> None:
         "a1": (plans.destination("x", "g"),),
         "a2": (plans.destination("x", "g"),),
     }
-    members = {name: Member(name, "g", each) for name, each in destinations.items()}
+    members = {name: HistoryMember(name, "g", each) for name, each in destinations.items()}
     play = Play(Topology("a list in a group", members))
     world = play.world
     play.until(50)
@@ -1758,7 +1766,7 @@ def test_a_history_names_the_server_when_it_is_compared_and_when_the_link_begins
     compared, began, named = machine.compare, machine.link_connected, []
 
     def seen() -> set[type]:
-        return {type(op) for op in play.world.history.operations} & {Reached, Linked}
+        return {type(op) for op in play.world.history.operations} & {LinkReached, LinkConnected}
 
     def compare(*arguments: Any) -> Any:
         named.append(("compare", seen()))
@@ -1771,7 +1779,7 @@ def test_a_history_names_the_server_when_it_is_compared_and_when_the_link_begins
     machine.compare = compare  # type: ignore[method-assign]
     machine.link_connected = link_connected  # type: ignore[method-assign]
     play.until(100)
-    assert named == [("compare", {Reached}), ("begin", {Reached, Linked})]
+    assert named == [("compare", {LinkReached}), ("begin", {LinkReached, LinkConnected})]
 
 
 @pytest.mark.parametrize("step", ["link_connected", "_decide"])
@@ -2062,7 +2070,7 @@ def subscribed_after_removal(machines: Machines | None = None) -> tuple[set[int]
     got = {
         sequence
         for operation in play.world.history.operations
-        if isinstance(operation, Delivered) and operation.subscriber == "s"
+        if isinstance(operation, MessagesDelivered) and operation.subscriber == "s"
         for sequence in operation.sequences
     }
     return got, set(range(kept_from, 61))
@@ -2077,7 +2085,7 @@ def test_a_subscriber_that_comes_after_removal_gets_all_that_is_there() -> None:
 
 def away_while_it_is_removed(
     planted: str = "", *, elsewhere: bool = False
-) -> tuple[History, list[ToldMissing], int]:
+) -> tuple[RunHistory, list[MissingHeard], int]:
     """A subscriber is away while retention removes what it has not received. Another publisher has
     published before it came alone.
 
@@ -2104,7 +2112,7 @@ def away_while_it_is_removed(
     subscriber.move()
     kept_from = play.world.disks["a"].journal.first_txid
     history = play.end(check=False)
-    told = [each for each in history.operations if isinstance(each, ToldMissing)]
+    told = [each for each in history.operations if isinstance(each, MissingHeard)]
     return history, told, kept_from
 
 
@@ -2115,7 +2123,7 @@ def test_a_subscriber_that_was_away_is_told_once_what_retention_removed() -> Non
     got = {
         (operation.publisher, sequence)
         for operation in history.operations
-        if isinstance(operation, Delivered)
+        if isinstance(operation, MessagesDelivered)
         for sequence in operation.sequences
     }
     assert [(each.subscriber, each.instance) for each in told] == [("s", "a")]
@@ -2133,7 +2141,7 @@ def test_where_what_retention_removed_is_not_told_it_is_seen(planted: str) -> No
     assert {each.law for each in checkers.check_all(history)} == {"told missing"}
 
 
-def overtaken(machines: Machines | None = None) -> tuple[History, list[ToldMissing], int]:
+def overtaken(machines: Machines | None = None) -> tuple[RunHistory, list[MissingHeard], int]:
     """A subscriber is connected, and read nothing, while retention removes what it has not got."""
     play = Play(fabric(a=(to("b", sync=False),), b=(to("a"),)), machines=machines)
     client, _ = play.client("p", "a"), play.client("s", "a", subscribe=".*")
@@ -2149,7 +2157,7 @@ def overtaken(machines: Machines | None = None) -> tuple[History, list[ToldMissi
     kept_from = play.world.disks["a"].journal.first_txid
     history = play.end(check=False)
     assert play.world.probes["subscriber overtaken by retention"] == (machines is None)
-    told = [each for each in history.operations if isinstance(each, ToldMissing)]
+    told = [each for each in history.operations if isinstance(each, MissingHeard)]
     return history, told, kept_from
 
 
@@ -2159,7 +2167,7 @@ def test_a_connected_subscriber_that_retention_overtakes_is_told_as_one_that_com
     got = {
         sequence
         for operation in history.operations
-        if isinstance(operation, Delivered)
+        if isinstance(operation, MessagesDelivered)
         for sequence in operation.sequences
     }
     assert [(each.subscriber, each.instance) for each in told] == [("s", "a")]
@@ -2493,7 +2501,7 @@ def test_an_instance_that_begins_as_a_copy_is_sent_only_what_came_since() -> Non
     history = play.end()
     copied = [
         op for op in history.operations
-        if isinstance(op, Journaled) and op.instance == "m2" and op[0] > since
+        if isinstance(op, RunJournaled) and op.instance == "m2" and op[0] > since
     ]  # fmt: skip
     m1 = play.world.disks["m1"].incarnation
     assert {op.path[-1] for op in copied if op[0] == copied[0][0]} == {m1}
@@ -2562,7 +2570,7 @@ def test_an_instance_whose_group_never_returns_is_admitted_by_hand() -> None:
     play.world.restart("a")
     history = play.end()
     assert play.had("b", client, 1), "the group came back after all"
-    assert any(isinstance(op, Ready) and op.by_hand for op in history.operations)
+    assert any(isinstance(op, InstanceReady) and op.by_hand for op in history.operations)
 
 
 def test_what_every_peer_of_the_group_holds_is_here_so_it_is_admitted_unforced() -> None:
@@ -2623,7 +2631,7 @@ def test_a_quiet_instance_is_known_to_be_up_to_date_without_checkpoints() -> Non
     play.until(50)
     client.publish(["orders"])
     play.until(300)
-    journaled = len([op for op in play.world.history.operations if isinstance(op, Journaled)])
+    journaled = len([op for op in play.world.history.operations if isinstance(op, RunJournaled)])
     play.world.crash("m3")
     play.until(400)
     play.world.restart("m3")
@@ -2637,7 +2645,7 @@ def test_a_quiet_instance_is_known_to_be_up_to_date_without_checkpoints() -> Non
         ledger = play.world.instances[name].machine.destinations["to-m3"]
         assert ledger.caught_up and ledger.safe and not ledger.owed
     history = play.end()
-    assert len([op for op in history.operations if isinstance(op, Journaled)]) == journaled == 3
+    assert len([op for op in history.operations if isinstance(op, RunJournaled)]) == journaled == 3
 
 
 def test_a_fully_durable_subscriber_waits_until_the_downgrade_and_again_after_the_upgrade() -> None:
@@ -2648,7 +2656,7 @@ def test_a_fully_durable_subscriber_waits_until_the_downgrade_and_again_after_th
     world = play.world
 
     def got(who: SimClient) -> list[int]:
-        found = [op for op in world.history.operations if isinstance(op, Delivered)]
+        found = [op for op in world.history.operations if isinstance(op, MessagesDelivered)]
         return [number for op in found if op.subscriber == who.name for number in op.sequences]
 
     play.until(50)
@@ -2723,5 +2731,7 @@ def test_a_journal_that_holds_such_a_sequence_stops_no_link(
     other.publish(["orders"] * 3)
     history = play.end()
     assert play.had("b", old, SEQUENCE_MAX + 1) and play.had("b", other, 3)
-    links = [op for op in history.operations if isinstance(op, Linked) and op.instance == "a"]
+    links = [
+        op for op in history.operations if isinstance(op, LinkConnected) and op.instance == "a"
+    ]
     assert len(links) == 1, "the link connected once and stayed"

@@ -13,12 +13,12 @@ from unittest.mock import patch
 import pytest
 
 from raylay.services.capacity.offline import OfflineFrames
-from raylay.services.capacity.pool import Disconnect, Pool
-from raylay.services.programs.slow_client_buffer.buffer_server import BufferServer
-from raylay.services.protocol import buffer_control
-from raylay.services.server.held_connection import HeldConnection
-from raylay.services.server.slow_clients import BufferControl, ClientPool
-from raylay.services.subscriptions.behind import BehindQuery
+from raylay.services.capacity.pool import DisconnectClient, Pool
+from raylay.services.processes.slow_client_buffer.buffer_server import BufferServer
+from raylay.services.protocol.child import buffer_control
+from raylay.services.server.clients.buffered_connection import BufferedConnection
+from raylay.services.server.clients.slow_clients import BufferControl, ClientPool
+from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 from sim import run
 from sim.slow import MET, Loop, Pipe, SlowWorld
 
@@ -96,7 +96,7 @@ def comes_back_too_early(frames: OfflineFrames, size_bytes: int, empty_upto: int
     return empty_upto is not None
 
 
-def stays_direct(connection: HeldConnection, buffer: Any) -> None:
+def stays_direct(connection: BufferedConnection, buffer: Any) -> None:
     """What it is sent goes to its socket, and what was kept to the disk."""
     go_offline(connection, buffer)
     connection.may_write = True
@@ -113,7 +113,7 @@ def without(limit: str) -> Callable[[Pool], list[Any]]:
 
     def decided(pool: Pool) -> list[Any]:
         found = decide(pool)
-        return [e for e in found if not (isinstance(e, Disconnect) and e.limit == limit)]
+        return [e for e in found if not (isinstance(e, DisconnectClient) and e.limit == limit)]
 
     return decided
 
@@ -137,13 +137,13 @@ def loses_silently(server: BufferServer, client: int, error: Any) -> None:
     server._store.drop(client)
 
 
-def not_behind(behind: BehindQuery, subscription: str, delivery: Any) -> None:
+def not_behind(behind: DeferredDeliveries, subscription: str, delivery: Any) -> None:
     """A message passes the rows of the query."""
     sim_client: Any = behind._grown.__self__  # type: ignore[attr-defined]
     sim_client.send(delivery.frame)
 
 
-def twice(behind: BehindQuery, sink: Any) -> None:
+def twice(behind: DeferredDeliveries, sink: Any) -> None:
     """What waited behind a query comes and stays."""
     held = list(behind._held)
     release(behind, sink)
@@ -151,13 +151,13 @@ def twice(behind: BehindQuery, sink: Any) -> None:
         sink.deliver(subscription, delivery)
 
 
-go_offline, decide = HeldConnection.go_offline, Pool.decide
+go_offline, decide = BufferedConnection.go_offline, Pool.decide
 greeted, give_back = BufferControl.greeted, BufferControl._give_back
-release = BehindQuery.release
+release = DeferredDeliveries.release
 # Where it is planted, and the laws that may find it.
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "back too early": (OfflineFrames, "taken", comes_back_too_early, "order"),
-    "direct though offline": (HeldConnection, "go_offline", stays_direct, "order"),
+    "direct though offline": (BufferedConnection, "go_offline", stays_direct, "order"),
     "the smallest goes offline": (Pool, "_largest_in_memory", smallest_goes, "largest"),
     "no memory limit": (Pool, "decide", without("memory"), "memory"),
     "no disk limit": (Pool, "decide", without("disk"), "disk"),
@@ -171,8 +171,8 @@ MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "unsaid is forgotten": (BufferControl, "greeted", forgets_unsaid, "order whole"),
     "given back in no order": (BufferControl, "_give_back", gives_back_the_last, "order circles"),
     "a full disk loses silently": (BufferServer, "_lose", loses_silently, "order whole"),
-    "messages pass rows": (BehindQuery, "deliver", not_behind, "order"),
-    "a message behind a query comes twice": (BehindQuery, "release", twice, "order"),
+    "messages pass rows": (DeferredDeliveries, "deliver", not_behind, "order"),
+    "a message behind a query comes twice": (DeferredDeliveries, "release", twice, "order"),
 }
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from raylay.services.core.fold_backlog import FoldBacklog
 from raylay.services.core.sow import SowFeature
-from raylay.services.core.unfolded import Unfolded
-from raylay.services.drills import checkers
-from raylay.services.drills.history import Failed
 from raylay.services.errors import StorageFull
 from raylay.services.messages.records import Command, RecordBuilder, run_of, scan
 from raylay.services.sow.state import SowState
+from raylay.services.verification import checkers
+from raylay.services.verification.history import PublishRefused
 from raylay.storage.sow import MemorySowStore
 from sim import instance, plans, queries, sow
 from sim.mistakes import MISTAKES
@@ -182,7 +182,7 @@ def test_a_delta_is_refused_where_the_last_writer_counts() -> None:
     play.until(50)
     client.publish([sow.LAST_WRITER] * 3)
     assert laws(play) == set() and not client.store.messages
-    failed = [each for each in play.world.history.operations if isinstance(each, Failed)]
+    failed = [each for each in play.world.history.operations if isinstance(each, PublishRefused)]
     assert [(each.sequence, each.reason) for each in failed] == [(1, "not_supported")]
 
 
@@ -196,7 +196,7 @@ def test_a_query_behind_an_ack_sees_what_was_acknowledged(
     monkeypatch.setattr(instance, "FOLD_LATER_US", 40_000)
     play = play_with(planted)
     for each in play.world.instances.values():
-        each.folds.unfolded = Unfolded(each._weigh, 1)
+        each.folds.unfolded = FoldBacklog(each._weigh, 1)
     client = play.client("p", "m1")
     play.until(50)
     for _ in range(4):

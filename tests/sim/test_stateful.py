@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from raylay.services.drills import checkers
-from raylay.services.drills.history import Failed, Journaled
 from raylay.services.errors import StorageFull
 from raylay.services.messages.topics import TopicRule
+from raylay.services.verification import checkers
+from raylay.services.verification.history import PublishRefused, RunJournaled
 from sim import plans
 from sim.mistakes import MISTAKES
 from sim.stateful import Overlay
@@ -30,7 +30,7 @@ def behind(play: Play, instance: str) -> list[str]:
     """What the messages of a log say to come before them, as sequences alone."""
     found: list[str] = []
     for each in play.world.history.operations:
-        if isinstance(each, Journaled) and each.instance == instance and each.behind is not None:
+        if isinstance(each, RunJournaled) and each.instance == instance and each.behind is not None:
             found += [said.split("|")[1] if "|" in said else said for said in each.behind]
     return found
 
@@ -102,7 +102,9 @@ def test_what_a_state_refuses_is_told_and_is_no_value(planted: str) -> None:
     play.until(100)
     client.publish(["orders"] * 3)  # 7 is refused, between others.
     play.until(150)
-    failed = [each.sequence for each in play.world.history.operations if isinstance(each, Failed)]
+    failed = [
+        each.sequence for each in play.world.history.operations if isinstance(each, PublishRefused)
+    ]
     assert failed == [7] and not client.store.messages
     before = [str(number) for number in range(1, 7)]
     last = {"": ["6", "8"], "refused is a value": ["7", "8"], "takes what is refused": ["", "", ""]}

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from raylay.services.drills.history import Journaled, Topology
-from raylay.services.topology.members import Member, TopicClass, topic_classes
-from raylay.services.topology.reach import Placement, Routes, State, bits
-from raylay.services.topology.survey import Survey
+from raylay.services.topology.failure_analysis import FailureAnalysis
+from raylay.services.topology.members import TopicClass, TopologyMember, topic_classes
+from raylay.services.topology.reach import LinkPlacement, ReachState, Routes, bits
+from raylay.services.verification.history import RunJournaled, Topology
 from sim import plans, run
 from sim.client import SimClient
 from sim.world import World
@@ -22,9 +22,9 @@ SETTLE_MS = 400
 WAIT_MS = 8_000
 
 
-def members_of(topology: Topology) -> list[Member]:
+def members_of(topology: Topology) -> list[TopologyMember]:
     return [
-        Member(member.name, member.group, member.destinations)
+        TopologyMember(member.name, member.group, member.destinations)
         for member in topology.members.values()
     ]
 
@@ -82,7 +82,7 @@ def delivered(topology: Topology, seed: int, down: str) -> dict[tuple[str, str],
     where: dict[tuple[int, int], set[str]] = {}
     topics: dict[tuple[int, int], str] = {}
     for operation in world.history.operations:
-        if isinstance(operation, Journaled):
+        if isinstance(operation, RunJournaled):
             for sequence in operation.sequences:
                 key = operation.publisher, sequence
                 where.setdefault(key, set()).add(operation.instance)
@@ -101,7 +101,7 @@ def compare(seed: int) -> Counter[str]:
     down = rng.choice(["", *topology.members]) if seed % 2 else ""
     told: Counter[str] = Counter()
     surveys = {
-        topic: Survey(Routes(members, TopicClass(topic, "json", (topic,))))
+        topic: FailureAnalysis(Routes(members, TopicClass(topic, "json", (topic,))))
         for topic in plans.TOPICS
     }
     for (publisher, topic), messages in delivered(topology, seed, down).items():
@@ -137,13 +137,13 @@ def test_reach_is_what_the_simulator_delivers_also_with_an_instance_down() -> No
 
 
 def orders(
-    routes: Routes, placed: Placement, publisher: int, down: int
-) -> tuple[set[State], list[set[int]]]:
+    routes: Routes, placed: LinkPlacement, publisher: int, down: int
+) -> tuple[set[ReachState], list[set[int]]]:
     """All states, and all sets of instances reached, by every order in which copies can arrive."""
     start = frozenset([(routes.published(publisher)[0], (publisher,))])
     seen = {start}
     stack = [start]
-    states: set[State] = set()
+    states: set[ReachState] = set()
     outcomes = []
     while stack:
         copies = stack.pop()
@@ -170,7 +170,7 @@ def test_what_is_possible_and_what_is_certain_is_exact_by_every_order_of_arrival
     for seed in range(1_000, 1_120):
         members = members_of(fabric(seed))
         for topic in topic_classes(members):
-            survey = Survey(Routes(members, topic))
+            survey = FailureAnalysis(Routes(members, topic))
             for s, scenario in enumerate(survey.scenarios):
                 for publisher in survey.publishers:
                     if scenario.down >> publisher & 1:
@@ -212,7 +212,7 @@ def late(seed: int, draw: Callable[[random.Random], Topology]) -> tuple[set[tupl
     ]
     told = set()
     for topic in plans.TOPICS:
-        survey = Survey(Routes(members, TopicClass(topic, "json", (topic,))))
+        survey = FailureAnalysis(Routes(members, TopicClass(topic, "json", (topic,))))
         routes = survey.routes
         for group, mates in enumerate(routes.group_mask):
             partly = set(survey.partly(group))
@@ -224,7 +224,7 @@ def late(seed: int, draw: Callable[[random.Random], Topology]) -> tuple[set[tupl
     found = {
         (operation.instance, operation.topic)
         for operation in history.operations
-        if isinstance(operation, Journaled) and operation.late
+        if isinstance(operation, RunJournaled) and operation.late
     }
     return found, len(found - told)
 

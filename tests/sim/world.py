@@ -23,38 +23,28 @@ from functools import partial
 from typing import Any, cast
 
 from raylay.services.client.machine import ClientMachine
-from raylay.services.core.compose import Kinds
-from raylay.services.core.feature import Folds
+from raylay.services.core.compose import FeatureClasses
+from raylay.services.core.effect_loop import EffectLoop
+from raylay.services.core.feature import FeatureRegistry
 from raylay.services.core.queues import Queues
 from raylay.services.core.sow import SowFeature
-from raylay.services.core.steps import Steps
-from raylay.services.drills.history import (
-    Fault,
-    FinalLog,
-    History,
-    Member,
-    Moved,
-    Owing,
-    Published,
-    Topology,
-)
 from raylay.services.messages.records import Run, iterate_records
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
 )
-from raylay.services.replication.arrivals import Arrivals
-from raylay.services.replication.commit_news import TOLD_LATER_US, CommitNews
-from raylay.services.replication.commit_place import SLOW_COMMIT_NS, CommitPlace
-from raylay.services.replication.connecting import LinkPlan
-from raylay.services.replication.content import FilterLanguage
+from raylay.services.replication.commit_notifications import TOLD_LATER_US, CommitNotifications
+from raylay.services.replication.commit_thread import SLOW_COMMIT_NS, CommitThreadPolicy
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.instance import InstanceMachine, Parts
-from raylay.services.replication.instance.authored import Author
-from raylay.services.replication.lending import Lending, LentLink
-from raylay.services.replication.outbound import OutboundLink
-from raylay.services.replication.peers import PeerBook
-from raylay.services.replication.placement import Placement, Placements
+from raylay.services.replication.inbound_queue import InboundQueue
+from raylay.services.replication.instance import InstanceMachine, MachineParts
+from raylay.services.replication.instance.self_publisher import SelfPublisher
+from raylay.services.replication.link.content import FilterLanguage
+from raylay.services.replication.link.direct_link import DirectLink, DirectLinkPolicy
+from raylay.services.replication.link.outbound import OutboundLink
+from raylay.services.replication.link.resync_plan import ResyncPlan
+from raylay.services.replication.membership.peers import PeerBook
+from raylay.services.replication.membership.placement import InstancePlacement, Placements
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.sow.book import SowBook
@@ -62,6 +52,16 @@ from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowState
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
+from raylay.services.verification.history import (
+    DestinationDebt,
+    FinalLog,
+    HistoryMember,
+    InstanceMoved,
+    MessagesPublished,
+    NemesisFault,
+    RunHistory,
+    Topology,
+)
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 from sim import filtering
@@ -110,34 +110,34 @@ class Machines:
     """What is under test; the planted mistakes replace one of them."""
 
     instance: type[InstanceMachine] = InstanceMachine
-    parts: Parts = field(default_factory=Parts)
+    parts: MachineParts = field(default_factory=MachineParts)
     """Of each instance's machine."""
     link: type[OutboundLink] = OutboundLink
-    lending: type[Lending] = Lending
-    lent: type[LentLink] = LentLink
+    lending: type[DirectLinkPolicy] = DirectLinkPolicy
+    lent: type[DirectLink] = DirectLink
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal
     front: type[MemoryFront] = MemoryFront
-    news: type[CommitNews] = CommitNews
-    place: type[CommitPlace] = CommitPlace
+    news: type[CommitNotifications] = CommitNotifications
+    place: type[CommitThreadPolicy] = CommitThreadPolicy
     subscription: type[BookmarkSubscription] = BookmarkSubscription
     lookup: type[RunLookup] = RunLookup
-    plan: type[LinkPlan] = LinkPlan
+    plan: type[ResyncPlan] = ResyncPlan
     recovery: type[RecoveryLog] = RecoveryLog
-    arrivals: type[Arrivals] = Arrivals
+    arrivals: type[InboundQueue] = InboundQueue
     peers: type[PeerBook] = PeerBook
     client: type[ClientMachine] = ClientMachine
     store: type[SimStore] = SimStore
     filters: FilterLanguage = field(default_factory=filtering.Digits)
     """Of topologies with content filters."""
-    author: type[Author] = Author
+    author: type[SelfPublisher] = SelfPublisher
     state: type[LastOfTopic] = LastOfTopic
     sow: type[SowFeature] = SowFeature
     sow_state: type[SowState] = SowState
     sow_staging: type[SowStaging] = SowStaging
     queues: QueueMachines = field(default_factory=QueueMachines)
-    folds: type[Folds] = Folds
-    steps: type[Steps] = Steps
+    folds: type[FeatureRegistry] = FeatureRegistry
+    steps: type[EffectLoop] = EffectLoop
     spreads: bool = True
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False
@@ -151,9 +151,9 @@ class Machines:
     durable_is_highest: bool = False
     """Mistake: a client is told one number at its logon."""
 
-    def kinds(self) -> Kinds:
+    def kinds(self) -> FeatureClasses:
         """What each instance is composed of."""
-        return Kinds(self.instance, self.parts, self.recovery, self.folds, self.steps)
+        return FeatureClasses(self.instance, self.parts, self.recovery, self.folds, self.steps)
 
 
 class World:
@@ -228,7 +228,7 @@ class World:
         """Whether clients publish different contents under one identity."""
         self.now_us = 0
         """The steady clock. The wall clock of an instance is ahead of it by `wall_offset_us`."""
-        self.history = History(
+        self.history = RunHistory(
             replace(topology, members=dict(topology.members)), journaled=journaled
         )
         self.history.queues = () if queues is None else (queues.shared(),)
@@ -277,7 +277,7 @@ class World:
             self.instances[name] = Instance(self, disk, ready=True)
 
     def topic_book(
-        self, member: Member, state: LastOfTopic, sow: SowBook, queues: Queues
+        self, member: HistoryMember, state: LastOfTopic, sow: SowBook, queues: Queues
     ) -> TopicBook:
         """What an instance knows of each topic, with a state of its own."""
         of = [*((rule, state) for rule in self.stateful), *sow.stateful()]
@@ -327,7 +327,7 @@ class World:
     # -- the nemesis -------------------------------------------------------------------------
     def fault(self, what: str) -> None:
         """Notes what the nemesis does."""
-        self.log(Fault(self.now_us, what))
+        self.log(NemesisFault(self.now_us, what))
 
     def crash(self, name: str, down_us: int = 0, *, lose_disk: bool = False) -> None:
         """Kills an instance with its links; it restarts after a while, or by `restart`."""
@@ -376,13 +376,13 @@ class World:
         self.former[former] = old
         members = self.history.topology.members
         members[former] = replace(old.member, name=former)
-        self.log(Moved(self.now_us, name, former, old.incarnation))
+        self.log(InstanceMoved(self.now_us, name, former, old.incarnation))
         disk = Disk(self, old.member, old.generation + 1)
         disk.copies_from, disk.was_ready = source, False
         self.disks[name] = disk
         self.hosts[disk.host] = absent = Absent(disk)
         self.instances[name] = cast(Instance, absent)
-        placement = Placement(disk.generation, disk.host, disk.host)
+        placement = InstancePlacement(disk.generation, disk.host, disk.host)
         for peer in sorted(reached):
             if self.instances[peer].alive:
                 self.instances[peer].learn({name: placement})
@@ -398,9 +398,9 @@ class World:
         self.fault(f"{address} is {server}")
         self.wide[address] = server
 
-    def placements(self) -> dict[str, Placement]:
+    def placements(self) -> dict[str, InstancePlacement]:
         """As the fabric's record has them, and a new configuration tells."""
-        found: dict[str, Placement] = {}
+        found: dict[str, InstancePlacement] = {}
         for disk in self.disks.values():
             found |= disk.own_placement()
         return found
@@ -557,13 +557,13 @@ class World:
         of_state = any(rule.name.encode() == run.topic for rule in self.stateful)
         return behind(run) if of_state else None
 
-    def finish(self) -> History:
+    def finish(self) -> RunHistory:
         """Writes down how everything ended."""
         history = self.history
         history.transient = frozenset(
             operation.topic
             for operation in history.operations
-            if isinstance(operation, Published)
+            if isinstance(operation, MessagesPublished)
             and not any(rule.name in (".*", operation.topic) for rule in self.topics.rules)
             # What nobody declared is never acknowledged: the laws of all others hold for it.
             and self.topics[operation.topic.encode(), b"json"].declared
@@ -615,7 +615,7 @@ class World:
         return history
 
 
-def _owing(machine: InstanceMachine) -> Iterator[Owing]:
+def _owing(machine: InstanceMachine) -> Iterator[DestinationDebt]:
     """What is owed and pending, by destination and publisher."""
     kept = [(name, each.owed) for name, each in machine.destinations.items() if each.sync]
     for name, rooted in (*kept, ("", machine.pending)):
@@ -623,4 +623,4 @@ def _owing(machine: InstanceMachine) -> Iterator[Owing]:
             for publisher, found in ranges.sets.items():
                 first, last = found.first(), found.last()
                 if first is not None and last is not None:
-                    yield Owing(name, publisher, found.count, first, last)
+                    yield DestinationDebt(name, publisher, found.count, first, last)

@@ -11,7 +11,7 @@ from pathlib import Path
 from soak.ledger import COMPLAINTS_MAX, Entry
 
 from raylay.services.drills import report
-from raylay.services.drills.drill import Drill, Result
+from raylay.services.drills.drill import Drill, DrillResult
 from raylay.services.drills.scenario import built_in
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric, Topic
@@ -55,7 +55,7 @@ def run_one(fabric: Fabric, name: str, seed: int, directory: Path) -> Entry:
     return entry_of(result, name, seed, time.monotonic() - began_s, directory)
 
 
-def entry_of(result: Result, name: str, seed: int, took_s: float, directory: Path) -> Entry:
+def entry_of(result: DrillResult, name: str, seed: int, took_s: float, directory: Path) -> Entry:
     """A drill for the ledger."""
     judgement = result.judgement
     assert judgement is not None

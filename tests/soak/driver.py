@@ -8,7 +8,7 @@ still open.
 
 All connections pass a relay that can be broken (relay.py). What happened is judged twice: every
 journal and subscriber by services/drills/verdict.py, and a sync group of three by the laws that the
-simulator's checkers know (services/drills/recorded.py).
+simulator's checkers know (services/drills/history_builder.py).
 """
 
 from __future__ import annotations
@@ -37,21 +37,18 @@ from soak.working import Working
 from raylay.services.client import EPOCH, Client, Server, Subscription
 from raylay.services.client.messages import ranges_of
 from raylay.services.configuration.model import InstanceSettings
-from raylay.services.drills import checkers
-from raylay.services.drills.history import History
-from raylay.services.drills.laws.queue_load import QueueVerdict
-from raylay.services.drills.recorded import (
+from raylay.services.drills.history_builder import (
+    ClientNotice,
     ClientRecorder,
-    Recording,
-    Said,
+    HistoryBuilder,
     SubscriberRecorder,
     members_of,
     now_us,
 )
 from raylay.services.drills.verdict import (
     PlaceVerdict,
-    Record,
-    Stretch,
+    PublishRecord,
+    SequenceStretch,
     Verdict,
     judge,
     stretches_of_run,
@@ -61,6 +58,9 @@ from raylay.services.fabric import Fabric, Topic
 from raylay.services.fabric.plan import data_directory, instance_config
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run, iterate_records, publisher_id
+from raylay.services.verification import checkers
+from raylay.services.verification.history import RunHistory
+from raylay.services.verification.laws.queue_delivery import QueueVerdict
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.stores import LmdbBookmarkStore, MemoryBookmarkStore, MemoryPublishStore
 
@@ -110,7 +110,7 @@ class Report:
     events: Counter[str]
     complaints: list[str]
     """What is wrong besides the verdict: an instance not whole, a content that is another's, …"""
-    history: History | None = None
+    history: RunHistory | None = None
     """Of the group of three."""
     queue: QueueVerdict | None = None
     """What became of a queue's messages. What is wrong with them is among the complaints."""
@@ -243,7 +243,7 @@ class _Subscriber:
     name: str
     group: str
     store: MemoryBookmarkStore
-    received: list[Stretch] = field(default_factory=list)
+    received: list[SequenceStretch] = field(default_factory=list)
     have: PublisherRanges = field(default_factory=PublisherRanges)
     client: Client | None = None
     subscription: Subscription | None = None
@@ -275,7 +275,7 @@ class Soak:
         self.chance = random.Random(plan.seed)
         self.breaker = Faults(self)
         self.working = Working(self)
-        self.recordings: dict[str, Recording] = {}
+        self.recordings: dict[str, HistoryBuilder] = {}
         self.faults: Counter[str] = Counter()
         self.complaints: list[str] = []
         self.log: list[str] = []
@@ -292,7 +292,7 @@ class Soak:
         """As they were when all was over."""
         self.began_s = time.monotonic()
         if plan.trio:
-            self.recordings[TRIO] = Recording(
+            self.recordings[TRIO] = HistoryBuilder(
                 self.members(TRIO), fabric.directory / "logs", f"t/{TRIO}"
             )
 
@@ -415,7 +415,7 @@ class Soak:
         async for line in process.stdout:
             told = json.loads(line)
             if "said" in told:
-                said = [Said(*each[:-1], tuple(each[-1])) for each in told["said"]]
+                said = [ClientNotice(*each[:-1], tuple(each[-1])) for each in told["said"]]
                 self.recordings[killed.group].said += said
                 continue
             if not killed.first:
@@ -448,7 +448,7 @@ class Soak:
     async def _read(self, subscriber: _Subscriber, subscription: Subscription) -> None:
         async for batch in subscription.batches():
             for stretch in ranges_of(batch.payload, batch.count):
-                subscriber.received.append(Stretch(*stretch))
+                subscriber.received.append(SequenceStretch(*stretch))
                 subscriber.have.add(*stretch)
             for record in iterate_records(batch.payload):
                 if record.body != body_of(record.publisher, record.sequence):
@@ -475,7 +475,7 @@ class Soak:
         """What an instance's journal holds, in its order; its contents are looked at on the way."""
         return journal_of(self.fabric, name, self.complaints)
 
-    def stretches(self, name: str) -> list[Stretch]:
+    def stretches(self, name: str) -> list[SequenceStretch]:
         """The same as the verdict takes it."""
         return stretches_of(self.journal(name))
 
@@ -597,9 +597,9 @@ class Soak:
             return [group]
         return [name for name in self.groups if name not in ALONE]
 
-    def record(self, *groups: str) -> Record:
+    def record(self, *groups: str) -> PublishRecord:
         """What the publishers of these groups published and were told, until now."""
-        record = Record()
+        record = PublishRecord()
         for each in (*self.publishers, *self.killed):
             if each.group not in groups:
                 continue
@@ -664,7 +664,7 @@ class Soak:
                 await publisher.client.close(flush=False)
 
     async def _judge(self) -> Report:
-        places: dict[str, list[Stretch]] = {}
+        places: dict[str, list[SequenceStretch]] = {}
         events: Counter[str] = Counter()
         verdicts: list[Verdict] = []
         journals: dict[str, list[Run]] = {}
@@ -708,8 +708,8 @@ class Soak:
         return Report(verdict, late, self.faults, events, self.complaints, history, queue)
 
     async def _history(
-        self, group: str, recording: Recording, journals: dict[str, list[Run]]
-    ) -> History:
+        self, group: str, recording: HistoryBuilder, journals: dict[str, list[Run]]
+    ) -> RunHistory:
         unacked = {}
         for publisher in self.publishers:
             if publisher.group == group and publisher.client is not None:
@@ -719,7 +719,7 @@ class Soak:
                 unacked[killed.name] = killed.published - killed.persisted
                 # It may have died before it told what it published.
                 recording.said.append(
-                    Said(
+                    ClientNotice(
                         "published", 0, killed.name, publisher_id(killed.name), "", 0,
                         killed.first, killed.published,
                     )
@@ -802,7 +802,7 @@ def journal_of(fabric: Fabric, name: str, complaints: list[str]) -> list[Run]:
     return held
 
 
-def stretches_of(runs: list[Run]) -> list[Stretch]:
+def stretches_of(runs: list[Run]) -> list[SequenceStretch]:
     """A journal as the verdict takes it."""
     return [stretch for run in runs for stretch in stretches_of_run(run)]
 
@@ -812,7 +812,7 @@ def late_in(runs: list[Run]) -> int:
     return sum(run.count for run in runs if run.kind == Kind.RECORDS and run.flags & Flag.LATE)
 
 
-def broken_laws(history: History) -> list[str]:
+def broken_laws(history: RunHistory) -> list[str]:
     """What the simulator's checkers find in a recorded history."""
     return [
         f"{found.law}: {found.text}" for found in checkers.check_all(history) if not found.separate

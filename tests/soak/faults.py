@@ -42,11 +42,11 @@ from typing import TYPE_CHECKING, Any
 
 from soak import relay as relays
 
-from raylay.services.drills.laws.queue_load import Excuse
-from raylay.services.drills.recorded import Lost, now_us
+from raylay.services.drills.history_builder import LostDisk, now_us
 from raylay.services.drills.verdict import judge
 from raylay.services.errors import FabricError
 from raylay.services.fabric.ray_access import await_process_end
+from raylay.services.verification.laws.queue_delivery import ExcusedPeriod
 
 if TYPE_CHECKING:
     from soak.driver import Soak
@@ -134,7 +134,7 @@ class Faults:
         """Instances whose disk takes nothing now."""
         self.missed: list[dict[str, Any]] = []
         """Events of the time in which an instance could not write its log."""
-        self.excuses: list[Excuse] = []
+        self.excuses: list[ExcusedPeriod] = []
         """When which instance could not act on what had come to it."""
         self.lost: set[str] = set()
         """Instances that lost a disk."""
@@ -175,14 +175,14 @@ class Faults:
         try:
             yield
         finally:
-            self.excuses.append(Excuse(name, since_us, now_us()))
+            self.excuses.append(ExcusedPeriod(name, since_us, now_us()))
 
     # -- processes ---------------------------------------------------------------------------
     async def _kill(self, name: str, *, restart: bool = True) -> int:
         """Returns the pid that it had; 0 where nothing was killed."""
         run = self._run
         if name in self.full:
-            # Its log cannot tell now what it did last: see services/drills/recorded.py.
+            # Its log cannot tell now what it did last: see services/drills/history_builder.py.
             run.note(f"{name} spared: its disk is full")
             return 0
         try:
@@ -385,7 +385,7 @@ class Faults:
         runs = await asyncio.to_thread(run.journal, name)
         await asyncio.to_thread(shutil.rmtree, directory)
         if group in run.recordings:
-            run.recordings[group].lost.append(Lost(now_us(), name, runs))
+            run.recordings[group].lost.append(LostDisk(now_us(), name, runs))
         await asyncio.to_thread(run.fabric.restart, name, run.heal_s_max)
         run.note(f"{name} is ready again")
         held = await asyncio.to_thread(run.stretches, name)

@@ -5,7 +5,8 @@
 
 It publishes until its standard input has a line or ends, then flushes. Without a `store` it keeps
 one in memory. A `life` above 0 stands in every body. With `record` it also tells what it is told
-(services/drills/recorded.py), in lines `{"said": […]}`. It tells what is so, one JSON line a time:
+(services/drills/history_builder.py), in lines `{"said": […]}`. It tells what is so, one JSON line a
+time:
 
     {"first": …, "published": …, "persisted": …, "settled": false, "instance": …}
 
@@ -48,7 +49,7 @@ async def run(options: dict[str, Any]) -> None:
 
     recorder = None
     if options.get("record"):
-        from raylay.services.drills.recorded import ClientRecorder
+        from raylay.services.drills.history_builder import ClientRecorder
 
         recorder = ClientRecorder(lambda said: write({"said": [said]}))
     client = Client(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raylay.storage import exposure
-from raylay.storage.exposure import Step, exposed, judge
+from raylay.storage.exposure import PathStep, exposed, judge
 
 OWN, ANOTHER = 1000, 27
 ALL = "every user of this host"
@@ -16,11 +16,11 @@ ALL = "every user of this host"
 
 def judged(*modes: int, is_file: bool = False, group: int = OWN) -> list[tuple[str, str, str]]:
     """Of `/a/b…`, whose modes these are, from `/a` on."""
-    steps = [Step("/", stat.S_IFDIR | 0o755, 0)]
+    steps = [PathStep("/", stat.S_IFDIR | 0o755, 0)]
     for at, mode in enumerate(modes):
         kind = stat.S_IFREG if is_file and at == len(modes) - 1 else stat.S_IFDIR
         name = chr(ord("a") + at)
-        steps.append(Step(f"{steps[-1].path.rstrip('/')}/{name}", kind | mode, group))
+        steps.append(PathStep(f"{steps[-1].path.rstrip('/')}/{name}", kind | mode, group))
     return [(each.who, each.right, each.change) for each in judge(steps, OWN)]
 
 

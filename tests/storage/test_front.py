@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 from raylay.services.commands.journal import journal_app
 from raylay.services.errors import CorruptRecord, StorageFull
 from raylay.services.messages.records import Run
-from raylay.services.pipeline.journals import Place, Stretch, StretchReader, last_txid
+from raylay.services.pipeline.journals import JournalPlace, JournalStretch, StretchReader, last_txid
 from raylay.storage import front, front_log, lmdb_journal
 from raylay.storage.front import END_NAME, FRONT_NAMES, FrontReader
 from raylay.storage.front_entries import PAGE_BYTES
 from raylay.storage.front_log import FrontLog
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
-from raylay.storage.verify import Verified, verify_journal
+from raylay.storage.verify import VerifyResult, verify_journal
 from raylay.storage.wipe import wipe_journal
 
 
@@ -264,7 +264,7 @@ def test_a_full_map_takes_what_is_in_front_along_to_the_next_segment(
     journal.settle()
     copy = killed(journal, tmp_path)
     again = StepJournal(copy, front_log=True)
-    verified = Verified()
+    verified = VerifyResult()
     assert list(verify_journal(copy, None, verified)) == []
     assert (verified.segments, verified.records) == (2, 29), "the index of the first says no more"
     assert again.recovered.next_txid == 30
@@ -334,9 +334,9 @@ def test_the_newest_entries_are_removed_first(
 
 def test_spark_reads_what_is_in_front(journal: StepJournal) -> None:
     put(journal, 9)
-    place = Place("a", "", str(journal.directory))
+    place = JournalPlace("a", "", str(journal.directory))
     assert last_txid(place) == 9
-    reader = StretchReader(Stretch(place, 1, 1, 9))
+    reader = StretchReader(JournalStretch(place, 1, 1, 9))
     assert [key for blocks in reader.blocks() for key, _ in blocks] == list(range(1, 10))
     reader.close()
 
@@ -707,7 +707,7 @@ def test_every_missing_page_is_found_and_what_precedes_it_taken(
     with pytest.raises(CorruptRecord, match=f"transaction id {page + 1} was there"):
         LmdbJournal(copy)
     (copy / END_NAME).unlink()
-    damages = list(verify_journal(copy, None, Verified()))
+    damages = list(verify_journal(copy, None, VerifyResult()))
     assert [damage.path.name for damage in damages] == [FRONT_NAMES[0]]
     shown = CliRunner().invoke(journal_app, ["repair", str(copy)])
     assert shown.exit_code == 0 and f"ends with transaction id {page + 1}," in shown.stdout
@@ -721,7 +721,7 @@ def test_tools_know_it(journal: StepJournal, tmp_path: Path) -> None:
     put(journal, 9)
     run = CliRunner().invoke
     for directory in (journal.directory, killed(journal, tmp_path)):
-        verified = Verified()
+        verified = VerifyResult()
         assert list(verify_journal(directory, None, verified)) == []
         assert (verified.runs, verified.records) == (9, 9)
         dumped = run(journal_app, ["dump", str(directory), "--json"])

@@ -15,9 +15,9 @@ from raylay.storage.front_entries import (
     MAGIC,
     MARK,
     PAGE_BYTES,
-    Entry,
+    FrontEntry,
+    FrontRecovery,
     FrontSpace,
-    Recovery,
     decode,
     encode,
     encode_into,
@@ -30,13 +30,13 @@ FILE_BYTES = 16 * PAGE_BYTES
 BLOCK_LENGTHS = [1, 300, 4039, 4040, 4041, 4096, 8128, 8129, 20_000]
 
 
-def an_entry(number: int, first_txid: int, last_txid: int, generation: int = 1) -> Entry:
-    return Entry(generation, number, first_txid, last_txid, f"block {first_txid}".encode())
+def an_entry(number: int, first_txid: int, last_txid: int, generation: int = 1) -> FrontEntry:
+    return FrontEntry(generation, number, first_txid, last_txid, f"block {first_txid}".encode())
 
 
 def test_the_bytes_of_an_entry_are_these() -> None:
     block = bytes(range(200)) * 21
-    made = encode(Entry(3, 17, 1_000, 1_009, block))
+    made = encode(FrontEntry(3, 17, 1_000, 1_009, block))
     checked = struct.pack("<QQQQII", 3, 17, 1_000, 1_009, 4_200, 0)
     assert made[:8] == MAGIC == b"RAYFRNT1"
     assert made[8:16] == checksum64(block, seed=checksum64(checked)).to_bytes(8, "little")
@@ -49,7 +49,7 @@ def test_the_bytes_of_an_entry_are_these() -> None:
 
 @pytest.mark.parametrize("length", BLOCK_LENGTHS)
 def test_an_entry_comes_back(length: int) -> None:
-    entry = Entry(5, 6, 7, 8, random.Random(length).randbytes(length))
+    entry = FrontEntry(5, 6, 7, 8, random.Random(length).randbytes(length))
     made = encode(entry)
     assert len(made) == pages_of(length) * PAGE_BYTES
     assert decode(made, 0) == entry
@@ -61,13 +61,13 @@ def test_pages_that_held_another_entry_hold_nothing_of_it(length: int) -> None:
     block = random.Random(length).randbytes(length)
     pages = bytearray(b"x" * 6 * PAGE_BYTES)
     made = encode_into(memoryview(pages), 5, 6, 7, 8, block)
-    assert pages[:made] == encode(Entry(5, 6, 7, 8, block))
+    assert pages[:made] == encode(FrontEntry(5, 6, 7, 8, block))
 
 
 @pytest.mark.parametrize("length", BLOCK_LENGTHS)
 def test_no_byte_may_differ(length: int) -> None:
     rng = random.Random(length)
-    made = encode(Entry(5, 6, 7, 8, rng.randbytes(length)))
+    made = encode(FrontEntry(5, 6, 7, 8, rng.randbytes(length)))
     used = 56 + length + 8 * (pages_of(length) - 1)
     for at in {*range(min(60, used)), *(rng.randrange(used) for _ in range(50)), used - 1}:
         broken = bytearray(made)
@@ -77,8 +77,8 @@ def test_no_byte_may_differ(length: int) -> None:
 
 @pytest.mark.parametrize("length", BLOCK_LENGTHS)
 def test_no_page_may_be_missing_or_of_another_entry(length: int) -> None:
-    made = encode(Entry(5, 6, 7, 8, b"a" * length))
-    other = encode(Entry(5, 5, 6, 6, b"b" * length))
+    made = encode(FrontEntry(5, 6, 7, 8, b"a" * length))
+    other = encode(FrontEntry(5, 5, 6, 6, b"b" * length))
     for page in range(pages_of(length)):
         at = page * PAGE_BYTES
         for wrong in (bytes(PAGE_BYTES), other[at : at + PAGE_BYTES]):
@@ -89,10 +89,10 @@ def test_no_page_may_be_missing_or_of_another_entry(length: int) -> None:
 
 def test_a_client_cannot_forge_an_entry() -> None:
     """What it sends never begins a page."""
-    forged = encode(Entry(99, 1, 11, 20, b"forged"))
+    forged = encode(FrontEntry(99, 1, 11, 20, b"forged"))
     for shift in range(0, PAGE_BYTES, 8):
         block = bytes(shift) + forged * 4
-        made = encode(Entry(1, 1, 1, 10, block))
+        made = encode(FrontEntry(1, 1, 1, 10, block))
         # The entry's own first page is overwritten by a later one.
         left = encode(an_entry(2, 11, 11)) + made[PAGE_BYTES:]
         assert scan(left) == [an_entry(2, 11, 11)]
@@ -111,35 +111,35 @@ def test_garbage_is_no_entry() -> None:
 # -- what a restart makes of it ------------------------------------------------------------------
 def test_what_follows_the_store_is_taken() -> None:
     entries = [an_entry(1, 1, 4), an_entry(2, 5, 5), an_entry(3, 6, 9)]
-    assert recover([], 3) == Recovery([], 1, 0)
-    assert recover(reversed(entries), 0) == Recovery(entries, 2, 0)
-    assert recover(entries, 4) == Recovery(entries[1:], 2, 0)
-    assert recover(entries, 9) == Recovery([], 2, 0)
-    assert recover(entries, 20) == Recovery([], 2, 0)
+    assert recover([], 3) == FrontRecovery([], 1, 0)
+    assert recover(reversed(entries), 0) == FrontRecovery(entries, 2, 0)
+    assert recover(entries, 4) == FrontRecovery(entries[1:], 2, 0)
+    assert recover(entries, 9) == FrontRecovery([], 2, 0)
+    assert recover(entries, 20) == FrontRecovery([], 2, 0)
 
 
 def test_an_entry_whose_predecessor_is_missing_is_not_taken_but_told() -> None:
     entries = [an_entry(1, 1, 4), an_entry(3, 6, 9)]
-    assert recover(entries, 0) == Recovery(entries[:1], 2, 4)
-    assert recover(entries[1:], 4) == Recovery([], 2, 4)
+    assert recover(entries, 0) == FrontRecovery(entries[:1], 2, 4)
+    assert recover(entries[1:], 4) == FrontRecovery([], 2, 4)
 
 
 def test_a_number_is_missing_though_the_ids_fit() -> None:
     entries = [an_entry(1, 1, 4), an_entry(3, 5, 9)]
-    assert recover(entries, 0) == Recovery(entries[:1], 2, 4)
+    assert recover(entries, 0) == FrontRecovery(entries[:1], 2, 4)
 
 
 def test_only_the_newest_generation_counts() -> None:
     old = [an_entry(1, 1, 4), an_entry(2, 5, 9)]
     new = [an_entry(1, 5, 6, generation=2)]
-    assert recover([*old, *new], 4) == Recovery(new, 3, 0)
-    assert recover([*old, *new], 6) == Recovery([], 3, 0)
+    assert recover([*old, *new], 4) == FrontRecovery(new, 3, 0)
+    assert recover([*old, *new], 6) == FrontRecovery([], 3, 0)
 
 
 def test_a_failed_write_whose_ids_were_used_again_is_not_taken() -> None:
     """11 to 20 could not be written, or so it was told; 11 to 15 went to the store instead."""
     failed = an_entry(4, 11, 20)
-    assert recover([failed], 15) == Recovery([], 2, 0)
+    assert recover([failed], 15) == FrontRecovery([], 2, 0)
 
 
 # -- where the next one goes ---------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Simulated:
                     continue
                 place = space.place(len(block))
                 assert place is not None
-            pages = encode(Entry(place.generation, place.number, *commit))
+            pages = encode(FrontEntry(place.generation, place.number, *commit))
             fate = rng.random()
             if fate < 0.06:
                 self._write(place.file, place.offset, pages, torn=True)
@@ -306,7 +306,7 @@ class Simulated:
                     at : at + PAGE_BYTES
                 ]
 
-    def _scan(self, content: bytearray) -> list[Entry]:
+    def _scan(self, content: bytearray) -> list[FrontEntry]:
         if not self.mistakes.ignores_checksum:
             return scan(content)
         found = []
@@ -319,7 +319,7 @@ class Simulated:
                     raw[page + 8 : page + PAGE_BYTES]
                     for page in range(PAGE_BYTES, len(raw), PAGE_BYTES)
                 ]
-                found.append(Entry(*fields[:4], b"".join(parts)[: fields[4]]))
+                found.append(FrontEntry(*fields[:4], b"".join(parts)[: fields[4]]))
         return found
 
     def _check(self) -> None:

@@ -38,7 +38,7 @@ from raylay.storage.segments import (
     run_at,
 )
 from raylay.storage.state import StoreFile
-from raylay.storage.verify import Verified, verify_journal
+from raylay.storage.verify import VerifyResult, verify_journal
 
 SEGMENT_BYTES = 48 * 1024
 RUNS = 300
@@ -451,7 +451,7 @@ VERIFY_HURT = """
 import random, sys
 from pathlib import Path
 from raylay.storage.state import StoreFile
-from raylay.storage.verify import Verified, verify_journal
+from raylay.storage.verify import VerifyResult, verify_journal
 segment = Path(sys.argv[1])
 sound = segment.read_bytes()
 rng = random.Random(int(sys.argv[2]))
@@ -463,7 +463,7 @@ for _ in range(60):
         hurt[page + rng.choice([rng.randrange(32), rng.randrange(4096)])] = rng.randrange(256)
     segment.unlink()
     segment.write_bytes(hurt)
-    damages = list(verify_journal(segment.parent, None, Verified()))
+    damages = list(verify_journal(segment.parent, None, VerifyResult()))
     noticed += any(damage.path == segment for damage in damages)
 print(noticed)
 """
@@ -493,7 +493,7 @@ def test_a_damaged_key_does_not_keep_verify_for_ever(
     content = segment.read_bytes()
     assert node in content
     segment.write_bytes(content.replace(node, node[:2] + hurt))
-    damages = list(verify_journal(closed, None, Verified()))
+    damages = list(verify_journal(closed, None, VerifyResult()))
     assert any(damage.path == segment for damage in damages)
 
 

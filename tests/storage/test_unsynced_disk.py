@@ -21,7 +21,7 @@ from journal_cases import numbered_run
 from unsynced_disk import Disk, Entry, compiled, record, tear
 
 from raylay.services.errors import RaylayError
-from raylay.services.server.bootstrap import MARKER_FILE
+from raylay.services.server.links.bootstrap import MARKER_FILE
 from raylay.storage.front import END_NAME
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.maintenance import read_floor

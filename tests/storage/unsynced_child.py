@@ -125,12 +125,12 @@ def marker(directory: Path) -> None:
     """Of a bootstrap: what is copied may not be taken for a whole log."""
     from types import SimpleNamespace
 
-    from raylay.services.server.bootstrap import Bootstrap
+    from raylay.services.server.links.bootstrap import BootstrapRun
 
     place = directory / "instance"
     made = Journal(place / "journal", segment_bytes=SEGMENT_BYTES)
     server: Any = SimpleNamespace(directory=place)
-    copying = Bootstrap(server, SimpleNamespace(sources=(), topics=()))  # type: ignore[arg-type]
+    copying = BootstrapRun(server, SimpleNamespace(sources=(), topics=()))  # type: ignore[arg-type]
     copying._mark()
     say("marked")
     copy(made, 30)
@@ -208,7 +208,7 @@ WHAT: dict[str, Callable[[Path], None]] = {
 
 def mistakes() -> dict[str, Callable[[], None]]:
     """By name: what leaves one sync out."""
-    from raylay.services.server import bootstrap
+    from raylay.services.server.links import bootstrap
     from raylay.storage import segments
 
     return {

@@ -71,10 +71,10 @@ def truth(value: Any) -> bool | None:
     return any(each != 0 and not math.isnan(each) for each in numbers)
 
 
-def interpreted(node: tree.Node, message: dict[str, Any]) -> Any:
+def interpreted(node: tree.ExpressionNode, message: dict[str, Any]) -> Any:
     """The value of an expression for a message."""
 
-    def value(each: tree.Node) -> Any:
+    def value(each: tree.ExpressionNode) -> Any:
         return interpreted(each, message)
 
     match node:

@@ -9,7 +9,7 @@ from typing import Any
 
 from unit.test_counted_calls import links_here
 
-from raylay.services.server.config import InstanceConfig
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 
 DEADLINE_S = 60.0

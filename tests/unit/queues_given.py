@@ -7,10 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 from raylay.services.expressions.expression import SUBSCRIPTION, expression
-from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
-from raylay.services.queues.decisions import Consumer, Subscribed
-from raylay.services.queues.picking import Picking
-from raylay.services.queues.waiting import Waiting
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
+from raylay.services.queues.decisions import Consumer, ConsumerSubscription
+from raylay.services.queues.dispatcher import Dispatcher
+from raylay.services.queues.entry import QueueEntry
 
 
 @dataclass
@@ -35,35 +35,37 @@ class Bodies:
         self.reads += 1
         return self.trees.get(txid)
 
-    def around(self, txid: int) -> Surroundings:
+    def around(self, txid: int) -> EvalContext:
         """Tells the bookmark."""
-        return Surroundings(bookmark=str(txid))
+        return EvalContext(bookmark=str(txid))
 
 
-def message(txid: int, priority: int | None = None, is_barrier: bool = False) -> Waiting:
+def message(txid: int, priority: int | None = None, is_barrier: bool = False) -> QueueEntry:
     """A message of publisher 7."""
-    return Waiting(txid, (7, txid), priority, is_barrier)
+    return QueueEntry(txid, (7, txid), priority, is_barrier)
 
 
-def subscribed(name: str, backlog: int = 1, filter: str = "", session: int = 1) -> Subscribed:
+def subscribed(
+    name: str, backlog: int = 1, filter: str = "", session: int = 1
+) -> ConsumerSubscription:
     """A subscription."""
-    return Subscribed((session, name), f"client of {name}", filter, backlog)
+    return ConsumerSubscription((session, name), f"client of {name}", filter, backlog)
 
 
 def given(
-    *subscriptions: Subscribed,
+    *subscriptions: ConsumerSubscription,
     bodies: Bodies | None = None,
     fairness: str = "proportional",
     **rules: int,
-) -> Picking[Any]:
+) -> Dispatcher[Any]:
     """Picking with consumers."""
-    picking: Picking[Any] = Picking(Rules(fairness, **rules), bodies or Bodies())
+    picking: Dispatcher[Any] = Dispatcher(Rules(fairness, **rules), bodies or Bodies())
     for each in subscriptions:
         picking.subscribed(each)
     return picking
 
 
-def delivered(picking: Picking[Any], at_most: int = 1_000_000) -> list[tuple[str, int]]:
+def delivered(picking: Dispatcher[Any], at_most: int = 1_000_000) -> list[tuple[str, int]]:
     """Gives away what can be: subscription and transaction id, in order."""
     found: list[tuple[str, int]] = []
     while len(found) < at_most and (pick := picking.next()) is not None:
@@ -86,13 +88,13 @@ class SimpleConsumer:
 class Simple:
     """The rules of picking, written so that they can be read: every decision looks at everything.
 
-    It has what `Picking` has, but holds its messages in one list.
+    It has what `Dispatcher` has, but holds its messages in one list.
     """
 
     def __init__(self, rules: Rules, bodies: Bodies) -> None:
         self.rules = rules
         self.bodies = bodies
-        self.free: list[Waiting] = []
+        self.free: list[QueueEntry] = []
         self.orders: dict[int, int] = {}
         """As the messages had them when they came: what is looked at may change them."""
         self.consumers: dict[Consumer, SimpleConsumer] = {}
@@ -103,7 +105,7 @@ class Simple:
         self.turn += 1
         return self.turn
 
-    def subscribed(self, each: Subscribed) -> None:
+    def subscribed(self, each: ConsumerSubscription) -> None:
         """A new one, or another filter and backlog."""
         backlog = min(each.backlog_max, self.rules.subscription_backlog_max or each.backlog_max)
         known = self.consumers.get(each.consumer)
@@ -117,25 +119,25 @@ class Simple:
         """It is gone."""
         self.consumers.pop(consumer, None)
 
-    def add(self, each: Waiting) -> None:
+    def add(self, each: QueueEntry) -> None:
         """It is free."""
         self.orders.setdefault(each.txid, each.order)
         self.free.append(each)
         self.free.sort(key=lambda each: self.orders[each.txid])
 
-    def remove(self, each: Waiting) -> None:
+    def remove(self, each: QueueEntry) -> None:
         """It is free no more."""
         if each in self.free:
             self.free.remove(each)
 
-    def leased(self, consumer: Consumer, each: Waiting) -> None:
+    def leased(self, consumer: Consumer, each: QueueEntry) -> None:
         """It is held."""
         self.remove(each)
         self.consumers[consumer].active += 1
         if self.rules.fairness_model != "fast":
             self.consumers[consumer].turn = self.now()
 
-    def freed(self, consumer: Consumer, each: Waiting) -> None:
+    def freed(self, consumer: Consumer, each: QueueEntry) -> None:
         """It is held no more."""
         found = self.consumers.get(consumer)
         if found is not None:
@@ -148,7 +150,7 @@ class Simple:
         """Messages that are held."""
         return sum(each.active for each in self.consumers.values())
 
-    def available(self) -> list[Waiting]:
+    def available(self) -> list[QueueEntry]:
         """Those before the first barrier and within the target depth."""
         count = len(self.free)
         if self.rules.target_depth:
@@ -160,13 +162,13 @@ class Simple:
             if not each.is_barrier and not (barriers and each.txid > barriers[0])
         ]
 
-    def passes(self, consumer: SimpleConsumer, each: Waiting) -> bool:
+    def passes(self, consumer: SimpleConsumer, each: QueueEntry) -> bool:
         """Whether the consumer wants the message."""
         if not consumer.filter:
             return True
         tree = self.bodies.trees.get(each.txid)
         wanted = expression(consumer.filter, SUBSCRIPTION)
-        return tree is not None and wanted.matches(tree, NOWHERE)
+        return tree is not None and wanted.matches(tree, NO_CONTEXT)
 
     def room(self) -> int:
         """Free places."""
@@ -174,7 +176,7 @@ class Simple:
         whole = max(0, self.rules.backlog_max - self.active)
         return min(own, whole) if self.rules.backlog_max else own
 
-    def chosen(self, each: Waiting) -> Consumer | None:
+    def chosen(self, each: QueueEntry) -> Consumer | None:
         """Who gets this one."""
         if self.rules.backlog_max and self.active >= self.rules.backlog_max:
             return None
@@ -189,7 +191,7 @@ class Simple:
             can.sort(key=lambda one: one.turn)
         return can[0].identity if can else None
 
-    def next(self) -> tuple[Waiting, Consumer] | None:
+    def next(self) -> tuple[QueueEntry, Consumer] | None:
         """The first message that anybody can have."""
         for each in self.available():
             consumer = self.chosen(each)
@@ -197,7 +199,7 @@ class Simple:
                 return each, consumer
         return None
 
-    def barrier(self, oldest_txid: int) -> tuple[Waiting, list[Consumer]] | None:
+    def barrier(self, oldest_txid: int) -> tuple[QueueEntry, list[Consumer]] | None:
         """The first barrier, if it is the oldest."""
         for each in self.free:
             if each.is_barrier:

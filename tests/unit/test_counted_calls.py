@@ -20,16 +20,16 @@ from typing import Any
 
 import pytest
 
+from raylay.services.config.instance import DestinationConfig, InstanceConfig, LinkConfig
 from raylay.services.messages.records import RecordBuilder, publisher_id
 from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
 )
-from raylay.services.programs.link.link_server import LinkServer
-from raylay.services.protocol.commands import Command, PublishBatch
+from raylay.services.processes.link.link_server import LinkServer
+from raylay.services.protocol.client.commands import Command, PublishBatchCommand
+from raylay.services.protocol.client.session import ServerSession
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
-from raylay.services.protocol.session import ServerSession
-from raylay.services.server.config import DestinationConfig, InstanceConfig, LinkConfig
 from raylay.services.server.instance_server import InstanceServer
 
 ROOT = Path(__file__).parents[2]
@@ -208,7 +208,7 @@ def test_a_call_for_each_message_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     def wrong(session: ServerSession, data: bytes) -> list[Command]:
         commands = receive(session, data)
         for command in commands:
-            for _ in range(command.count if isinstance(command, PublishBatch) else 0):
+            for _ in range(command.count if isinstance(command, PublishBatchCommand) else 0):
                 matcher.matches(b"orders", b"json")
         return commands
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sim import mistakes, nemesis
 
-from raylay.services.drills import checkers
+from raylay.services.verification import checkers
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "coverage.md"
@@ -29,7 +29,7 @@ FORGETS = re.compile(r"[;:.]")
 def names_in(path: str) -> tuple[str, ...]:
     """The tests of a file or of all files of a folder, without their `test_`."""
     place = TESTS / path
-    files = sorted(place.glob("test_*.py")) if place.is_dir() else [place] * place.is_file()
+    files = sorted(place.rglob("test_*.py")) if place.is_dir() else [place] * place.is_file()
     return tuple(
         name
         for file in files
@@ -45,7 +45,7 @@ def named(kind: str) -> tuple[str, ...]:
     if kind == "checker":
         laws = Path(checkers.__file__).parent.rglob("*.py")
         texts = [path.read_text(encoding="utf-8") for path in sorted(laws)]
-        found = (re.findall(r"^def (\w+)\(history: History\)", t, re.MULTILINE) for t in texts)
+        found = (re.findall(r"^def (\w+)\(history: RunHistory\)", t, re.MULTILINE) for t in texts)
         return tuple(name for names in found for name in names)
     if kind == "make":
         text = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
@@ -148,7 +148,11 @@ def test_every_name_of_the_page_is_there() -> None:
         ("`unit/test_nothing.py::x`, `y`", ["unit/test_nothing.py::x", "y"]),
         ("`unit/test_coverage.py` `a_name_that_…`, `every_name_of_…`", []),
         ("`unit/test_coverage.py` `every_…`", ["every_…"]),
-        ("`unit` `a_name_that_is_not_there_is_found`; `test_cli.py` `version`", []),
+        (
+            "`unit` `a_name_that_is_not_there_is_found`; "
+            "`test_version_floors.py` `a_floor_that_is_too_low_is_found`",
+            [],
+        ),
         (
             "`unit` `nobody_wrote_it`, `test_coverage.py` `nor_this`",
             ["nobody_wrote_it", "nor_this"],
@@ -157,7 +161,7 @@ def test_every_name_of_the_page_is_there() -> None:
         ("checkers `once`, `twice`; mistakes `prefix acks`, `none`", ["twice", "none"]),
         ("scenario `one_link_from_an_instance_to_an_instance`, `two_links`", ["two_links"]),
         ("simulator `lose_disk`; `make sim`, `make gold`", ["make gold"]),
-        ("scenarios `nothing`; `unit/test_cli.py` `nothing`", ["nothing", "nothing"]),
+        ("scenarios `nothing`; `unit/commands/test_cli.py` `nothing`", ["nothing", "nothing"]),
         ("`bare_name`", ["bare_name"]),
     ],
 )
@@ -170,7 +174,7 @@ def test_a_name_leans_on_its_table_and_on_the_row_above() -> None:
     page = (
         "| rule | test (`tests/unit`) | checker |\n|---|---|---|\n"
         "| one | `every_name_of_the_page_is_there` | `once` |\n"
-        "| two | `test_cli.py` `version` | `never` |\n"
+        "| two | `test_version_floors.py` `a_floor_that_is_too_low_is_found` | `never` |\n"
         "| three | the same, `versions` | |\n\n"
         "| chapter | rule | tests |\n|---|---|---|\n| c | `anything` | `version` |\n"
     )

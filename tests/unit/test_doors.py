@@ -23,22 +23,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylay.services.config.instance import (
+    DestinationConfig,
+    InstanceConfig,
+    LinkConfig,
+    split_address,
+)
 from raylay.services.errors import CorruptRecord, RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import RecordBuilder, decode_runs, publisher_id, run_of, scan
 from raylay.services.messages.topics import TopicRule
-from raylay.services.programs.link.downstream import Downstream
-from raylay.services.programs.link.link_server import LinkServer
-from raylay.services.protocol import bootstrap, control
-from raylay.services.protocol.carrying import stream_of
-from raylay.services.protocol.compression import Decompressor, compressor
-from raylay.services.protocol.description import unpack_description
+from raylay.services.net.framed import WriteQueue
+from raylay.services.processes.link.downstream import Downstream
+from raylay.services.processes.link.link_server import LinkServer
+from raylay.services.protocol.child import control
+from raylay.services.protocol.client.compression import Decompressor, compressor
+from raylay.services.protocol.client.session import ServerSession
+from raylay.services.protocol.client.subscribe import HAVE_CHUNKS_MAX
 from raylay.services.protocol.frames import HEADER_BYTES_MAX, FrameReader, Header, encode_frame
 from raylay.services.protocol.header_values import COMMAND_ID_BYTES_MAX
-from raylay.services.protocol.proof import is_proven, proof_of
-from raylay.services.protocol.replication import (
+from raylay.services.protocol.link import bootstrap
+from raylay.services.protocol.link.description import unpack_description
+from raylay.services.protocol.link.proof import is_proven, proof_of
+from raylay.services.protocol.link.replication import (
     REPLICATION_FRAME_BYTES_MAX,
-    Accepted,
+    LinkAccepted,
     UpstreamLogon,
     batch_front,
     exchange_frames,
@@ -53,25 +62,17 @@ from raylay.services.protocol.replication import (
     root_of,
     sent_at_ns,
 )
-from raylay.services.protocol.session import ServerSession
-from raylay.services.protocol.subscribing import HAVE_CHUNKS_MAX
+from raylay.services.protocol.link.tunnel import stream_of
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.instance import LinkStart
-from raylay.services.replication.placement import Placement, to_wire
-from raylay.services.replication.validation import DestinationTerms
-from raylay.services.server import upstream_connection
-from raylay.services.server.client_connection import ClientConnection
-from raylay.services.server.client_transport import ClientTransport
-from raylay.services.server.config import (
-    DestinationConfig,
-    InstanceConfig,
-    LinkConfig,
-    split_address,
-)
+from raylay.services.replication.membership.placement import InstancePlacement, to_wire
+from raylay.services.replication.membership.validation import DestinationTerms
+from raylay.services.server.clients.connection import ClientConnection
+from raylay.services.server.clients.transport import ClientTransport
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.upstream_connection import UpstreamConnection
+from raylay.services.server.links import upstream_connection
+from raylay.services.server.links.upstream_connection import UpstreamConnection
 from raylay.services.telemetry.logs import LogOptions
-from raylay.services.transports.framed import Outbox
 from raylay.storage.state import KEY_BYTES_MAX
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -335,7 +336,7 @@ SERVER_FRAMES: list[tuple[Header, bytes]] = [
     ({"c": "unheard-of", "cid": "x"}, b""),
 ]
 """What a client is told, and what nobody says."""
-MOVED = to_wire({"elsewhere": Placement(1, "e:1", "e:2")})
+MOVED = to_wire({"elsewhere": InstancePlacement(1, "e:1", "e:2")})
 RANGES = {7: SequenceSet([(1, 9)]).to_bytes()}
 LINK_FRAMES: list[tuple[Header, bytes]] = [
     ({"c": "logon", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
@@ -566,7 +567,7 @@ def dialled() -> tuple[LinkServer, Door, list[Header]]:
     link = LinkServer(LinkConfig("own", "g", 0xA, 1, "", "", None, to))
     here = link.here
     here.loop = asyncio.get_running_loop()
-    here.outbox = Outbox(here.loop)
+    here.outbox = WriteQueue(here.loop)
     told: list[Header] = []
 
     def tell(data: bytes) -> None:
@@ -605,7 +606,9 @@ def test_every_frame_at_the_door_of_a_link(state: str) -> None:
             link.dialling.bring = lambda stream: None  # type: ignore[method-assign]
             if state != DIALLED:
                 for part in exchange_frames(
-                    Accepted("there", "g", 0xD, "there:2", False), PublisherRanges(), RootedRanges()
+                    LinkAccepted("there", "g", 0xD, "there:2", False),
+                    PublisherRanges(),
+                    RootedRanges(),
                 ):
                     door.send(part)
                     if state == ACCEPTING:

@@ -18,7 +18,7 @@ from raylay.services.configuration.files import load_fabric
 from raylay.services.expressions.explain import shown_value
 from raylay.services.expressions.expression import REPLICATION, expression
 from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 
 PAGE = Path(__file__).parents[2] / "docs" / "filters.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def test_the_tables_have_rows() -> None:
 @pytest.mark.parametrize(("example", "gives"), rows())
 def test_each_row_gives_what_it_says(example: str, gives: str) -> None:
     line = ORDERS.splitlines()[0]
-    around = Surroundings(size_bytes=len(line), now_s=1.0, random_bytes=bytes)
+    around = EvalContext(size_bytes=len(line), now_s=1.0, random_bytes=bytes)
     assert shown_value(value(example, orjson.loads(line), around)) == gives
 
 
@@ -78,7 +78,7 @@ def test_the_fabric_with_region_tags_is_one(tmp_path: Path) -> None:
     settings = load_fabric([file])
     filters = [link.topics[0].filter for _, link in settings.links()]
     message = {"for": "NewYork"}
-    passing = [expression(each, REPLICATION).matches(message, NOWHERE) for each in filters]
+    passing = [expression(each, REPLICATION).matches(message, NO_CONTEXT) for each in filters]
     assert passing == [True, False]
 
 

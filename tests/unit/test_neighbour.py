@@ -27,10 +27,10 @@ from unit.one_instance import events
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import Client
+from raylay.services.config.instance import split_address
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, FrameReader, encode_frame
-from raylay.services.server.client_connection import ClientConnection
-from raylay.services.server.client_subscriptions import SUBSCRIPTIONS_MAX
-from raylay.services.server.config import split_address
+from raylay.services.server.clients.connection import ClientConnection
+from raylay.services.server.clients.subscriptions import SUBSCRIPTIONS_MAX
 from raylay.services.server.instance_server import InstanceServer
 
 DEADLINE_S = 60.0

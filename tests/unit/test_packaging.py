@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("actors", "services", "storage")
-DOOR = "services/door"
+DOOR = "services/api"
 """What is installed as the package `raylay` itself."""
 TARGETS = (
     "setup",

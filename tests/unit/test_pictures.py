@@ -12,7 +12,7 @@ import pytest
 
 from raylay.services.fabric.check import check_settings
 from raylay.services.topology import draw
-from raylay.services.topology.check import Checked
+from raylay.services.topology.check import CheckResult
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
@@ -27,7 +27,7 @@ PUBLISHING: dict[str, tuple[str, ...]] = {
 """Where clients publish what is meant for everybody; nothing: everywhere."""
 
 
-def checked(example: str) -> tuple[Checked, str]:
+def checked(example: str) -> tuple[CheckResult, str]:
     """The check of an example's fabric, and the fabric's name."""
     script = runpy.run_path(str(ROOT / "examples" / f"{example}.py"), run_name="declared")
     fabric = script["declare"]()

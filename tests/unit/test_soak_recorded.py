@@ -14,17 +14,22 @@ from soak.ledger import Entry, append, entries, summary
 
 from raylay.services.client.events import Connected, PeerBecameSafe, PeerBecameUnsafe
 from raylay.services.client.machine import ClientMachine, ClientOptions
-from raylay.services.drills.history import Acked, Crashed, Member, ModeSet
-from raylay.services.drills.recorded import (
+from raylay.services.drills.history_builder import (
+    ClientNotice,
     ClientRecorder,
-    Clock,
-    Lost,
-    Recording,
-    Said,
+    ClockOffset,
+    HistoryBuilder,
+    LostDisk,
     SubscriberRecorder,
 )
 from raylay.services.messages.records import Flag, RecordBuilder, Run
-from raylay.services.replication.routing import Destination
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.verification.history import (
+    AckGiven,
+    HistoryMember,
+    InstanceCrashed,
+    LinkModeSet,
+)
 from raylay.storage.stores import MemoryPublishStore
 
 NAMES = ("a", "b", "c")
@@ -34,8 +39,8 @@ START_US = 1_700_000_000_000_000
 Change = Callable[["Seen"], None]
 
 
-def destination(name: str) -> Destination:
-    return Destination(name, "g", True, pass_through=".*", addresses=(name,))
+def destination(name: str) -> DestinationRoute:
+    return DestinationRoute(name, "g", True, pass_through=".*", addresses=(name,))
 
 
 def run_of(first: int, last: int, txid: int, at_us: int, path: tuple[int, ...] = ()) -> Run:
@@ -62,7 +67,9 @@ class Seen:
 
     def __init__(self, directory: Path) -> None:
         members = {
-            name: Member(name, "g", tuple(destination(other) for other in NAMES if other != name))
+            name: HistoryMember(
+                name, "g", tuple(destination(other) for other in NAMES if other != name)
+            )
             for name in NAMES
         }
         self.logs = directory
@@ -71,7 +78,7 @@ class Seen:
             for other in NAMES:
                 if other != name:
                     self.log(name, 1, "link_connected", destination=other)
-        self.recording = Recording(members, directory, "t")
+        self.recording = HistoryBuilder(members, directory, "t")
         here, there = (INCARNATIONS["a"],), {"b": 30, "c": 40}
         self.journals = {
             "a": [run_of(1, 2, 1, 10), run_of(3, 4, 3, 110)],
@@ -94,8 +101,8 @@ class Seen:
 
     def said(
         self, kind: str, at_us: int, first: int = 0, last: int = 0, names: tuple[str, ...] = ()
-    ) -> Said:
-        return Said(kind, START_US + at_us, "p", P, "a", 7, first, last, names)
+    ) -> ClientNotice:
+        return ClientNotice(kind, START_US + at_us, "p", P, "a", 7, first, last, names)
 
     def log(self, name: str, at_us: int, event: str, **fields: str) -> None:
         moment = datetime.fromtimestamp(START_US // 1_000_000, UTC)
@@ -209,7 +216,7 @@ def test_a_lost_disk_keeps_its_account(tmp_path: Path) -> None:
     """What it had is judged, then it is gone, and the next incarnation has its own."""
     seen = Seen(tmp_path)
     old = seen.journals["c"]
-    seen.recording.lost = [Lost(START_US + 500, "c", old)]
+    seen.recording.lost = [LostDisk(START_US + 500, "c", old)]
     later = 0xCC
     seen.log("c", 600, "started", incarnation=f"{later:016x}")
     again = run_of(1, 4, 1, 700, (INCARNATIONS["a"],))
@@ -218,14 +225,14 @@ def test_a_lost_disk_keeps_its_account(tmp_path: Path) -> None:
     statuses["c"]["incarnation"] = f"{later:016x}"
     history = seen.recording.history(seen.journals, statuses, seen.unacked)
     assert not broken_laws(history)
-    crashed = next(found for found in history.operations if isinstance(found, Crashed))
+    crashed = next(found for found in history.operations if isinstance(found, InstanceCrashed))
     assert (crashed.incarnation, crashed.lost) == (INCARNATIONS["c"], True)
-    restarts = [found for found in history.operations if isinstance(found, ModeSet)]
+    restarts = [found for found in history.operations if isinstance(found, LinkModeSet)]
     assert [(found.instance, found.sync) for found in restarts] == [("c", True)] * 2
 
 
 def test_a_client_says_what_it_was_told() -> None:
-    said: list[Said] = []
+    said: list[ClientNotice] = []
     recorder = ClientRecorder(said.append)
     machine = recorder.machine = ClientMachine(ClientOptions("p"), MemoryPublishStore())
     machine.next_sequence, machine.instance, machine.connection = 11, "a", 1
@@ -260,7 +267,7 @@ def test_what_was_refused_counts_as_no_ack(tmp_path: Path) -> None:
     seen.recording.said.insert(3, refused)
     statuses = {name: seen.status(name) for name in NAMES}
     history = seen.recording.history(seen.journals, statuses, seen.unacked)
-    acks = [found.sequences for found in history.operations if isinstance(found, Acked)]
+    acks = [found.sequences for found in history.operations if isinstance(found, AckGiven)]
     assert acks == [(1,), (3, 4)]
 
 
@@ -288,5 +295,5 @@ def test_runs_add_up(tmp_path: Path) -> None:
     ],
 )
 def test_a_clock_that_was_set_is_set_back(offset_s: int, told_s: int, true_s: int) -> None:
-    clock = Clock("A", 48_000_000, 61_000_000, offset_s * 1_000_000)
+    clock = ClockOffset("A", 48_000_000, 61_000_000, offset_s * 1_000_000)
     assert clock.true_us(told_s * 1_000_000) == true_s * 1_000_000

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from raylay.services.configuration.amps.model import Action, AmpsConfig, If
+from raylay.services.configuration.amps.model import Action, AmpsConfig, ConditionStanza
 from raylay.services.configuration.amps.types import ModuleUse, check_schedule
 from raylay.services.configuration.amps.units import parse_interval_ns
 from raylay.services.configuration.model import DowngradeSettings
@@ -30,20 +30,20 @@ NOTHING = "amps-action-do-nothing"
 Path = tuple[str | int, ...]
 
 
-class Known(NamedTuple):
+class OptionRule(NamedTuple):
     """The options of a module."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
 
 
-def _modules(kind: str, text: str) -> dict[str, Known]:
+def _modules(kind: str, text: str) -> dict[str, OptionRule]:
     # A line a module: names with a common beginning, then options; `?` marks optional ones.
     made = {}
     for line in text.strip().splitlines():
         names, _, options = line.strip().partition(" ")
         words = options.split()
-        known = Known(
+        known = OptionRule(
             tuple(word for word in words if not word.endswith("?")),
             tuple(word[:-1] for word in words if word.endswith("?")),
         )
@@ -119,7 +119,7 @@ def module_problems(config: AmpsConfig) -> Iterator[tuple[Path, str]]:
         yield from _option_problems(path, use, options)
 
 
-def _uses(config: AmpsConfig) -> Iterator[tuple[Path, ModuleUse, dict[str, Known]]]:
+def _uses(config: AmpsConfig) -> Iterator[tuple[Path, ModuleUse, dict[str, OptionRule]]]:
     for number, action in enumerate(config.actions.actions if config.actions else ()):
         path: Path = ("Actions", "Action", number)
         for kind, uses, known in (
@@ -131,14 +131,14 @@ def _uses(config: AmpsConfig) -> Iterator[tuple[Path, ModuleUse, dict[str, Known
                 yield (*path, kind, inner), use, known
 
 
-def _unknown_module(name: str, known: dict[str, Known]) -> str:
+def _unknown_module(name: str, known: dict[str, OptionRule]) -> str:
     close = difflib.get_close_matches(name, known, 1)
     return f"{name} is no module here and none of Modules: " + (
         f"is {close[0]} meant?" if close else f"expected one of {', '.join(known)}"
     )
 
 
-def _option_problems(path: Path, use: ModuleUse, known: Known) -> Iterator[tuple[Path, str]]:
+def _option_problems(path: Path, use: ModuleUse, known: OptionRule) -> Iterator[tuple[Path, str]]:
     allowed = (*known.required, *known.optional)
     given = {entry.name for entry in use.options.entries}
     for name in known.required:
@@ -163,7 +163,7 @@ def _option_problems(path: Path, use: ModuleUse, known: Known) -> Iterator[tuple
 
 
 @dataclass(slots=True)
-class Schedules:
+class ActionSchedules:
     """What the running system does of an instance's actions.
 
     Attributes:
@@ -193,9 +193,9 @@ class Schedules:
         return DowngradeSettings.model_validate({**values, "looks": tuple(self.looks)})
 
 
-def schedules_of(config: AmpsConfig) -> Schedules:
+def schedules_of(config: AmpsConfig) -> ActionSchedules:
     """What an instance's actions ask for; the configuration was checked before."""
-    made = Schedules()
+    made = ActionSchedules()
     log = config.transaction_log
     archives = log is not None and log.archive_directory is not None
     for number, action in enumerate(config.actions.actions if config.actions else ()):
@@ -209,15 +209,15 @@ def schedules_of(config: AmpsConfig) -> Schedules:
     return made
 
 
-def _one(made: Schedules, path: Path, action: Action, *, archives: bool) -> None:
+def _one(made: ActionSchedules, path: Path, action: Action, *, archives: bool) -> None:
     other = [use.module for use in action.on if use.module != SCHEDULE]
     if other:
         made.left.append((path, f"the action on {other[0]} does not run yet"))
         return
     every = [use.options.get("Every") or "" for use in action.on]
     for number, step in enumerate(_ordered(action)):
-        where = (*path, "Do", number) if not isinstance(step, If) else (*path, "If", 0)
-        if isinstance(step, If):
+        where = (*path, "Do", number) if not isinstance(step, ConditionStanza) else (*path, "If", 0)
+        if isinstance(step, ConditionStanza):
             made.left.append((where, "If does not run yet, nor does the rest of its action"))
             return
         if step.module == NOTHING:
@@ -260,7 +260,7 @@ def _milliseconds(step: ModuleUse, option: str) -> int:
     return parse_interval_ns(step.options.get(option) or "0") // MILLISECOND_NS
 
 
-def _look(made: Schedules, step: ModuleUse, every: list[str]) -> None:
+def _look(made: ActionSchedules, step: ModuleUse, every: list[str]) -> None:
     prefix = "upgrade_" if step.module == UPGRADE else ""
     values = made.downgrade
     age_ms, grace_period_ms = _milliseconds(step, "Age"), _milliseconds(step, "GracePeriod")

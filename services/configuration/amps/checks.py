@@ -7,9 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from raylay.services.configuration.amps.actions import module_problems
 from raylay.services.configuration.amps.message_types import definition, problem, unsupported
-from raylay.services.configuration.amps.model import AmpsConfig, Destination, LogTopic
+from raylay.services.configuration.amps.model import AmpsConfig, DestinationStanza, LogTopic
 from raylay.services.configuration.amps.queues import queue_texts
-from raylay.services.configuration.amps.sow import ConflatedTopic, Queue, Sow, SowTopic, View
+from raylay.services.configuration.amps.sow import (
+    ConflatedTopic,
+    Queue,
+    SowStanza,
+    SowTopicStanza,
+    View,
+)
 from raylay.services.configuration.amps.sow_topics import topic_problems
 from raylay.services.configuration.amps.tree import VERSION
 from raylay.services.configuration.amps.types import ModuleUse, split_listen_address
@@ -21,11 +27,11 @@ from raylay.services.messages.topics import (
 )
 from raylay.services.messages.types.definitions import KIND_NAMES, TypeDefinition
 from raylay.services.plugins.filters import filter_problem
-from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
+from raylay.services.replication.link.routing import SYNC_DESTINATIONS_MAX
 
 Path = tuple[str | int, ...]
 Problem = tuple[Path, str]
-_Definition = SowTopic | View | ConflatedTopic | Queue
+_Definition = SowTopicStanza | View | ConflatedTopic | Queue
 BUILT_IN_MODULES = frozenset(
     (
         "amps-default-authentication-module",
@@ -131,7 +137,7 @@ def _matcher(topics: Iterable[LogTopic]) -> TopicMatcher:
 
 
 def _destination_topics(
-    path: Path, destination: Destination, recorded: TopicMatcher, sow: Sow | None
+    path: Path, destination: DestinationStanza, recorded: TopicMatcher, sow: SowStanza | None
 ) -> Iterator[Problem]:
     local = sow.local_queues if sow else ()
     queues = {(queue.name, queue.message_type) for queue in sow.all_queues} if sow else set()
@@ -203,7 +209,7 @@ def _module_uses(config: AmpsConfig) -> Iterator[tuple[Path, ModuleUse | None]]:
         yield ("Admin", "Entitlement"), config.admin.entitlement
 
 
-def _sow(sow: Sow, config: AmpsConfig) -> Iterator[Problem]:
+def _sow(sow: SowStanza, config: AmpsConfig) -> Iterator[Problem]:
     defined: dict[str, list[tuple[int, str]]] = {}
     kinds: tuple[tuple[str, Sequence[_Definition]], ...] = (
         ("Topic", sow.topics),
@@ -245,7 +251,7 @@ def _sow(sow: Sow, config: AmpsConfig) -> Iterator[Problem]:
                 yield ("SOW", kind, number), str(error)
 
 
-def _underlying(sow: Sow, defined: dict[str, list[tuple[int, str]]]) -> Iterator[Problem]:
+def _underlying(sow: SowStanza, defined: dict[str, list[tuple[int, str]]]) -> Iterator[Problem]:
     over: list[tuple[Path, View | ConflatedTopic, str | None]] = [
         (("SOW", "View", number), view, view.underlying.topic)
         for number, view in enumerate(sow.views)

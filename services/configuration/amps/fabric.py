@@ -18,9 +18,9 @@ from raylay.services.configuration.amps.message_types import definitions
 from raylay.services.configuration.amps.model import (
     JOURNAL_BYTES_MIN,
     AmpsConfig,
-    Bootstrap,
+    BootstrapStanza,
     Capacity,
-    Destination,
+    DestinationStanza,
     IncomingTransport,
     TransactionLog,
 )
@@ -32,9 +32,9 @@ from raylay.services.configuration.amps.modules import (
     waiting_authenticator,
 )
 from raylay.services.configuration.amps.queues import queue_settings
-from raylay.services.configuration.amps.sow import Sow
+from raylay.services.configuration.amps.sow import SowStanza
 from raylay.services.configuration.amps.sow_topics import not_running, settings_of
-from raylay.services.configuration.amps.support import Finding, findings, runs_for_clients
+from raylay.services.configuration.amps.support import ElementFinding, findings, runs_for_clients
 from raylay.services.configuration.amps.tls import dialling_settings, tls_settings
 from raylay.services.configuration.amps.types import split_listen_address
 from raylay.services.configuration.builder import FabricBuilder, Origins
@@ -62,7 +62,7 @@ _OTHERS: dict[str, Any] = {"name": ".*", "journaled": False}
 """What no TransactionLog takes is published all the same, to those who listen."""
 
 
-class Listener(NamedTuple):
+class LinkListener(NamedTuple):
     """Where an instance of the set waits for other instances."""
 
     name: str
@@ -141,7 +141,7 @@ def fabric_of(
     return builder.settings()
 
 
-def refusal(found: Iterable[Finding]) -> str:
+def refusal(found: Iterable[ElementFinding]) -> str:
     """The error of a start: a line for each thing that does not run yet."""
     lines = [f"{finding.origin}: {finding.text}" for finding in found]
     return "\n".join([*lines, UNSUPPORTED_REMEDY])
@@ -173,12 +173,12 @@ def _recorded(config: AmpsConfig) -> list[dict[str, str]]:
     ]
 
 
-def _listener(config: AmpsConfig) -> list[Listener]:
+def _listener(config: AmpsConfig) -> list[LinkListener]:
     transport = config.replication_transport()
     if transport is None or transport.inet_address is None:
         return []
     host, port = split_listen_address(transport.inet_address)
-    return [Listener(config.name, config.group, host, port)]
+    return [LinkListener(config.name, config.group, host, port)]
 
 
 def _clashes(documents: list[Document]) -> list[str]:
@@ -308,7 +308,7 @@ def _capacity(limits: Capacity) -> dict[str, Any]:
 
 
 def _bootstrap(
-    config: AmpsConfig, bootstrap: Bootstrap, listeners: list[Listener]
+    config: AmpsConfig, bootstrap: BootstrapStanza, listeners: list[LinkListener]
 ) -> dict[str, Any]:
     """Where its log is copied from."""
     others = [listener for listener in listeners if listener.name != config.name]
@@ -326,7 +326,7 @@ def _bootstrap(
     }
 
 
-def _definitions(config: AmpsConfig, sow: Sow) -> dict[str, Any]:
+def _definitions(config: AmpsConfig, sow: SowStanza) -> dict[str, Any]:
     """Topics with state, as far as they run, and queues."""
     queues = [queue_settings(queue) for queue in sow.all_queues]
     topics = [settings_of(topic) for topic in sow.topics if not not_running(topic, config)]
@@ -364,9 +364,9 @@ def _time(value_ns: int) -> str:
 def _add_destination(
     builder: FabricBuilder,
     config: AmpsConfig,
-    destination: Destination,
+    destination: DestinationStanza,
     documents: list[Document],
-    listeners: list[Listener],
+    listeners: list[LinkListener],
     origin: str,
 ) -> None:
     addresses = [
@@ -425,9 +425,9 @@ def _add_destination(
 
 def waited_for(
     config: AmpsConfig,
-    destination: Destination,
+    destination: DestinationStanza,
     documents: Iterable[Document],
-    listeners: Iterable[Listener],
+    listeners: Iterable[LinkListener],
 ) -> list[str]:
     """The instances of the set that a Destination without InetAddr waits for: the one that bears
     its Name; else those of its Group that dial this one; none: whoever of the Group connects."""
@@ -454,7 +454,9 @@ def _timeouts(given_ns: tuple[int, ...], count: int) -> tuple[int, ...]:
     return given_ns if len(given_ns) == count else given_ns * count
 
 
-def resolve(address: str, destination: Destination | None, listeners: Iterable[Listener]) -> str:
+def resolve(
+    address: str, destination: DestinationStanza | None, listeners: Iterable[LinkListener]
+) -> str:
     """The instance of the set that an address is of; the address itself where it is of none.
 
     One that listens on the port is meant where the address names its host, where the host bears

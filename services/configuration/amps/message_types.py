@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylay.services.configuration.amps.model import AmpsConfig, MessageType
+from raylay.services.configuration.amps.model import AmpsConfig, MessageTypeStanza
 from raylay.services.configuration.message_types import check_types
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.types.definitions import KIND_NAMES, REFUSED, TypeDefinition
@@ -28,7 +28,7 @@ def definitions(config: AmpsConfig) -> list[TypeDefinition]:
     ]
 
 
-def definition(stanza: MessageType) -> TypeDefinition:
+def definition(stanza: MessageTypeStanza) -> TypeDefinition:
     """What a stanza defines; options that there are not keep their names."""
     options: dict[str, Any] = {}
     for entry in stanza.options.entries:
@@ -40,7 +40,7 @@ def definition(stanza: MessageType) -> TypeDefinition:
     return TypeDefinition(stanza.name, stanza.module, options)
 
 
-def unsupported(stanza: MessageType) -> str:
+def unsupported(stanza: MessageTypeStanza) -> str:
     """Why a type does not run; empty: it does."""
     if stanza.module in REFUSED:
         return f"message type {stanza.name}: there is no {stanza.module}: {REFUSED[stanza.module]}"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from raylay.services.configuration.amps.sow import Sow
+from raylay.services.configuration.amps.sow import SowStanza
 from raylay.services.configuration.amps.types import (
     Count,
     DialAddress,
@@ -35,7 +35,7 @@ from raylay.services.configuration.amps.types import (
     between,
     element,
 )
-from raylay.services.replication.validation import CHECKS
+from raylay.services.replication.membership.validation import CHECKS
 
 NOT_EXCLUDABLE = ("queue", "queue_underlying")
 JOURNAL_BYTES_MIN = 10_000_000
@@ -139,7 +139,7 @@ class IncomingTransport(TlsStanza, Capacity):
         return self.type in REPLICATION_TYPES
 
 
-class Transports(Stanza):
+class TransportsStanza(Stanza):
     """Where the instance listens."""
 
     transports: tuple[IncomingTransport, ...] = element("Transport", (), many=True)
@@ -221,7 +221,7 @@ class OutgoingTransport(TlsStanza):
         return self
 
 
-class Destination(Stanza):
+class DestinationStanza(Stanza):
     """Where an instance replicates to."""
 
     name: InstanceName = element("Name")
@@ -252,7 +252,7 @@ class Destination(Stanza):
 class Replication(Stanza):
     """Where the instance replicates to."""
 
-    destinations: tuple[Destination, ...] = element("Destination", many=True)
+    destinations: tuple[DestinationStanza, ...] = element("Destination", many=True)
 
 
 class BootstrapTopic(Stanza):
@@ -262,7 +262,7 @@ class BootstrapTopic(Stanza):
     message_type: TypeName = element("MessageType")
 
 
-class Bootstrap(Stanza):
+class BootstrapStanza(Stanza):
     """Where an empty instance copies everything from before its transports open."""
 
     transports: tuple[OutgoingTransport, ...] = element("Transport", many=True)
@@ -271,24 +271,24 @@ class Bootstrap(Stanza):
     """The public text does not name this element."""
 
 
-class On(ModuleUse):
+class TriggerStanza(ModuleUse):
     """What starts an action."""
 
 
-class If(ModuleUse):
+class ConditionStanza(ModuleUse):
     """What must hold for the action to go on."""
 
 
-class Do(ModuleUse):
+class ActionStanza(ModuleUse):
     """What an action does."""
 
 
 class Action(Stanza):
     """Something done when something happens; If and Do are taken in their order."""
 
-    on: tuple[On, ...] = element("On", many=True)
-    conditions: tuple[If, ...] = element("If", (), many=True)
-    steps: tuple[Do, ...] = element("Do", many=True)
+    on: tuple[TriggerStanza, ...] = element("On", many=True)
+    conditions: tuple[ConditionStanza, ...] = element("If", (), many=True)
+    steps: tuple[ActionStanza, ...] = element("Do", many=True)
 
 
 class Actions(Stanza):
@@ -432,7 +432,7 @@ class Protocols(Stanza):
     protocols: tuple[Protocol, ...] = element("Protocol", (), many=True)
 
 
-class MessageType(Stanza):
+class MessageTypeStanza(Stanza):
     """A message type of its own name."""
 
     name: Text = element("Name")
@@ -443,10 +443,10 @@ class MessageType(Stanza):
     options: Options = element("Options", Options())
 
 
-class MessageTypes(Stanza):
+class MessageTypesStanza(Stanza):
     """Message types beside the built-in ones."""
 
-    message_types: tuple[MessageType, ...] = element("MessageType", (), many=True)
+    message_types: tuple[MessageTypeStanza, ...] = element("MessageType", (), many=True)
 
 
 class UserFunction(Stanza):
@@ -506,16 +506,16 @@ class AmpsConfig(Capacity):
     authentication: ModuleUse | None = element("Authentication", None)
     entitlement: ModuleUse | None = element("Entitlement", None)
     modules: Modules | None = element("Modules", None)
-    transports: Transports = element("Transports", Transports())
+    transports: TransportsStanza = element("Transports", TransportsStanza())
     protocols: Protocols | None = element("Protocols", None)
-    message_types: MessageTypes | None = element("MessageTypes", None)
-    sow: Sow | None = element("SOW", None)
+    message_types: MessageTypesStanza | None = element("MessageTypes", None)
+    sow: SowStanza | None = element("SOW", None)
     transaction_log: TransactionLog | None = element("TransactionLog", None)
     replication: Replication | None = element("Replication", None)
     admin: Admin | None = element("Admin", None)
     logging: Logging | None = element("Logging", None)
     actions: Actions | None = element("Actions", None)
-    bootstrap: Bootstrap | None = element("Bootstrap", None)
+    bootstrap: BootstrapStanza | None = element("Bootstrap", None)
 
     @model_validator(mode="before")
     @classmethod
@@ -532,6 +532,6 @@ class AmpsConfig(Capacity):
         """Where clients connect, in their order."""
         return [t for t in self.transports.transports if not t.is_replication]
 
-    def destinations(self) -> tuple[Destination, ...]:
+    def destinations(self) -> tuple[DestinationStanza, ...]:
         """Where it replicates to."""
         return self.replication.destinations if self.replication is not None else ()

@@ -39,14 +39,14 @@ class HashIndex(Stanza):
     keys: tuple[Text, ...] = element("Key", many=True)
 
 
-class History(Stanza):
+class HistoryStanza(Stanza):
     """How long old versions of records are kept and how fine."""
 
     window_ns: Nanoseconds = element("Window")
     granularity_ns: Nanoseconds = element("Granularity")
 
 
-class SowTopic(Stanza):
+class SowTopicStanza(Stanza):
     """A topic whose last value of each key is kept."""
 
     name: Text = element("Name", synonyms=("Topic",))
@@ -69,7 +69,7 @@ class SowTopic(Stanza):
     hash_indexes: tuple[HashIndex, ...] = element("HashIndex", (), many=True)
     indexes: tuple[Text, ...] = element("Index", (), many=True)
     expected_key_count: Count | None = element("ExpectedKeyCountHint", None)
-    history: History | None = element("History", None)
+    history: HistoryStanza | None = element("History", None)
     preprocessing: Fields | None = element("Preprocessing", None)
     enrichment: Fields | None = element("Enrichment", None)
     pattern: str | None = element("Pattern", None)
@@ -207,10 +207,12 @@ class ConflatedTopic(Stanza):
     topic_format: str | None = element("TopicFormat", None)
 
 
-class Sow(Stanza):
+class SowStanza(Stanza):
     """Everything defined over topics: state, queues, views, conflation."""
 
-    topics: tuple[SowTopic, ...] = element("Topic", (), synonyms=("TopicDefinition",), many=True)
+    topics: tuple[SowTopicStanza, ...] = element(
+        "Topic", (), synonyms=("TopicDefinition",), many=True
+    )
     queues: tuple[Queue, ...] = element("Queue", (), synonyms=("QueueDefinition",), many=True)
     local_queues: tuple[LocalQueue, ...] = element("LocalQueue", (), many=True)
     group_local_queues: tuple[GroupLocalQueue, ...] = element("GroupLocalQueue", (), many=True)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from raylay.services.configuration.amps.message_types import definitions, unsupported
 from raylay.services.configuration.amps.model import AmpsConfig
-from raylay.services.configuration.amps.sow import SowTopic
+from raylay.services.configuration.amps.sow import SowTopicStanza
 from raylay.services.configuration.amps.units import format_size
 from raylay.services.configuration.builder import explain
 from raylay.services.configuration.sow_topics import SowTopicSettings
@@ -35,7 +35,7 @@ _LATER = frozenset(("key_generator",))
 """What another host may have: such a file is right."""
 
 
-def settings_of(topic: SowTopic) -> dict[str, Any]:
+def settings_of(topic: SowTopicStanza) -> dict[str, Any]:
     """The same topic as a fabric's file declares it."""
     made: dict[str, Any] = {
         "name": topic.name,
@@ -66,7 +66,7 @@ def settings_of(topic: SowTopic) -> dict[str, Any]:
 
 
 def topic_problems(
-    topic: SowTopic, config: AmpsConfig
+    topic: SowTopicStanza, config: AmpsConfig
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """(path in the element, text) of what is wrong with a topic, wherever it is to run."""
     try:
@@ -88,7 +88,7 @@ def topic_problems(
             yield place, f"topic {topic.name}: {problem.text}"
 
 
-def not_running(topic: SowTopic, config: AmpsConfig) -> str:
+def not_running(topic: SowTopicStanza, config: AmpsConfig) -> str:
     """Why a topic without problems does not run; empty: it does."""
     if _type_is_left_out(topic, config):
         return f"Topic {topic.name} of SOW has a message type that does not run"
@@ -117,7 +117,7 @@ def size_note(slab_bytes: int) -> str:
     return f"SlabSize needs nothing here: a message may have {RECORD_BYTES_MAX:,} bytes"
 
 
-def _type_is_left_out(topic: SowTopic, config: AmpsConfig) -> bool:
+def _type_is_left_out(topic: SowTopicStanza, config: AmpsConfig) -> bool:
     stanzas = config.message_types.message_types if config.message_types else ()
     left = {each.name for each in stanzas if unsupported(each)}
     named = {each.name for each in stanzas} - {each.name for each in definitions(config)}

@@ -176,7 +176,7 @@ _ANYONE = {
 """Of other elements, the built-in modules that ask for nothing and give no more than a name."""
 
 
-class Finding(NamedTuple):
+class ElementFinding(NamedTuple):
     """An element that does not do what it says.
 
     Attributes:
@@ -189,23 +189,24 @@ class Finding(NamedTuple):
     refuses: bool
 
 
-def findings(document: Document) -> list[Finding]:
+def findings(document: Document) -> list[ElementFinding]:
     """What of a configuration does not run yet (`refuses`), and what needs nothing here."""
     found = list(_walk(document, document.config, (), ""))
     config = document.config
     for number, topic in enumerate(config.sow.topics if config.sow else ()):
         why = not_running(topic, config)
         if why:
-            found.append(Finding(document.origin(("SOW", "Topic", number)), why, True))
+            found.append(ElementFinding(document.origin(("SOW", "Topic", number)), why, True))
     found += [
-        Finding(document.origin(path), text, True) for path, text in schedules_of(config).left
+        ElementFinding(document.origin(path), text, True)
+        for path, text in schedules_of(config).left
     ]
     for number, transport in enumerate(config.transports.transports):
         of_clients = set(Capacity.model_fields) - set(Stanza.model_fields)
         given = of_clients & transport.model_fields_set
         if transport.is_replication and given:
             found.append(
-                Finding(
+                ElementFinding(
                     document.origin(("Transports", "Transport", number)),
                     f"limits of slow clients need nothing at {transport.name}: it is for other "
                     "instances",
@@ -214,7 +215,7 @@ def findings(document: Document) -> list[Finding]:
             )
     if not config.client_transports():
         found.append(
-            Finding(
+            ElementFinding(
                 document.origin(("Transports",)),
                 f"{config.name} has no transport for clients: a free port is taken for them",
                 False,
@@ -223,7 +224,7 @@ def findings(document: Document) -> list[Finding]:
     return found
 
 
-def _walk(document: Document, stanza: Stanza, path: Path, tags: str) -> Iterator[Finding]:
+def _walk(document: Document, stanza: Stanza, path: Path, tags: str) -> Iterator[ElementFinding]:
     for name, info in type(stanza).model_fields.items():
         tag = info.alias
         if tag is None or name not in stanza.model_fields_set:
@@ -241,41 +242,43 @@ def _walk(document: Document, stanza: Stanza, path: Path, tags: str) -> Iterator
 
 def _one(
     document: Document, item: Any, path: Path, tags: str, is_default: bool
-) -> Iterator[Finding]:
+) -> Iterator[ElementFinding]:
     origin = document.origin(path)
     shown = path[-1] if isinstance(path[-1], str) else path[-2]
     special = _SPECIAL.get(tags)
     if tags in NEEDS_NOTHING:
         if not is_default:
-            yield Finding(origin, f"{shown} needs nothing here: {NEEDS_NOTHING[tags]}", False)
+            yield ElementFinding(
+                origin, f"{shown} needs nothing here: {NEEDS_NOTHING[tags]}", False
+            )
     elif tags == f"{_SOW}/SlabSize":
-        yield Finding(origin, size_note(item), item > RECORD_BYTES_MAX)
+        yield ElementFinding(origin, size_note(item), item > RECORD_BYTES_MAX)
     elif tags == "Modules":
         yield from _modules(document, item, path)
     elif special is not None:
         why = special(item, path)
         if why:
-            yield Finding(origin, why, True)
+            yield ElementFinding(origin, why, True)
         elif isinstance(item, Stanza):
             yield from _walk(document, item, path, tags)
     elif tags in _MODULES and isinstance(item, ModuleUse):
         why = does_not_run(str(shown), item, document.config)
         if why:
-            yield Finding(origin, why, True)
+            yield ElementFinding(origin, why, True)
     elif isinstance(item, ModuleUse):
         if _ANYONE.get(str(shown)) != item.module or item.options.entries:
-            yield Finding(origin, f"{shown} with {item.module} does not run yet", True)
+            yield ElementFinding(origin, f"{shown} with {item.module} does not run yet", True)
     elif isinstance(item, Stanza):
         if any(known.startswith(f"{tags}/") for known in (*RUNS, *NEEDS_NOTHING, *_SPECIAL)):
             yield from _walk(document, item, path, tags)
         else:
             of = " of SOW" if tags.startswith("SOW/") else ""
-            yield Finding(origin, f"{_named(shown, item)}{of} does not run yet", True)
+            yield ElementFinding(origin, f"{_named(shown, item)}{of} does not run yet", True)
     elif not is_default:
-        yield Finding(origin, f"{shown} does not run yet", True)
+        yield ElementFinding(origin, f"{shown} does not run yet", True)
 
 
-def _modules(document: Document, modules: Any, path: Path) -> Iterator[Finding]:
+def _modules(document: Document, modules: Any, path: Path) -> Iterator[ElementFinding]:
     sow = document.config.sow
     generators = {
         topic.key_generator.module for topic in (sow.topics if sow else ()) if topic.key_generator
@@ -288,12 +291,12 @@ def _modules(document: Document, modules: Any, path: Path) -> Iterator[Finding]:
         named = {our for use, our in running if use == module.name}
         if module.name in generators:
             what = "the installed key generator of its name is taken, not its Library"
-            yield Finding(origin, f"Module {module.name} needs nothing here: {what}", False)
+            yield ElementFinding(origin, f"Module {module.name} needs nothing here: {what}", False)
         elif named and "" not in named:
             what = f"the module {' and '.join(sorted(named))} is taken, not its Library"
-            yield Finding(origin, f"Module {module.name} needs nothing here: {what}", False)
+            yield ElementFinding(origin, f"Module {module.name} needs nothing here: {what}", False)
         else:
-            yield Finding(origin, f"Module {module.name} does not run yet", True)
+            yield ElementFinding(origin, f"Module {module.name} does not run yet", True)
 
 
 def _named(tag: Any, item: Any) -> str:

@@ -9,7 +9,7 @@ from raylay.services.configuration.amps.model import (
     IncomingTransport,
     OutgoingTransport,
 )
-from raylay.services.tls.config import PROTOCOLS
+from raylay.services.net.tls_config import PROTOCOLS
 
 SECURE_TYPES = ("tcps", "amps-replication-secure")
 

@@ -3,10 +3,10 @@ filter that names one is refused with that reason."""
 
 from __future__ import annotations
 
-from raylay.services.expressions.functions.registry import Function, Group, signature
+from raylay.services.expressions.functions.registry import Function, FunctionGroup, signature
 from raylay.services.expressions.values import Value
 
-AGGREGATES = Group()
+AGGREGATES = FunctionGroup()
 
 
 def _of_a_group(*_: Value) -> Value:

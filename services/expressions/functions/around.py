@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from raylay.services.expressions.functions.registry import Function, Group
+from raylay.services.expressions.functions.registry import Function, FunctionGroup
 from raylay.services.expressions.functions.strings import decoded
 from raylay.services.expressions.values import NAN, Value
 
-AROUND = Group()
+AROUND = FunctionGroup()
 
 _ASKED = {
     "MESSAGE_SIZE": ("message", "size_bytes"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from raylay.services.expressions.functions.registry import Group
+from raylay.services.expressions.functions.registry import FunctionGroup
 from raylay.services.expressions.values import TEXT_CHARACTERS_MAX, Value, number, parsed, text
 
-ARRAYS = Group()
+ARRAYS = FunctionGroup()
 
 
 def _ordered(array: list[Value]) -> list[Value]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from raylay.services.expressions.functions.registry import Group
+from raylay.services.expressions.functions.registry import FunctionGroup
 from raylay.services.expressions.functions.strings import encoded
 
-CHECKSUMS = Group()
+CHECKSUMS = FunctionGroup()
 TEXT_BYTES_MAX = 1 << 18
 """The checksum of a longer text is NULL: it would take longer than a filter may."""
 CHARACTER_STEPS = 100

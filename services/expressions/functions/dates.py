@@ -6,9 +6,9 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 
-from raylay.services.expressions.functions.registry import Group, Surroundings
+from raylay.services.expressions.functions.registry import EvalContext, FunctionGroup
 
-DATES = Group()
+DATES = FunctionGroup()
 FORMAT_CHARACTERS_MAX = 256
 SHOWN_BYTES_MAX = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +39,7 @@ def _spelled_out(form: str) -> str:
 
 
 @DATES.add("UNIX_TIMESTAMP", needs="clock", is_deterministic=False)
-def unix_timestamp(around: Surroundings) -> float | None:
+def unix_timestamp(around: EvalContext) -> float | None:
     """The time now."""
     return around.now_s
 

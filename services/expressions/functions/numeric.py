@@ -8,13 +8,13 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from raylay.services.expressions.functions.registry import Function, Group, Surroundings
+from raylay.services.expressions.functions.registry import EvalContext, Function, FunctionGroup
 from raylay.services.expressions.functions.strings import encoded
 from raylay.services.expressions.values import NAN, Value
 
 Number = int | float
 
-NUMERIC = Group()
+NUMERIC = FunctionGroup()
 PLACES_MAX = 30
 
 _PLAIN: dict[str, Callable[[Any], Number]] = {
@@ -138,7 +138,7 @@ def md5(text: str) -> str:
 
 
 @NUMERIC.add("UUID7", needs="chance", is_deterministic=False)
-def uuid7(around: Surroundings) -> Value:
+def uuid7(around: EvalContext) -> Value:
     """A new UUID of version 7: it begins with the time, in milliseconds (RFC 9562, 5.7)."""
     if around.now_s is None or around.random_bytes is None:
         return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from raylay.services.expressions.functions.registry import Group
+from raylay.services.expressions.functions.registry import FunctionGroup
 
-PLACES = Group()
+PLACES = FunctionGroup()
 EARTH_RADIUS_M = 6_371_008.8
 """The mean radius (IUGG)."""
 

@@ -24,7 +24,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
-class Surroundings:
+class EvalContext:
     """What is known beside the body of a message: None is NULL.
 
     Attributes:
@@ -55,7 +55,7 @@ class Surroundings:
     random_bytes: Callable[[int], bytes] | None = None
 
 
-NOWHERE = Surroundings()
+NO_CONTEXT = EvalContext()
 """Of a message of which nothing else is known."""
 
 
@@ -182,7 +182,7 @@ def signature(text: str) -> tuple[tuple[str, ...], int, bool]:
     return tuple(word.lstrip("[") for word in words), least, repeats
 
 
-class Group(dict[str, Function]):
+class FunctionGroup(dict[str, Function]):
     """The functions of a module, by name."""
 
     def add(

@@ -3,12 +3,12 @@ bytes, and upper and lower case are those of ASCII."""
 
 from __future__ import annotations
 
-from raylay.services.expressions.functions.registry import Group
+from raylay.services.expressions.functions.registry import FunctionGroup
 from raylay.services.expressions.patterns import Pattern
 from raylay.services.expressions.values import TEXT_CHARACTERS_MAX, Value
 from raylay.services.expressions.work import Meter
 
-STRINGS = Group()
+STRINGS = FunctionGroup()
 _BLANK = " \t\n\v\f\r"
 
 

@@ -35,7 +35,7 @@ where each takes a byte or two."""
 SHOWN_CHARACTERS_MAX = 60
 
 
-class Known(NamedTuple):
+class ParsedBody(NamedTuple):
     """A body that was parsed.
 
     Attributes:
@@ -190,15 +190,15 @@ class MessageType(ABC):
         found = changes(one.tree, other.tree, keys, self.empty if empties else ...)
         return self.rewritten(found, other)
 
-    def known(self, body: bytes | memoryview) -> Known:
+    def known(self, body: bytes | memoryview) -> ParsedBody:
         """A body with its fields.
 
         Raises:
             MessageTypeError: it is no body of this type.
         """
-        return Known(body, self.parse(body))
+        return ParsedBody(body, self.parse(body))
 
-    def rewritten(self, tree: Tree, *known: Known) -> bytes:
+    def rewritten(self, tree: Tree, *known: ParsedBody) -> bytes:
         """The body that has these fields: a value that one of the known bodies has there as well
         keeps the bytes that it has in it. The last one counts first.
 
@@ -210,14 +210,14 @@ class MessageType(ABC):
             return self.serialize(tree)
         return self._spliced(tree, known)
 
-    def _writes(self, known: Known) -> bool:
+    def _writes(self, known: ParsedBody) -> bool:
         """Whether the type would write these fields in the same bytes."""
         try:
             return self.serialize(known.tree) == known.body
         except MessageTypeError:
             return False
 
-    def _spliced(self, tree: Tree, known: Sequence[Known]) -> bytes:
+    def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
         """As `rewritten`. Of a type that does not say otherwise every value is written anew."""
         return self.serialize(tree)
 
@@ -319,7 +319,7 @@ def missing(message_type: str, library: str, extra: str) -> NoReturn:
     ) from None
 
 
-class Types(Protocol):
+class MessageTypeTable(Protocol):
     """The message types of an instance."""
 
     def __getitem__(self, name: str) -> MessageType:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from raylay.services.errors import ConfigurationError, MessageTooLarge, MessageTypeError
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import Known, MessageType
+from raylay.services.messages.types.base import MessageType, ParsedBody
 from raylay.services.messages.types.trees import FieldPath, Tree
 
 PARTS_MAX = 64
@@ -121,7 +121,7 @@ class CompositeLocal(MessageType):
             parts.append(b"" if fields is None else kind.serialize(fields))
         return join(parts)
 
-    def rewritten(self, tree: Tree, *known: Known) -> bytes:
+    def rewritten(self, tree: Tree, *known: ParsedBody) -> bytes:
         """Part by part, without a payload; one without fields has no bytes."""
         parts = []
         split = [(self.split(each.body)[0], each.tree) for each in known]
@@ -131,7 +131,7 @@ class CompositeLocal(MessageType):
                 parts.append(b"")
                 continue
             there = [
-                Known(bodies[number], trees[str(number)])
+                ParsedBody(bodies[number], trees[str(number)])
                 for bodies, trees in split
                 if str(number) in trees
             ]
@@ -184,7 +184,7 @@ class CompositeGlobal(CompositeLocal):
         Ability.ENRICHMENT: "use composite-local",
     }
 
-    def rewritten(self, tree: Tree, *known: Known) -> bytes:
+    def rewritten(self, tree: Tree, *known: ParsedBody) -> bytes:
         """Of which part a field is, nobody knows."""
         return self.serialize(tree)
 

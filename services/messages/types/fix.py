@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
-from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, Known, MessageType, shown
+from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, MessageType, ParsedBody, shown
 from raylay.services.messages.types.trees import Tree, same
 
 SOH = 1
@@ -83,7 +83,7 @@ class Nvfix(MessageType):
             parts += [(tag, self._text(tag, each)) for each in _values(value)]
         return self._joined(parts)
 
-    def _spliced(self, tree: Tree, known: Sequence[Known]) -> bytes:
+    def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
         """In the order of the first body, so that what stands between the tags of a repeating group
         stays there; other values of a tag take the places of those that there were."""
         base = known[0]

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from raylay.services.messages.types.base import Known, MessageType
+from raylay.services.messages.types.base import MessageType, ParsedBody
 from raylay.services.messages.types.trees import ABSENT, Tree, same
 
 Raw = TypeVar("Raw")
@@ -41,7 +41,7 @@ class SplicedType(MessageType, Generic[Raw]):
     def _body(self, raws: Mapping[str, Raw]) -> bytes:
         """The body that has these fields."""
 
-    def _spliced(self, tree: Tree, known: Sequence[Known]) -> bytes:
+    def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
         sources = [(self._raws(each.body), each.tree) for each in reversed(known)]
         return self._body(self._spliced_fields(tree, sources))
 

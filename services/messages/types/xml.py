@@ -19,7 +19,7 @@ from xml.parsers import expat
 
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, Known, MessageType, shown
+from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, MessageType, ParsedBody, shown
 from raylay.services.messages.types.trees import FieldPath, Tree, changes, merged, same
 
 DEPTH_MAX = 64
@@ -97,7 +97,7 @@ class Xml(MessageType):
         found = changes(one.tree, other.tree, keys, self.empty if empties else ...)
         return self.rewritten(found or dict.fromkeys(other.tree, ""), other)
 
-    def _spliced(self, tree: Tree, known: Sequence[Known]) -> bytes:
+    def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
         """In the order of the first body: what stands between elements of one name stays there."""
         if len(tree) != 1 or any(bytes(each.body[:2]) in _WIDE for each in known):
             return self.serialize(tree)

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from raylay.services.messages.ranges import SequenceSet
-from raylay.services.pipeline.audit.parts import Log, set_of
+from raylay.services.pipeline.audit.parts import LogContents, set_of
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AgeQuestion:
     """Since when have these been missing?"""
 
     publisher: int
@@ -54,7 +54,9 @@ class Age:
         self.age_us = max(self.age_us, other.age_us)
 
 
-def clocks(logs: Mapping[str, Log], origins: Mapping[str, str], now_us: int) -> dict[str, int]:
+def clocks(
+    logs: Mapping[str, LogContents], origins: Mapping[str, str], now_us: int
+) -> dict[str, int]:
     """By instance the time that it is there now, by its own clock.
 
     Args:
@@ -78,7 +80,7 @@ def clocks(logs: Mapping[str, Log], origins: Mapping[str, str], now_us: int) -> 
 
 
 def ages_of(
-    questions: Mapping[int, Question],
+    questions: Mapping[int, AgeQuestion],
     now_us: int,
     settle_us: int,
     publishers: Any,
@@ -120,7 +122,7 @@ def merged(parts: Iterable[Mapping[int, Age]]) -> dict[int, Age]:
     return found
 
 
-def unanswered(questions: Mapping[int, Question], ages: Mapping[int, Age]) -> int:
+def unanswered(questions: Mapping[int, AgeQuestion], ages: Mapping[int, Age]) -> int:
     """Of how many sequences nobody has anything any more."""
     return sum(
         question.sequences.count - (ages[number].known.count if number in ages else 0)

@@ -29,7 +29,7 @@ from raylay.services.messages.records import Flag
 from raylay.services.messages.records import Kind as RunKind
 from raylay.services.pipeline.audit.ages import (
     Age,
-    Question,
+    AgeQuestion,
     ages_of,
     clocks,
     merged,
@@ -43,10 +43,10 @@ from raylay.services.pipeline.audit.judgement import (
     judge,
     settle,
 )
-from raylay.services.pipeline.audit.origins import Known, origins_of
+from raylay.services.pipeline.audit.origins import FabricKnowledge, origins_of
 from raylay.services.pipeline.audit.parts import (
     BLOCK,
-    Kind,
+    RunProperties,
     StretchParts,
     conflicts_of,
     content_numbers,
@@ -59,9 +59,9 @@ from raylay.services.pipeline.audit.routes import expected_by, expected_everywhe
 from raylay.services.pipeline.audit.sow import SowSource, compare_sow, sow_sources
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
+    JournalPlace,
+    JournalStretch,
     OnCorrupt,
-    Place,
-    Stretch,
     last_txid,
     plan,
     position,
@@ -69,7 +69,7 @@ from raylay.services.pipeline.journals import (
 )
 from raylay.services.pipeline.tables.columns import Names, Rows
 from raylay.services.pipeline.tables.predicates import Predicate
-from raylay.services.pipeline.tables.stretch_rows import Failure, StretchRows
+from raylay.services.pipeline.tables.stretch_rows import StretchRows, TaskFailure
 from raylay.services.replication.unavailable import decode_unavailable
 
 if TYPE_CHECKING:
@@ -87,17 +87,17 @@ __all__ = [
 SETTLE_S_DEFAULT = 10.0
 PROGRESS_S = 2.0
 JOB_GROUP = "raylay audit"
-NOTHING = Known()
+NOTHING = FabricKnowledge()
 
 Progress = Callable[[str], None]
 
 
 def audit(
     spark: SparkSession,
-    places: list[Place],
+    places: list[JournalPlace],
     why: Why,
     *,
-    known: Known = NOTHING,
+    known: FabricKnowledge = NOTHING,
     sow: Sequence[SowSource] = (),
     settle_s: float = SETTLE_S_DEFAULT,
     max_owed_s: float = MAX_OWED_S_DEFAULT,
@@ -158,7 +158,7 @@ def audit(
         lacking = PublisherRanges()
         for question in questions.values():
             lacking.of(question.publisher).update(question.sequences)
-        asked = _Asked(questions, clocks(logs, current, now_us), int(settle_s * 1e6))
+        asked = _LookupTargets(questions, clocks(logs, current, now_us), int(settle_s * 1e6))
         narrow = _planned(places, ends, _only(lacking), partition_bytes)
         ages = _ages(spark, asked, lacking, narrow, on_corrupt, progress)
         if gone := unanswered(questions, ages):
@@ -180,14 +180,16 @@ def audit(
     return found
 
 
-def audit_source(spark: SparkSession, source: str, places: list[Place], **options: Any) -> Audit:
+def audit_source(
+    spark: SparkSession, source: str, places: list[JournalPlace], **options: Any
+) -> Audit:
     """As `audit`, of a fabric's directory, file or name; what should be where, its configuration
     says. Where the source is journals without one, everything should be everywhere."""
     record = record_of(source)
     if record is None:
         return audit(spark, places, expected_everywhere(), **options)
     settings = FabricSettings.from_json(record.settings)
-    known = Known(
+    known = FabricKnowledge(
         {instance.name: instance.group for instance in settings.instances},
         {each.incarnation: each.name for each in record.left_over if each.incarnation},
     )
@@ -216,8 +218,8 @@ def write_page(found: Audit, path: Path, source: str, again: str = "") -> None:
 
 
 def _planned(
-    places: list[Place], ends: dict[str, int], predicate: Predicate, partition_bytes: int
-) -> list[Stretch]:
+    places: list[JournalPlace], ends: dict[str, int], predicate: Predicate, partition_bytes: int
+) -> list[JournalStretch]:
     return [
         stretch
         for place in places
@@ -267,7 +269,7 @@ def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
             raise
     found = future.result()
     for each in found:
-        if isinstance(each, Failure):
+        if isinstance(each, TaskFailure):
             raise each.error()
     return found
 
@@ -284,7 +286,7 @@ def _done_or_failure(do: Callable[[Any], Any], value: Any) -> Any:
     try:
         return do(value)
     except RaylayError as error:
-        return Failure.of(error)
+        return TaskFailure.of(error)
 
 
 def _said(text: str) -> str:
@@ -304,14 +306,14 @@ def _tell(context: Any, progress: Progress) -> None:
 
 
 # -- one stretch ---------------------------------------------------------------------------------
-def _parts_or_failure(stretch: Stretch, on_corrupt: OnCorrupt) -> StretchParts | Failure:
+def _parts_or_failure(stretch: JournalStretch, on_corrupt: OnCorrupt) -> StretchParts | TaskFailure:
     try:
         return stretch_parts(stretch, on_corrupt)
     except RaylayError as error:
-        return Failure.of(error)
+        return TaskFailure.of(error)
 
 
-def stretch_parts(stretch: Stretch, on_corrupt: OnCorrupt = "stop") -> StretchParts:
+def stretch_parts(stretch: JournalStretch, on_corrupt: OnCorrupt = "stop") -> StretchParts:
     """What one stretch says. Runs in a task.
 
     Raises:
@@ -349,7 +351,7 @@ class _Kinds:
     """Numbers the kinds of a stretch's runs."""
 
     def __init__(self) -> None:
-        self.numbers: dict[Kind, int] = {}
+        self.numbers: dict[RunProperties, int] = {}
 
     def codes(self, rows: Rows, made: StretchParts) -> Any:
         """For each row the number of its kind; adds their times of receipt to `made`."""
@@ -398,13 +400,15 @@ class _Kinds:
 
     def _number(self, publisher: int, names: Names, flags: int) -> int:
         origin = names.path[0] if names.path else ""
-        kind = Kind(publisher, names.topic, names.message_type, origin, bool(flags & Flag.LATE))
+        kind = RunProperties(
+            publisher, names.topic, names.message_type, origin, bool(flags & Flag.LATE)
+        )
         return self.numbers.setdefault(kind, len(self.numbers))
 
 
 # -- since when it is missing --------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _LookupTargets:
     """What a task looks for.
 
     Attributes:
@@ -413,16 +417,16 @@ class _Asked:
         settle_us: how long a message may be on its way.
     """
 
-    questions: dict[int, Question]
+    questions: dict[int, AgeQuestion]
     now_us: dict[str, int]
     settle_us: int
 
 
 def _ages(
     spark: SparkSession,
-    asked: _Asked,
+    asked: _LookupTargets,
     lacking: PublisherRanges,
-    stretches: list[Stretch],
+    stretches: list[JournalStretch],
     on_corrupt: OnCorrupt,
     progress: Progress,
 ) -> dict[int, Age]:
@@ -435,16 +439,16 @@ def _ages(
 
 
 def _ages_or_failure(
-    stretch: Stretch, asked: _Asked, lacking: PublisherRanges, on_corrupt: OnCorrupt
-) -> dict[int, Age] | Failure:
+    stretch: JournalStretch, asked: _LookupTargets, lacking: PublisherRanges, on_corrupt: OnCorrupt
+) -> dict[int, Age] | TaskFailure:
     try:
         return _ages_in(stretch, asked, lacking, on_corrupt)
     except RaylayError as error:
-        return Failure.of(error)
+        return TaskFailure.of(error)
 
 
 def _ages_in(
-    stretch: Stretch, asked: _Asked, lacking: PublisherRanges, on_corrupt: OnCorrupt
+    stretch: JournalStretch, asked: _LookupTargets, lacking: PublisherRanges, on_corrupt: OnCorrupt
 ) -> dict[int, Age]:
     publishers = np.array(list(lacking.sets), np.uint64)
     gathered: list[tuple[Any, Any, Any]] = []
@@ -467,14 +471,14 @@ def _ages_in(
 
 
 # -- contents, one by one ------------------------------------------------------------------------
-Piece = tuple[tuple[int, int], tuple[Any, Any] | Failure]
+Piece = tuple[tuple[int, int], tuple[Any, Any] | TaskFailure]
 """(publisher, block), (sequences, digests)."""
 
 
 def _conflicts(
     spark: SparkSession,
     suspected: PublisherRanges,
-    stretches: list[Stretch],
+    stretches: list[JournalStretch],
     on_corrupt: OnCorrupt,
     progress: Progress,
 ) -> PublisherRanges:
@@ -489,15 +493,17 @@ def _conflicts(
     return found
 
 
-def _pieces(stretch: Stretch, suspected: PublisherRanges, on_corrupt: OnCorrupt) -> list[Piece]:
+def _pieces(
+    stretch: JournalStretch, suspected: PublisherRanges, on_corrupt: OnCorrupt
+) -> list[Piece]:
     try:
         return list(contents_of(stretch, suspected, on_corrupt))
     except RaylayError as error:
-        return [((0, 0), Failure.of(error))]
+        return [((0, 0), TaskFailure.of(error))]
 
 
 def contents_of(
-    stretch: Stretch, suspected: PublisherRanges, on_corrupt: OnCorrupt = "stop"
+    stretch: JournalStretch, suspected: PublisherRanges, on_corrupt: OnCorrupt = "stop"
 ) -> Iterator[Piece]:
     """The digests of the suspected sequences in one stretch, block by block. Runs in a task.
 
@@ -525,12 +531,12 @@ def contents_of(
 
 
 def _compared(
-    group: tuple[tuple[int, int], Iterable[tuple[Any, Any] | Failure]],
-) -> list[tuple[int, int] | Failure]:
+    group: tuple[tuple[int, int], Iterable[tuple[Any, Any] | TaskFailure]],
+) -> list[tuple[int, int] | TaskFailure]:
     (publisher, _), pieces = group
     contents = list(pieces)
     for each in contents:
-        if isinstance(each, Failure):
+        if isinstance(each, TaskFailure):
             return [each]
     sequences, digests = zip(*contents, strict=True)
     found = conflicts_of(np.concatenate(sequences), np.concatenate(digests))

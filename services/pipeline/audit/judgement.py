@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
-from raylay.services.pipeline.audit.ages import Age, Question
+from raylay.services.pipeline.audit.ages import Age, AgeQuestion
 from raylay.services.pipeline.audit.origins import UNKNOWN, Origin
-from raylay.services.pipeline.audit.parts import Held, Log, Timeline
+from raylay.services.pipeline.audit.parts import HeldPart, LogContents, Timeline
 
 RANGES_MAX = 10
 """Ranges that an entry names; it counts them all."""
@@ -216,13 +216,13 @@ class Unexplained:
     sequences: SequenceSet
 
     @property
-    def question(self) -> Question:
+    def question(self) -> AgeQuestion:
         """What is to be found out."""
-        return Question(self.publisher, self.sequences)
+        return AgeQuestion(self.publisher, self.sequences)
 
 
 def judge(
-    logs: Mapping[str, Log], why: Why, origins: Mapping[str, Origin]
+    logs: Mapping[str, LogContents], why: Why, origins: Mapping[str, Origin]
 ) -> tuple[Audit, list[Unexplained]]:
     """Judges what the logs hold.
 
@@ -251,7 +251,7 @@ def judge(
     for key in sorted(keys):
         here = {name: log.topics[key] for name, log in logs.items() if key in log.topics}
         for message_type, published in sorted(_published(here, origins).items()):
-            topic = _Topic(key, message_type, here, published, origins)
+            topic = _PublisherTopic(key, message_type, here, published, origins)
             left += _judge_topic(topic, logs, why, found)
     _sort(found)
     return found, left
@@ -297,7 +297,7 @@ def _add_missing(
     found.missing.append({**_entry(*what, reason), **ranges_named(sequences), **more})
 
 
-def _instance(log: Log, found: Audit) -> dict[str, int]:
+def _instance(log: LogContents, found: Audit) -> dict[str, int]:
     """The figures of one instance, and the entries of what is told by publisher and range."""
     counts = {"messages": 0, "duplicates": 0, "out_of_order": 0, "late": 0}
     identities = PublisherRanges()
@@ -323,7 +323,7 @@ def _instance(log: Log, found: Audit) -> dict[str, int]:
 
 
 def _published(
-    here: Mapping[str, Held], origins: Mapping[str, Origin]
+    here: Mapping[str, HeldPart], origins: Mapping[str, Origin]
 ) -> dict[str, dict[Origin, SequenceSet]]:
     """By message type and by origin what was published there, as far as any copy tells it."""
     made: dict[str, dict[Origin, SequenceSet]] = defaultdict(lambda: defaultdict(SequenceSet))
@@ -347,12 +347,12 @@ def _origin(instance: str, incarnation: str, origins: Mapping[str, Origin]) -> O
 
 
 @dataclass(slots=True)
-class _Topic:
+class _PublisherTopic:
     """One publisher's messages of one type on one topic, everywhere."""
 
     key: tuple[int, str]
     message_type: str
-    here: Mapping[str, Held]
+    here: Mapping[str, HeldPart]
     published: Mapping[Origin, SequenceSet]
     origins: Mapping[str, Origin]
 
@@ -393,7 +393,7 @@ class _Topic:
 
 
 def _judge_topic(
-    topic: _Topic, logs: Mapping[str, Log], why: Why, found: Audit
+    topic: _PublisherTopic, logs: Mapping[str, LogContents], why: Why, found: Audit
 ) -> Iterator[Unexplained]:
     publisher, name = topic.key
     wanted: dict[str, SequenceSet] = defaultdict(SequenceSet)
@@ -454,7 +454,9 @@ def _reasons(origin: Origin, topic: str, message_type: str, why: Why) -> Mapping
     return found
 
 
-def _explained(lacking: SequenceSet, publisher: int, log: Log) -> Iterator[tuple[str, SequenceSet]]:
+def _explained(
+    lacking: SequenceSet, publisher: int, log: LogContents
+) -> Iterator[tuple[str, SequenceSet]]:
     """Of what an instance lacks what its journal explains, by reason; the caller takes each out."""
     for reason, noted in (
         ("removed", log.removed),

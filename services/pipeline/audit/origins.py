@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raylay.services.pipeline.audit.parts import Log
+from raylay.services.pipeline.audit.parts import LogContents
 
 
 class Origin(NamedTuple):
@@ -40,7 +40,7 @@ UNKNOWN = Origin(())
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class FabricKnowledge:
     """What is known of a fabric besides its journals.
 
     Attributes:
@@ -55,8 +55,8 @@ class Known:
 def origins_of(
     current: Mapping[str, str],
     peers: Iterable[Mapping[str, str]],
-    known: Known,
-    logs: Mapping[str, Log],
+    known: FabricKnowledge,
+    logs: Mapping[str, LogContents],
 ) -> dict[str, Origin]:
     """By incarnation, 16 hex digits, the instance that it is or was.
 
@@ -76,7 +76,7 @@ def origins_of(
 
 
 def _by_elimination(
-    current: Mapping[str, str], groups: Mapping[str, str], logs: Mapping[str, Log]
+    current: Mapping[str, str], groups: Mapping[str, str], logs: Mapping[str, LogContents]
 ) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for incarnation, group in sorted({each for log in logs.values() for each in log.senders}):
@@ -93,7 +93,7 @@ def _by_elimination(
 
 
 def _was_before(
-    incarnation: str, name: str, current: Mapping[str, str], logs: Mapping[str, Log]
+    incarnation: str, name: str, current: Mapping[str, str], logs: Mapping[str, LogContents]
 ) -> bool:
     """Whether an incarnation can be what an instance was before it began anew: somebody got the
     last of the one before the first of the other, or nobody has both. Transaction ids are asked, as

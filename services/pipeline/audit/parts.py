@@ -4,8 +4,8 @@ A stretch is read once, by whichever worker has it, in any order. What comes of 
 loses nothing that the judgement asks for: exact sets of sequences, a checksum of the contents for
 each block of 4,096 sequences, and, for the order, which sequences stand above all that the stretch
 had before and which do not. So what comes before a stretch can be taken into account when the
-stretches of a log are put together (`Held.append`), in their order, and the result is that of one
-pass over the whole log.
+stretches of a log are put together (`HeldPart.append`), in their order, and the result is that of
+one pass over the whole log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 _WRAP = (1 << 64) - 1
 
 
-class Kind(NamedTuple):
+class RunProperties(NamedTuple):
     """What is equal for all records of a run.
 
     Attributes:
@@ -79,7 +79,7 @@ class Timeline:
 
 
 @dataclass(slots=True)
-class Part:
+class StretchPart:
     """One publisher's messages on one topic in one stretch.
 
     Attributes:
@@ -121,7 +121,7 @@ class StretchParts:
 
     instance: str
     first_txid: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[StretchPart] = field(default_factory=list)
     times: Timeline = field(default_factory=Timeline)
     received_us: dict[str, int] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -183,7 +183,9 @@ def sums_of(sequences: Any, digests: Any) -> dict[int, int]:
     return dict(zip(blocks[starts].tolist(), sums.tolist(), strict=True))
 
 
-def parts_of(kinds: list[Kind], codes: Any, sequences: Any, digests: Any) -> list[Part]:
+def parts_of(
+    kinds: list[RunProperties], codes: Any, sequences: Any, digests: Any
+) -> list[StretchPart]:
     """The parts of a stretch.
 
     Args:
@@ -210,8 +212,8 @@ def parts_of(kinds: list[Kind], codes: Any, sequences: Any, digests: Any) -> lis
 
 
 def _part(
-    key: tuple[int, str], kinds: list[Kind], codes: Any, sequences: Any, digests: Any
-) -> Part:
+    key: tuple[int, str], kinds: list[RunProperties], codes: Any, sequences: Any, digests: Any
+) -> StretchPart:
     used = np.unique(codes).tolist()
     late = np.isin(codes, [code for code in used if kinds[code].late])
     repeated = behind = SequenceSet()
@@ -226,7 +228,7 @@ def _part(
         ascending = set_of(distinct[(above & ~late)[first]])
         behind = set_of(distinct[(~above & ~late)[first]])
         by_sequence = np.argsort(sequences, kind="stable")
-    return Part(
+    return StretchPart(
         *key,
         messages=len(sequences),
         held=set_of(distinct),
@@ -241,7 +243,7 @@ def _part(
 
 
 def _origins(
-    used: list[int], kinds: list[Kind], codes: Any, sequences: Any
+    used: list[int], kinds: list[RunProperties], codes: Any, sequences: Any
 ) -> dict[tuple[str, str], SequenceSet]:
     made: dict[tuple[str, str], SequenceSet] = {}
     for code in used:
@@ -253,8 +255,9 @@ def _origins(
 
 # -- stretches put together ----------------------------------------------------------------------
 @dataclass(slots=True)
-class Held:
-    """One publisher's messages on one topic at one instance. As `Part`, but for the whole log.
+class HeldPart:
+    """One publisher's messages on one topic at one instance. As `StretchPart`, but for the whole
+    log.
 
     Attributes:
         highest: the highest sequence so far.
@@ -271,7 +274,7 @@ class Held:
     highest: int = 0
     sums: dict[int, int] = field(default_factory=dict)
 
-    def append(self, part: Part) -> None:
+    def append(self, part: StretchPart) -> None:
         """Adds what stands behind all that is here."""
         behind = part.behind.copy()
         lowest = part.ascending.first()
@@ -295,7 +298,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Log:
+class LogContents:
     """What one instance's journal holds.
 
     Attributes:
@@ -305,7 +308,7 @@ class Log:
     """
 
     instance: str
-    topics: dict[tuple[int, str], Held] = field(default_factory=dict)
+    topics: dict[tuple[int, str], HeldPart] = field(default_factory=dict)
     times: Timeline = field(default_factory=Timeline)
     received_us: dict[str, int] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -319,7 +322,7 @@ class Log:
     def append(self, stretch: StretchParts) -> None:
         """Adds the stretch that follows."""
         for part in stretch.parts:
-            self.topics.setdefault((part.publisher, part.topic), Held()).append(part)
+            self.topics.setdefault((part.publisher, part.topic), HeldPart()).append(part)
         self.times.update(stretch.times)
         for origin, time_us in stretch.received_us.items():
             self.received_us[origin] = max(time_us, self.received_us.get(origin, 0))
@@ -338,9 +341,9 @@ def joined(span: tuple[int, int] | None, first: int, last: int) -> tuple[int, in
     return (span[0] if span is not None else first, last)
 
 
-def logs_of(instances: Iterable[str], stretches: Iterable[StretchParts]) -> dict[str, Log]:
+def logs_of(instances: Iterable[str], stretches: Iterable[StretchParts]) -> dict[str, LogContents]:
     """The logs of these instances, of their stretches in whatever order they come."""
-    logs = {name: Log(name) for name in instances}
+    logs = {name: LogContents(name) for name in instances}
     for stretch in sorted(stretches, key=lambda each: each.first_txid):
         logs[stretch.instance].append(stretch)
     return logs
@@ -356,7 +359,7 @@ def conflicts_of(sequences: Any, digests: Any) -> list[int]:
     return found
 
 
-def open_blocks(logs: Iterable[Log]) -> PublisherRanges:
+def open_blocks(logs: Iterable[LogContents]) -> PublisherRanges:
     """Where two contents of one sequence are possible: the sequences of the blocks whose checksums
     differ between instances, that one instance holds twice, or that stand on two topics."""
     sums: dict[tuple[int, str], list[dict[int, int]]] = defaultdict(list)

@@ -26,14 +26,14 @@ from raylay.services.messages.topics import (
     TopicRule,
 )
 from raylay.services.pipeline.audit.judgement import Why
-from raylay.services.replication.routing import Destination
-from raylay.services.topology.members import Member, TopicClass
-from raylay.services.topology.reach import Flow, Routes, Scenario, bits
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.topology.members import TopicClass, TopologyMember
+from raylay.services.topology.reach import FailureScenario, MessageFlow, Routes, bits
 
 ALL = (TopicRule(".*"),)
 FORMER = "\0"
 """Behind the name of an instance: what it was before."""
-UNDISTURBED = Scenario("all up", "")
+UNDISTURBED = FailureScenario("all up", "")
 REASON_TEXTS = {
     "not_journaled": "the topic is not in its transaction log",
     "filter": "a destination's content filter",
@@ -86,7 +86,9 @@ class ConfiguredRoutes:
             found = self._answers[key] = self._why(members, start, asked)
         return found
 
-    def _why(self, members: Sequence[Member], start: int, topic: TopicClass) -> dict[str, str]:
+    def _why(
+        self, members: Sequence[TopologyMember], start: int, topic: TopicClass
+    ) -> dict[str, str]:
         plain = Routes(members, topic)
         arrives = _flow(plain, start)
         surely = arrives.certain
@@ -110,31 +112,34 @@ class ConfiguredRoutes:
             for at in bits(lacking)
         }
 
-    def _unfiltered(self, member: Member, destination: Destination) -> Destination:
+    def _unfiltered(
+        self, member: TopologyMember, destination: DestinationRoute
+    ) -> DestinationRoute:
         name = member.name.removesuffix(FORMER)
         topics = self._filtering.get((name, destination.name), destination.topics)
         return replace(destination, topics=topics)
 
 
-def _flow(routes: Routes, start: int) -> Flow:
+def _flow(routes: Routes, start: int) -> MessageFlow:
     if not routes.journaling >> start & 1:
         # What is not journaled is not replicated.
-        return Flow({}, 1 << start, 1 << start)
+        return MessageFlow({}, 1 << start, 1 << start)
     placed = routes.placement(UNDISTURBED)
     return routes.decide(routes.flow([routes.published(start)], placed), placed, 1 << start)
 
 
-def _passing_on(member: Member, destination: Destination) -> Destination:
+def _passing_on(member: TopologyMember, destination: DestinationRoute) -> DestinationRoute:
     return replace(destination, pass_through=".*", own_group_only=False)
 
 
-def _taking_all(member: Member, destination: Destination) -> Destination:
+def _taking_all(member: TopologyMember, destination: DestinationRoute) -> DestinationRoute:
     return replace(_passing_on(member, destination), topics=ALL)
 
 
 def _changed(
-    members: Iterable[Member], change: Callable[[Member, Destination], Destination]
-) -> list[Member]:
+    members: Iterable[TopologyMember],
+    change: Callable[[TopologyMember, DestinationRoute], DestinationRoute],
+) -> list[TopologyMember]:
     return [
         replace(member, destinations=tuple(change(member, each) for each in member.destinations))
         for member in members

@@ -21,10 +21,10 @@ from raylay.services.errors import RaylayError
 from raylay.services.fabric.plan import FabricRecord, instance_config
 from raylay.services.messages.digests import SOW_RECORD, summand, summed
 from raylay.services.messages.types.definitions import TypeDefinition
-from raylay.services.pipeline.journals import Place
+from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.plugins.sow import sow_book
-from raylay.services.server.sow_keeper import FINGERPRINT, SOW_FILE, fingerprints
-from raylay.services.sow.comparison import Held, digest_of
+from raylay.services.server.sow.manager import FINGERPRINT, SOW_FILE, fingerprints
+from raylay.services.sow.comparison import HeldRecord, digest_of
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.records import NEVER, SowRecord, decoded, encoded
 from raylay.services.sow.state import TOMBSTONE, VALUE, SowRules
@@ -49,7 +49,7 @@ class SowSource:
         fingerprints: of its topics by their names in the store, as it is configured now.
     """
 
-    place: Place
+    place: JournalPlace
     definitions: tuple[SowTopicDefinition, ...]
     types: tuple[TypeDefinition, ...]
     fingerprints: dict[str, bytes]
@@ -70,7 +70,7 @@ class SowSums:
     gap: str = ""
 
 
-def sow_sources(record: FabricRecord, places: Iterable[Place]) -> list[SowSource]:
+def sow_sources(record: FabricRecord, places: Iterable[JournalPlace]) -> list[SowSource]:
     """The instances of a fabric that have SOW topics."""
     from raylay.services.configuration.model import FabricSettings
 
@@ -109,7 +109,7 @@ def compare_sow(
         parts = {n for n, found in enumerate(zip(*whole, strict=True)) if len(set(found)) > 1}
         if parts:
             wanted[name] = parts
-    listed: dict[str, dict[str, dict[bytes, tuple[Held, int]]]] = {}
+    listed: dict[str, dict[str, dict[bytes, tuple[HeldRecord, int]]]] = {}
     asked = [(each, wanted, now_us) for each in sources]
     for instance, topics in run(entries_of, asked) if wanted else ():
         for name, entries in topics.items():
@@ -124,7 +124,7 @@ def compare_sow(
 def _judged(
     name: str,
     summed: dict[str, SowSums],
-    listed: dict[str, dict[bytes, tuple[Held, int]]],
+    listed: dict[str, dict[bytes, tuple[HeldRecord, int]]],
     settled_us: int,
 ) -> dict[str, Any]:
     kind, _, topic = name.partition("/")
@@ -189,11 +189,11 @@ def _summed(topic: SowTopic, stored_txid: int, gap: str, now_us: int) -> SowSums
 
 def entries_of(
     asked: tuple[SowSource, dict[str, set[int]], int],
-) -> tuple[str, dict[str, dict[bytes, tuple[Held, int]]]]:
+) -> tuple[str, dict[str, dict[bytes, tuple[HeldRecord, int]]]]:
     """An instance's name, and by topic and key what is in some parts of the keys, with the time
     when it came."""
     source, wanted, now_us = asked
-    found: dict[str, dict[bytes, tuple[Held, int]]] = {}
+    found: dict[str, dict[bytes, tuple[HeldRecord, int]]] = {}
     for topic, stored_txid, _ in _topics(source):
         parts = wanted.get(topic.stored_as)
         if parts:
@@ -216,12 +216,12 @@ def _living(topic: SowTopic, now_us: int) -> Iterator[SowRecord]:
             yield record
 
 
-def _held(topic: SowTopic, record: SowRecord, stored_txid: int) -> Held:
+def _held(topic: SowTopic, record: SowRecord, stored_txid: int) -> HeldRecord:
     body = record.body or b""
     # What was in the store has the digest in place of its body.
     digest = body if record.txid <= stored_txid else digest_of(body)
     name = (record.topic or topic.name).decode("utf-8", "replace")
-    return Held(name, record.publisher, record.sequence, digest.hex())
+    return HeldRecord(name, record.publisher, record.sequence, digest.hex())
 
 
 def _topics(source: SowSource) -> Iterator[tuple[SowTopic, int, str]]:

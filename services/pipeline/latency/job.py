@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric.telling import tracing_options
-from raylay.services.pipeline.journals import OnCorrupt, Place, last_txid, record_of
+from raylay.services.fabric.observability import tracing_options
+from raylay.services.pipeline.journals import JournalPlace, OnCorrupt, last_txid, record_of
 from raylay.services.pipeline.selection import topic_condition
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ stored: read by the link to the stored acknowledgment, by link.
 
 
 @dataclass(slots=True)
-class Row:
+class LatencyRow:
     """One link, pair or publisher, in all.
 
     Attributes:
@@ -90,7 +90,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Clock:
+class ClockDifference:
     """What messages in both directions say of two hosts' clocks: the second is ahead of the first
     by something between these, if neither was set meanwhile."""
 
@@ -112,9 +112,9 @@ class Latency:
     """
 
     window_ms: int
-    rows: dict[str, list[Row]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    rows: dict[str, list[LatencyRow]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     unknown: dict[str, int] = field(default_factory=dict)
-    clocks: list[Clock] = field(default_factory=list)
+    clocks: list[ClockDifference] = field(default_factory=list)
     traced: bool = False
     torn: int = 0
     exceeded: list[str] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LatencySelection:
     """Which messages: published from `first` (inclusive) to `last` (not), on any of `topics`."""
 
     first: dt.datetime | None = None
@@ -157,8 +157,8 @@ class Choice:
 
 def latency(
     spark: SparkSession,
-    places: Sequence[Place],
-    choice: Choice = Choice(),
+    places: Sequence[JournalPlace],
+    choice: LatencySelection = LatencySelection(),
     *,
     traces: Path | None = None,
     link_types: dict[tuple[str, str], str] | None = None,
@@ -233,13 +233,13 @@ def traces_of(source: str) -> Path | None:
     return Path(directory) if directory else None
 
 
-def clocks(links: Sequence[Row]) -> list[Clock]:
+def clocks(links: Sequence[LatencyRow]) -> list[ClockDifference]:
     """What pairs of links in both directions say of clocks: no message arrives before it is
     sent, so the smallest lag of one direction bounds the difference from above, that of the other
     from below."""
     least = {(row.source, row.target): row.min_ms for row in links}
     return [
-        Clock(source, target, -least[target, source], ahead)
+        ClockDifference(source, target, -least[target, source], ahead)
         for (source, target), ahead in least.items()
         if source < target and (target, source) in least
     ]
@@ -247,7 +247,10 @@ def clocks(links: Sequence[Row]) -> list[Clock]:
 
 # -- journals ------------------------------------------------------------------------------------
 def _lags(
-    spark: SparkSession, places: Sequence[Place], choice: Choice, on_corrupt: OnCorrupt
+    spark: SparkSession,
+    places: Sequence[JournalPlace],
+    choice: LatencySelection,
+    on_corrupt: OnCorrupt,
 ) -> DataFrame:
     """Aggregates (see `_measured`) of all copies: one pass, one exchange by message."""
     from pyspark.sql import functions as F
@@ -322,7 +325,7 @@ def _lags(
     )
 
 
-def _chosen(rows: DataFrame, choice: Choice, published: Column) -> DataFrame:
+def _chosen(rows: DataFrame, choice: LatencySelection, published: Column) -> DataFrame:
     from pyspark.sql import functions as F
 
     if choice.first is not None:
@@ -334,7 +337,10 @@ def _chosen(rows: DataFrame, choice: Choice, published: Column) -> DataFrame:
 
 
 def _measured(
-    rows: DataFrame, choice: Choice, time_us: Column, *values: tuple[str, Column, Column, Column]
+    rows: DataFrame,
+    choice: LatencySelection,
+    time_us: Column,
+    *values: tuple[str, Column, Column, Column],
 ) -> DataFrame:
     """Percentiles of each (kind, source, target, microseconds), in all and by window. What is
     null is left out."""
@@ -373,10 +379,13 @@ def _measured(
 
 
 def _fill(
-    found: Latency, rows: list[Any], places: Sequence[Place], types: dict[tuple[str, str], str]
+    found: Latency,
+    rows: list[Any],
+    places: Sequence[JournalPlace],
+    types: dict[tuple[str, str], str],
 ) -> None:
     """Takes aggregates in."""
-    made: dict[tuple[str, str, str], Row] = {}
+    made: dict[tuple[str, str, str], LatencyRow] = {}
     windows = [row for row in rows if row["window"] is not None]
     for row in rows:
         if row["window"] is not None:
@@ -386,7 +395,7 @@ def _fill(
             found.unknown[source] = row["messages"]
             continue
         p50_us, p95_us, p99_us = row["percentiles"]
-        made[row["kind"], row["source"], row["target"]] = Row(
+        made[row["kind"], row["source"], row["target"]] = LatencyRow(
             source,
             target,
             row["messages"],
@@ -432,7 +441,7 @@ def _spans(spark: SparkSession, traces: Path) -> DataFrame:
     )
 
 
-def _waits(spans: DataFrame, places: Sequence[Place], choice: Choice) -> DataFrame:
+def _waits(spans: DataFrame, places: Sequence[JournalPlace], choice: LatencySelection) -> DataFrame:
     """Aggregates of what one clock saw."""
     from pyspark.sql import functions as F
 

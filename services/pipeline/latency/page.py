@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from raylay.services.pipeline.latency.job import Latency, Row
+from raylay.services.pipeline.latency.job import Latency, LatencyRow
 from raylay.services.reports import Page
 from raylay.services.reports.charts import Series, lines
 
@@ -72,12 +72,12 @@ def page_of(found: Latency, source: str, made_by: str) -> Page:
     return page
 
 
-def _values(row: Row) -> list[float | int]:
+def _values(row: LatencyRow) -> list[float | int]:
     times = (row.p50_ms, row.p95_ms, row.p99_ms, row.max_ms, row.min_ms)
     return [row.messages, *(round(each, 3) for each in times), row.negative]
 
 
-def _chart(rows: Sequence[Row]) -> str:
+def _chart(rows: Sequence[LatencyRow]) -> str:
     slowest = sorted(rows, key=lambda row: row.p99_ms, reverse=True)[:LINES_MAX]
     return lines(
         [

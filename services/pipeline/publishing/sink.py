@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from raylay.services.client import EPOCH, SyncClient
 from raylay.services.client.credentials import credentials
-from raylay.services.client.publish_store import PublishStore
+from raylay.services.client.publish_store import PublishStoreProtocol
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import CommandFailed, ConfigurationError
 from raylay.services.fabric.plan import servers_of
@@ -45,7 +45,7 @@ from raylay.services.pipeline.publishing.staging import (
     STATE_FILE,
     StagedFile,
     StagedRows,
-    Staging,
+    StagingDirectory,
     stage,
 )
 from raylay.services.pipeline.worker_errors import plain_errors
@@ -293,11 +293,13 @@ def publish_pending(directory: Path, options: WriteOptions) -> int:
     """
     if not (directory / STATE_FILE).is_file():
         raise ConfigurationError(f"{directory} is no staging directory: it has no {STATE_FILE}")
-    with Staging(directory, seen=lambda name: known_sequence(options, name)) as staging:
+    with StagingDirectory(directory, seen=lambda name: known_sequence(options, name)) as staging:
         return staging.finish(lambda rows: publish_rows(options, rows))
 
 
-def _client(options: WriteOptions, name: str, store: PublishStore | None = None) -> SyncClient:
+def _client(
+    options: WriteOptions, name: str, store: PublishStoreProtocol | None = None
+) -> SyncClient:
     return SyncClient(
         name,
         **options.client_options(),
@@ -321,7 +323,7 @@ def _run_of(group: str | None) -> str:
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedReport(WriterCommitMessage):
     """What a task tells the driver.
 
     Attributes:
@@ -349,7 +351,7 @@ class _Writing:
             check_target(self.options, topics - self._asked)
 
     @plain_errors()
-    def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def stage(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
         """One task attempt."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
@@ -358,7 +360,7 @@ class _Writing:
             query = context.getLocalProperty(QUERY_PROPERTY) or ""
             run = _run_of(context.getLocalProperty(RUN_PROPERTY))
         topic, message_type = self.options.topic, self.options.message_type
-        return Staged(
+        return StagedReport(
             stage(self._run, partition, (normal(each, topic, message_type) for each in iterator)),
             query,
             run if query else "",
@@ -367,7 +369,7 @@ class _Writing:
     @plain_errors()
     def commit_batch(self, number: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publishes a micro-batch; one that was published before does nothing."""
-        staged = [each for each in messages if isinstance(each, Staged)]
+        staged = [each for each in messages if isinstance(each, StagedReport)]
         queries = {each.query: each.run for each in staged if each.query}
         owner, run = next(iter(queries.items()), (query_of(self.options), ""))
         if not owner and any(each.file.rows for each in staged):
@@ -389,8 +391,8 @@ class _Writing:
         plan: str = "",
     ) -> int:
         """Publishes what the winning attempts staged."""
-        files = [each.file for each in messages if isinstance(each, Staged)]
-        with Staging(self.directory, self.options.name, owner, run, self._seen) as staging:
+        files = [each.file for each in messages if isinstance(each, StagedReport)]
+        with StagingDirectory(self.directory, self.options.name, owner, run, self._seen) as staging:
             try:
                 return staging.commit(
                     key,
@@ -416,8 +418,8 @@ class _Writing:
 
     def abort_all(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
         """Removes what was staged, unless it is to be published; whether something is."""
-        files = [each.file for each in messages if isinstance(each, Staged)]
-        with Staging(self.directory, self.options.name) as staging:
+        files = [each.file for each in messages if isinstance(each, StagedReport)]
+        with StagingDirectory(self.directory, self.options.name) as staging:
             for file in files:
                 if not staging.holds(file.path):
                     Path(file.path).unlink(missing_ok=True)
@@ -452,7 +454,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
                 shutil.rmtree(directory, ignore_errors=True)
             raise
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
         """Stages a task's rows."""
         return self.stage(iterator)
 
@@ -488,7 +490,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
             # As for a batch: a fabric that is down is told before anything is computed.
             check_target(options, fixed_topics(options, schema))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedReport:
         """Stages a task's rows."""
         return self.stage(iterator)
 

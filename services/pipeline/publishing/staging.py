@@ -88,7 +88,7 @@ class StagedFile:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingWrite:
     """A write whose rows have their sequences, and which is not known published.
 
     Attributes:
@@ -122,7 +122,7 @@ class _State:
     last_rows: int = 0
     last_checksum: int = 0
     jobs: list[str] = field(default_factory=list)
-    pending: Pending | None = None
+    pending: PendingWrite | None = None
     leftovers: list[str] = field(default_factory=list)
     """Files of the last write published, which may not be removed yet."""
 
@@ -194,7 +194,7 @@ def _hashes(column: pa.Array, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]
     return found
 
 
-class Staging:
+class StagingDirectory:
     """One staging directory, for as long as a write is committed. Locks it.
 
     Owner: the driver of one write. Lifecycle: a context; `commit` any number of times.
@@ -227,7 +227,7 @@ class Staging:
         self._owner = owner
         self._run = run
 
-    def __enter__(self) -> Staging:
+    def __enter__(self) -> StagingDirectory:
         make_directory(self.directory)
         self._lock = FileLock(self.directory / LOCK_FILE)
         try:
@@ -246,7 +246,7 @@ class Staging:
         try:
             values = json.loads(path.read_bytes())
             pending = values.pop("pending")
-            state = _State(**values, pending=Pending(**pending) if pending else None)
+            state = _State(**values, pending=PendingWrite(**pending) if pending else None)
         except FileNotFoundError:
             state = _State(f"{self._name}-{os.urandom(8).hex()}", self._owner)
             self._save(state)
@@ -270,7 +270,7 @@ class Staging:
         return self._state.publisher
 
     @property
-    def pending(self) -> Pending | None:
+    def pending(self) -> PendingWrite | None:
         """The write that is to be published, if there is one."""
         return self._state.pending
 
@@ -336,7 +336,7 @@ class Staging:
                 "all workers; give staging on storage that they share; nothing was published"
             )
         check({each for file in files for each in file.topics})
-        pending = Pending(
+        pending = PendingWrite(
             key,
             self._state.next_sequence,
             rows,
@@ -352,7 +352,7 @@ class Staging:
         self._forget(files)
         return rows
 
-    def _begin(self, pending: Pending) -> None:
+    def _begin(self, pending: PendingWrite) -> None:
         """Makes a write pending, also where no server can be asked: what may have taken long to
         compute is kept."""
         failure: RaylayError | None = None
@@ -407,7 +407,7 @@ class Staging:
     def _ask(self) -> int:
         return self._seen(self.publisher) if self._seen is not None else 0
 
-    def _check_unknown(self, pending: Pending, seen: int) -> None:
+    def _check_unknown(self, pending: PendingWrite, seen: int) -> None:
         """Refuses sequences that a server knows already: it would drop the rows as repeated."""
         first = pending.first_sequence
         if seen >= first:
@@ -418,7 +418,7 @@ class Staging:
             )
         pending.asked = True
 
-    def _publish(self, pending: Pending, publish: Callable[[StagedRows], None]) -> None:
+    def _publish(self, pending: PendingWrite, publish: Callable[[StagedRows], None]) -> None:
         missing = _missing(pending.files)
         if missing:
             raise StorageError(
@@ -482,7 +482,7 @@ class StagedRows:
 
     words = b""
 
-    def __init__(self, publisher: str, pending: Pending) -> None:
+    def __init__(self, publisher: str, pending: PendingWrite) -> None:
         self.publisher = publisher
         self._pending = pending
         self._publisher_id = publisher_id(publisher)

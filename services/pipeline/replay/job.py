@@ -28,7 +28,12 @@ import pyarrow as pa
 from raylay.services.client import SyncClient
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.pipeline.publishing.sink import WriteOptions, check_target
-from raylay.services.pipeline.publishing.staging import STAGED, StagedFile, StagedRows, Staging
+from raylay.services.pipeline.publishing.staging import (
+    STAGED,
+    StagedFile,
+    StagedRows,
+    StagingDirectory,
+)
 from raylay.services.pipeline.replay.pacing import Schedule, ready
 from raylay.services.pipeline.replay.store import PacedRows
 from raylay.storage.files import fault_point, write_durably
@@ -46,7 +51,7 @@ HANDED_OVER_MAX = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class LogChunk:
     """A stretch of the log: transaction ids, inclusive, of one incarnation's number."""
 
     incarnation: int
@@ -56,7 +61,7 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class Plan:
+class ReplayPlan:
     """What a job replays. Made once.
 
     Attributes:
@@ -71,7 +76,7 @@ class Plan:
     what: dict[str, Any]
     instance: str
     incarnations: list[str]
-    chunks: list[Chunk]
+    chunks: list[LogChunk]
     skipped: int = 0
     topics: list[list[str]] = field(default_factory=list)
     left_out: int = 0
@@ -83,7 +88,7 @@ class Plan:
         return sum(chunk.rows for chunk in self.chunks)
 
     @classmethod
-    def load(cls, path: Path) -> Plan | None:
+    def load(cls, path: Path) -> ReplayPlan | None:
         """The plan in a file; None where there is none.
 
         Raises:
@@ -93,7 +98,7 @@ class Plan:
             values = json.loads(path.read_bytes())
             if values.pop("version") != PLAN_VERSION:
                 raise ValueError("another version")
-            chunks = [Chunk(**each) for each in values.pop("chunks")]
+            chunks = [LogChunk(**each) for each in values.pop("chunks")]
             return cls(chunks=chunks, **values)
         except FileNotFoundError:
             return None
@@ -111,18 +116,18 @@ class ChunkSource(Protocol):
 
     what: dict[str, Any]
 
-    def plan(self, chunk_rows: int) -> Plan:
+    def plan(self, chunk_rows: int) -> ReplayPlan:
         """Chooses an instance, counts and cuts."""
 
-    def open(self, plan: Plan) -> None:
+    def open(self, plan: ReplayPlan) -> None:
         """Takes an earlier run's plan in place of making one."""
 
-    def stage(self, chunk: Chunk, run: Path) -> StagedFile:
+    def stage(self, chunk: LogChunk, run: Path) -> StagedFile:
         """Writes a chunk's rows, of schema `REPLAYED`, in the order of the log."""
 
 
 @dataclass(slots=True)
-class Summary:
+class ReplaySummary:
     """What a run did.
 
     Attributes:
@@ -155,7 +160,7 @@ class Summary:
 
 
 @dataclass(slots=True)
-class _Behind:
+class _Lateness:
     """How far the messages were behind their time."""
 
     max_us: int = 0
@@ -178,7 +183,7 @@ def replay(
     gap_max_us: int = 0,
     chunk_rows: int = CHUNK_ROWS_DEFAULT,
     progress: Callable[[str], None] = lambda line: None,
-) -> Summary:
+) -> ReplaySummary:
     """Publishes what a source holds, or what an earlier run of the job left of it.
 
     Args:
@@ -198,7 +203,7 @@ def replay(
         raise ConfigurationError(f"{job!r} is no name of a job: give letters and digits")
     check_target(target)
     directory = (staging / job).absolute()
-    known = Plan.load(directory / PLAN_FILE)
+    known = ReplayPlan.load(directory / PLAN_FILE)
     if known is not None and known.what != source.what:
         names = known.what.keys() | source.what.keys()
         differing = sorted(n for n in names if known.what.get(n) != source.what.get(n))
@@ -210,24 +215,24 @@ def replay(
         source.open(known)
     plan = known or source.plan(chunk_rows)
     check_target(target, ((topic, message_type) for topic, message_type in plan.topics))
-    with Staging(directory, f"replay-{job}") as opened:
+    with StagingDirectory(directory, f"replay-{job}") as opened:
         if known is None:
             if (directory / PLAN_FILE).exists():
                 raise ConfigurationError(f"job {job} was begun elsewhere meanwhile: run it again")
             plan.save(directory / PLAN_FILE)
             fault_point("replay.planned")
-        run = _Replay(source, target, opened, plan, Schedule(speed, gap_max_us), progress)
+        run = _ReplayRun(source, target, opened, plan, Schedule(speed, gap_max_us), progress)
         return run.run(job)
 
 
 @dataclass(slots=True)
-class _Replay:
+class _ReplayRun:
     """One run. Owner: the thread that calls `run`, once."""
 
     source: ChunkSource
     target: WriteOptions
-    staging: Staging
-    plan: Plan
+    staging: StagingDirectory
+    plan: ReplayPlan
     schedule: Schedule
     progress: Callable[[str], None]
     _store: PacedRows | None = None
@@ -236,11 +241,11 @@ class _Replay:
     """On the clock of `_now_us`, when what is due at 0 was due."""
     _published: int = 0
     _before: int = 0
-    _behind: _Behind = field(default_factory=_Behind)
+    _behind: _Lateness = field(default_factory=_Lateness)
     _told_s: float = 0.0
     _began_s: float = 0.0
 
-    def run(self, job: str) -> Summary:
+    def run(self, job: str) -> ReplaySummary:
         """Publishes all chunks that are not done."""
         for each in self.staging.directory.glob("run-*"):
             if not any(map(self.staging.holds, map(str, each.iterdir()))):
@@ -257,7 +262,7 @@ class _Replay:
                 self._client.close(flush=False)
         seconds = time.monotonic() - self._began_s
         behind = self._behind
-        return Summary(
+        return ReplaySummary(
             job,
             str(self.staging.directory.parent),
             self.plan.instance,

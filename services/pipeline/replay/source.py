@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.messages import records
 from raylay.services.pipeline.archive import META, read_lake
-from raylay.services.pipeline.journals import OnCorrupt, Place, last_txid, places
+from raylay.services.pipeline.journals import JournalPlace, OnCorrupt, last_txid, places
 from raylay.services.pipeline.publishing.sink import normal
 from raylay.services.pipeline.publishing.staging import StagedFile, stage
-from raylay.services.pipeline.replay.job import REPLAYED, TIME, Chunk, Plan
+from raylay.services.pipeline.replay.job import REPLAYED, TIME, LogChunk, ReplayPlan
 from raylay.services.pipeline.selection import topic_condition
 from raylay.services.pipeline.session import one_line, quiet_pandas
 from raylay.services.pipeline.tables.values import BodyParser, Mode
@@ -50,7 +50,7 @@ Clock = Literal["receive_time", "origin_time"]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ReplaySelection:
     """Which messages, and what becomes of them.
 
     Attributes:
@@ -181,7 +181,7 @@ class SparkSource:
         self,
         spark: SparkSession,
         location: str,
-        selection: Selection,
+        selection: ReplaySelection,
         instance: str = "",
         progress: Callable[[str], None] = lambda line: None,
         on_corrupt: OnCorrupt = "stop",
@@ -219,7 +219,7 @@ class SparkSource:
             rows = rows.where(F.col("date") <= self._selection.last.date().isoformat())
         return rows
 
-    def _journal(self, place: Place, columns: tuple[str, ...] = STAGED_COLUMNS) -> DataFrame:
+    def _journal(self, place: JournalPlace, columns: tuple[str, ...] = STAGED_COLUMNS) -> DataFrame:
         from pyspark.sql import functions as F
 
         return (
@@ -244,7 +244,7 @@ class SparkSource:
         where = self._selection.where.lower()
         yield from (name for name in COLUMNS if name != "instance" and name in where)
 
-    def plan(self, chunk_rows: int) -> Plan:
+    def plan(self, chunk_rows: int) -> ReplayPlan:
         """Counts what is chosen and cuts it into chunks.
 
         Raises:
@@ -276,7 +276,7 @@ class SparkSource:
             known = began.get(row[INCARNATION])
             began[row[INCARNATION]] = row["first"] if known is None else min(known, row["first"])
         incarnations = sorted(began, key=lambda name: began[name])
-        plan = Plan(
+        plan = ReplayPlan(
             self.what,
             instance,
             incarnations,
@@ -346,7 +346,7 @@ class SparkSource:
                 .collect()
             )
 
-    def open(self, plan: Plan) -> None:
+    def open(self, plan: ReplayPlan) -> None:
         """Reads what a plan says.
 
         Raises:
@@ -394,7 +394,7 @@ class SparkSource:
         return chosen.join(held, same, "left_anti")
 
     # -- chunks ------------------------------------------------------------------------------
-    def stage(self, chunk: Chunk, run: Path) -> StagedFile:
+    def stage(self, chunk: LogChunk, run: Path) -> StagedFile:
         """Writes a chunk's rows in the order of the log.
 
         Raises:
@@ -459,21 +459,21 @@ def _stage_rows(batches: Iterator[pa.RecordBatch], run: str) -> Iterator[pa.Reco
 
 def cut(
     grains: dict[tuple[int, int], tuple[int, int]], grain_txids: int, chunk_rows: int
-) -> list[Chunk]:
+) -> list[LogChunk]:
     """Chunks of about so many rows, in the order of the log. What is appended later is in none.
 
     Args:
         grains: (number of the incarnation, transaction id divided by `grain_txids`) to (rows, last
             transaction id of them).
     """
-    found: list[Chunk] = []
+    found: list[LogChunk] = []
     for (number, grain), (rows, last) in sorted(grains.items()):
         first = grain * grain_txids
         before = found[-1] if found else None
         if before and before.incarnation == number and before.rows + rows <= chunk_rows:
-            found[-1] = Chunk(number, before.first_txid, last, before.rows + rows)
+            found[-1] = LogChunk(number, before.first_txid, last, before.rows + rows)
         else:
-            found.append(Chunk(number, first, last, rows))
+            found.append(LogChunk(number, first, last, rows))
     return found
 
 
@@ -499,7 +499,7 @@ def _all_there(location: str) -> bool:
     return all(Path(each.strip()).exists() for each in location.split(","))
 
 
-def _places(location: str, instance: str) -> list[Place]:
+def _places(location: str, instance: str) -> list[JournalPlace]:
     wanted: Sequence[str] = (instance,) if instance else ()
     if not _all_there(location):
         return places(fabric=location, instances=wanted)

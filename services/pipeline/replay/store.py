@@ -7,7 +7,7 @@ from typing import Any
 
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.messages.ranges import Range, SequenceSet
-from raylay.services.pipeline.publishing.staging import Pending, StagedRows
+from raylay.services.pipeline.publishing.staging import PendingWrite, StagedRows
 from raylay.storage.files import fault_point
 
 UNSETTLED_MAX = 50_000
@@ -25,7 +25,7 @@ class PacedRows(StagedRows):
     Owner: one client. `take` may be called from another thread while nothing is unsettled.
     """
 
-    def __init__(self, publisher: str, pending: Pending) -> None:
+    def __init__(self, publisher: str, pending: PendingWrite) -> None:
         super().__init__(publisher, pending)
         # A client whose store holds nothing and which no server knows would number by the clock:
         # the very first row is given out from the start.
@@ -36,7 +36,7 @@ class PacedRows(StagedRows):
         self.known_rows: int | None = None
         """How many of the first write's rows were durable when the client first logged on."""
 
-    def take(self, pending: Pending) -> None:
+    def take(self, pending: PendingWrite) -> None:
         """Goes on with the next write, which begins behind the last row of this one."""
         if pending.first_sequence != self._given + 1:
             raise StorageError(

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
 from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
 from raylay.services.expressions.expression import READ, Expression, expression, refusal
-from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.messages.records import MESSAGES
-from raylay.services.pipeline.journals import Place
+from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.pipeline.tables.columns import Rows
 from raylay.services.plugins.functions import functions
 from raylay.services.plugins.message_types import installed_types
-from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
 
 _AROUND = ("topic", "bookmark", "correlation_id", "receive_time")
 
@@ -33,7 +33,7 @@ def checked_filter(text: str) -> Expression:
         raise ConfigurationError(f"filter: {refusal(text, error)}") from None
 
 
-class ContentFilter:
+class RowFilter:
     """Judges the records of one journal. A record that is no message, or cannot be read, passes
     no filter.
 
@@ -45,7 +45,7 @@ class ContentFilter:
         ConfigurationError: the filter is none, or the configuration cannot be used.
     """
 
-    def __init__(self, text: str, place: Place) -> None:
+    def __init__(self, text: str, place: JournalPlace) -> None:
         found = checked_filter(text)
         self._matches = found.matches
         self._asks_around = found.asks_around
@@ -73,7 +73,7 @@ class ContentFilter:
                 message = parse(bodies[at])
             except MessageTypeError:
                 continue
-            found[at] = matches(message, NOWHERE if around is None else around[at])
+            found[at] = matches(message, NO_CONTEXT if around is None else around[at])
         return found
 
     def _parser(self, name: str) -> Any:
@@ -82,10 +82,10 @@ class ContentFilter:
         except MessageTypeError:
             return None
 
-    def _around(self, rows: Rows, bodies: list[bytes]) -> list[Surroundings]:
+    def _around(self, rows: Rows, bodies: list[bytes]) -> list[EvalContext]:
         columns = [rows.column(name).to_pylist() for name in _AROUND]
         return [
-            Surroundings(
+            EvalContext(
                 topic=topic,
                 bookmark=bookmark,
                 correlation_id=(correlation or b"").decode("utf-8", "surrogateescape"),

@@ -35,9 +35,9 @@ from raylay.services.errors import ConfigurationError, CorruptRecord, StorageErr
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
+    JournalPlace,
+    JournalStretch,
     OnCorrupt,
-    Place,
-    Stretch,
     StretchReader,
     last_txid,
     places,
@@ -47,7 +47,7 @@ from raylay.services.pipeline.journals import (
 )
 from raylay.services.pipeline.publishing.sink import BatchWriter, StreamWriter, WriteOptions
 from raylay.services.pipeline.tables.columns import COLUMNS, Batches
-from raylay.services.pipeline.tables.content import ContentFilter, checked_filter
+from raylay.services.pipeline.tables.content import RowFilter, checked_filter
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.topics import check_held, check_journaled
 from raylay.services.pipeline.tables.values import BodyParser, Mode
@@ -133,7 +133,7 @@ class ReadOptions:
             checked_filter(made.filter)
         return made
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[JournalPlace]:
         """The journals that are meant."""
         return places(
             self.path,
@@ -233,7 +233,7 @@ class _Reading:
                 )
             self.columns.append(wanted.name)
 
-    def read_stretch(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+    def read_stretch(self, stretch: JournalStretch) -> Iterator[pa.RecordBatch]:
         """The rows of one stretch."""
         options = self.options
         reader = StretchReader(stretch, options.on_corrupt)
@@ -256,7 +256,7 @@ class _Reading:
         try:
             with plain_errors():
                 passing = (
-                    ContentFilter(options.filter, stretch.place).passing if options.filter else None
+                    RowFilter(options.filter, stretch.place).passing if options.filter else None
                 )
                 for blocks in reader.blocks():
                     rows = batches.batch(blocks, passing)
@@ -345,7 +345,7 @@ def _txids(name: str, text: str) -> dict[str, int] | None:
         ) from None
 
 
-def _bound(place: Place, txids: dict[str, int] | None, text: str) -> int:
+def _bound(place: JournalPlace, txids: dict[str, int] | None, text: str) -> int:
     """The last transaction id before what an option names."""
     if txids is None:
         return position(place, text)
@@ -396,7 +396,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         Raises:
             StorageError: an instance's journal is another one than the query read, or was put back.
         """
-        places_read: dict[str, Place] = {}
+        places_read: dict[str, JournalPlace] = {}
         begins: dict[str, int] = {}
         backlogs: dict[str, int] = {}
         found = dict(start)
@@ -422,10 +422,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 found[name] = _offset(places_read[name], begins[name] + count)
         return found
 
-    def _newest(self, place: Place) -> int:
+    def _newest(self, place: JournalPlace) -> int:
         return last_txid(place, self.options.on_corrupt)
 
-    def _begin(self, place: Place, known: dict[str, Any] | None) -> int | None:
+    def _begin(self, place: JournalPlace, known: dict[str, Any] | None) -> int | None:
         """Behind which transaction id this instance's part of a micro-batch begins; None: it begins
         with the journal."""
         if known is None:
@@ -484,13 +484,13 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self.read_stretch(partition.value)
 
 
-def _offset(place: Place, txid: int) -> dict[str, Any]:
+def _offset(place: JournalPlace, txid: int) -> dict[str, Any]:
     with place.reader() as reader:
         record = record_told(reader, txid)
     return {"incarnation": place.incarnation(), "txid": txid, "record": record}
 
 
-def _replaced(place: Place, known: dict[str, Any]) -> str:
+def _replaced(place: JournalPlace, known: dict[str, Any]) -> str:
     """In what an instance's journal is not the one of an offset; empty where it is. An offset tells
     no record in older checkpoints (there is none), and where there was none to tell."""
     incarnation, txid, record = known["incarnation"], known["txid"], known.get("record")
@@ -511,7 +511,7 @@ def _replaced(place: Place, known: dict[str, Any]) -> str:
     return ""
 
 
-def _another(place: Place, text: str) -> StorageError:
+def _another(place: JournalPlace, text: str) -> StorageError:
     return StorageError(
         f"{place.journal} {text}: the instance's data was replaced, or put back from a backup; "
         "begin a new checkpoint, or set on_data_loss to go_on",

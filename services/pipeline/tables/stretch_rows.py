@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from raylay.services.errors import CorruptRecord, RaylayError, StorageError
-from raylay.services.pipeline.journals import OnCorrupt, Stretch, StretchReader
+from raylay.services.pipeline.journals import JournalStretch, OnCorrupt, StretchReader
 from raylay.services.pipeline.tables.columns import Batches, Rows
 from raylay.services.pipeline.tables.predicates import Predicate
 
@@ -14,14 +14,14 @@ JOINED_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class TaskFailure:
     """An error of a task as a value: what Spark makes of an exception is a page of text."""
 
     corrupt: bool
     text: str
 
     @classmethod
-    def of(cls, error: RaylayError) -> Failure:
+    def of(cls, error: RaylayError) -> TaskFailure:
         """The error as a value."""
         return cls(isinstance(error, CorruptRecord), str(error))
 
@@ -39,7 +39,10 @@ class StretchRows:
     """
 
     def __init__(
-        self, stretch: Stretch, on_corrupt: OnCorrupt = "stop", predicate: Predicate | None = None
+        self,
+        stretch: JournalStretch,
+        on_corrupt: OnCorrupt = "stop",
+        predicate: Predicate | None = None,
     ) -> None:
         self.damaged: list[str] = []
         self._reader = StretchReader(stretch, on_corrupt)

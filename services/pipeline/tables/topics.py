@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topic_sets import may_overlap
-from raylay.services.pipeline.journals import Place, Stretch, StretchReader, segment_index
+from raylay.services.pipeline.journals import (
+    JournalPlace,
+    JournalStretch,
+    StretchReader,
+    segment_index,
+)
 from raylay.services.pipeline.tables.columns import Batches
 from raylay.services.pipeline.tables.predicates import Predicate
-from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
 from raylay.services.subscriptions.matching import topic_filter
 
 TOPICS_NAMED_MAX = 10
 """Topics that an error names."""
 
 
-def check_held(topic: str, found: list[Place]) -> None:
+def check_held(topic: str, found: list[JournalPlace]) -> None:
     """Refuses a topic of which none of these journals holds a message.
 
     Raises:
@@ -38,7 +43,7 @@ def check_held(topic: str, found: list[Place]) -> None:
     )
 
 
-def check_journaled(topic: str, found: list[Place]) -> None:
+def check_journaled(topic: str, found: list[JournalPlace]) -> None:
     """Refuses a topic that these instances certainly do not journal, by their configuration. A
     journal without one may hold any.
 
@@ -62,11 +67,11 @@ def check_journaled(topic: str, found: list[Place]) -> None:
     )
 
 
-def _names(found: list[Place]) -> str:
+def _names(found: list[JournalPlace]) -> str:
     return ", ".join(place.instance for place in found)
 
 
-def _topics_held(place: Place) -> Iterator[str]:
+def _topics_held(place: JournalPlace) -> Iterator[str]:
     """The topics of a journal's messages, some of them more than once."""
     files = place.files()
     ends = [file.first_txid - 1 for file in files[1:]] + [1 << 62]
@@ -75,7 +80,7 @@ def _topics_held(place: Place) -> Iterator[str]:
         if index is not None and index.topics is not None:
             yield from (topic.decode("utf-8", "replace") for topic, _ in index.topics)
             continue
-        stretch = Stretch(place, file.first_txid, file.first_txid, last_txid)
+        stretch = JournalStretch(place, file.first_txid, file.first_txid, last_txid)
         reader = StretchReader(stretch, "skip")
         batches = Batches(
             place.instance,

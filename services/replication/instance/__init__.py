@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylay.services.replication.instance.machine import InstanceMachine, Parts
+from raylay.services.replication.instance.machine import InstanceMachine, MachineParts
 from raylay.services.replication.notes import decode_note, encode_note
 from raylay.services.replication.values import (
     Counters,
@@ -18,7 +18,7 @@ __all__ = [
     "InstanceMachine",
     "LinkStart",
     "LogonAnswer",
-    "Parts",
+    "MachineParts",
     "UpstreamAnswer",
     "decode_note",
     "encode_note",

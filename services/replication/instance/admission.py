@@ -14,17 +14,21 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.acknowledgment import DestinationLedger
 from raylay.services.replication.effects import (
     BecameReady,
+    InstanceRetirement,
     PlacementsChanged,
-    Retired,
-    WentBack,
+    StaleCopyDetected,
 )
-from raylay.services.replication.instance.outgoing import Outgoing
-from raylay.services.replication.meetings import Meetings
-from raylay.services.replication.placement import Placement, Placements, retired_text
+from raylay.services.replication.instance.effect_list import EffectList
+from raylay.services.replication.membership.peer_identities import PeerIdentities
+from raylay.services.replication.membership.placement import (
+    InstancePlacement,
+    Placements,
+    retired_text,
+)
 from raylay.services.replication.values import Identity
 
 
-class Admission:
+class InstanceAdmission:
     """See the file's docstring.
 
     Invariant: once `retired` or `went_back` says why, it says so for good.
@@ -52,7 +56,7 @@ class Admission:
         identity: Identity,
         placements: Placements,
         destinations: Mapping[str, DestinationLedger],
-        out: Outgoing,
+        out: EffectList,
         *,
         ready: bool,
     ) -> None:
@@ -60,7 +64,7 @@ class Admission:
         self._destinations = destinations
         self._out = out
         self.placements = placements
-        self.meetings = Meetings(
+        self.meetings = PeerIdentities(
             identity.name,
             identity.incarnation,
             identity.generation,
@@ -203,7 +207,7 @@ class Admission:
         return f"name_taken: {clash}" if clash else ""
 
     # -- the end of an incarnation -------------------------------------------------------------
-    def learn(self, told: Mapping[str, Placement]) -> dict[str, Placement]:
+    def learn(self, told: Mapping[str, InstancePlacement]) -> dict[str, InstancePlacement]:
         """Somebody told where instances live now. Returns the news in it; of what is over here
         none counts any more."""
         placements = self.placements
@@ -223,7 +227,7 @@ class Admission:
         self._out.emit(PlacementsChanged(news))
         return news
 
-    def moved_by(self, news: Mapping[str, Placement]) -> str:
+    def moved_by(self, news: Mapping[str, InstancePlacement]) -> str:
         """Why this incarnation is over, by these news; empty: it is not."""
         mine = self._identity
         own = news.get(mine.name)
@@ -235,10 +239,10 @@ class Admission:
         """It was moved: this incarnation is over."""
         self.retired = text
         self._out.report("retired", text=text)
-        self._out.emit(Retired(text))
+        self._out.emit(InstanceRetirement(text))
 
     def go_back(self, text: str) -> None:
         """It is an old copy of itself: this incarnation is over."""
         self.went_back = text
         self._out.report("went_back", text=text)
-        self._out.emit(WentBack(text))
+        self._out.emit(StaleCopyDetected(text))

@@ -20,23 +20,23 @@ from raylay.services.replication.acknowledgment import (
     Route,
     route_of,
 )
-from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
-from raylay.services.replication.content import Contents
 from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
 from raylay.services.replication.effects import (
     NotifyLink,
     Ranges,
-    Removable,
+    RemovalBound,
     Rooted,
     SafetyChanged,
     SetLinkMode,
     rooted_of,
 )
-from raylay.services.replication.instance.admission import Admission
-from raylay.services.replication.instance.answers import AnswerBook, Refusal
+from raylay.services.replication.instance.admission import InstanceAdmission
 from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.effect_list import EffectList
 from raylay.services.replication.instance.intake import Intake
-from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.instance.pending_replies import DestinationRefusal, PendingReplies
+from raylay.services.replication.link.content import DestinationFilters
+from raylay.services.replication.link.resync_plan import SLICE_PUBLISHERS, ResyncPlan
 from raylay.services.replication.staged import Routed, routes_of
 from raylay.services.replication.values import Counters, LinkStart
 
@@ -73,15 +73,15 @@ class Destinations:
         ledgers: Mapping[str, DestinationLedger],
         intake: Intake,
         durability: Durability,
-        book: AnswerBook,
-        out: Outgoing,
+        book: PendingReplies,
+        out: EffectList,
         counters: Counters,
-        admission: Admission,
+        admission: InstanceAdmission,
         policy: DowngradePolicy,
-        contents: Contents | None = None,
+        contents: DestinationFilters | None = None,
     ) -> None:
         self.ledgers = ledgers
-        self._contents = contents if contents is not None else Contents()
+        self._contents = contents if contents is not None else DestinationFilters()
         self._has_filters = bool(contents)
         self._intake = intake
         self._durability = durability
@@ -235,7 +235,7 @@ class Destinations:
 
     # -- links -------------------------------------------------------------------------------
     def compare(
-        self, destination: str, plan: LinkPlan, slice_publishers: int = SLICE_PUBLISHERS
+        self, destination: str, plan: ResyncPlan, slice_publishers: int = SLICE_PUBLISHERS
     ) -> tuple[bool, bool]:
         """A link has reached its destination: works a slice of the comparison off. Whether anything
         was answered by it, and whether there is enough left for another turn; if not, `connected`
@@ -256,7 +256,7 @@ class Destinations:
         self,
         destination: str,
         incarnation: int,
-        plan: LinkPlan,
+        plan: ResyncPlan,
         now_us: int,
         server: str = "",
         *,
@@ -405,7 +405,9 @@ class Destinations:
             undone = self._durability.refuse(publisher, ranges)
             for connection, theirs in self._intake.staged.refuse(publisher, undone):
                 self._book.contested.append((connection, publisher, theirs))
-            self._book.refused.append(Refusal(ledger.destination.name, publisher, ranges, undone))
+            self._book.refused.append(
+                DestinationRefusal(ledger.destination.name, publisher, ranges, undone)
+            )
 
     def progressed(
         self,
@@ -593,7 +595,7 @@ class Destinations:
         at once: what the other side, or the next server, has, nobody knows before it caught up."""
         if (before_txid := self.removable_before()) != self._removable_before:
             self._removable_before = before_txid
-            self._out.emit(Removable(before_txid))
+            self._out.emit(RemovalBound(before_txid))
 
     def _settle_ages(self, *ledgers: DestinationLedger) -> None:
         """After something was answered, released or refused. What asks for ages only reads."""

@@ -19,7 +19,7 @@ from raylay.services.replication.acknowledgment import (
     WaiterTable,
 )
 from raylay.services.replication.ages import AgeLog
-from raylay.services.replication.instance.answers import AnswerBook
+from raylay.services.replication.instance.pending_replies import PendingReplies
 
 
 class Durability:
@@ -60,7 +60,7 @@ class Durability:
         self,
         own_root: int,
         destinations: Mapping[str, DestinationLedger],
-        book: AnswerBook,
+        book: PendingReplies,
         *,
         committed_txid: int = 0,
         awaited: RootedRanges | None = None,

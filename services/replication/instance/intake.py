@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable
 from raylay.services.errors import RaylayError
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, path_through
-from raylay.services.messages.stateful import Prepared, Stateful, WritePermission
+from raylay.services.messages.stateful import PreparedRun, Stateful, WritePermission
 from raylay.services.messages.suspects import Suspects
 from raylay.services.replication.acknowledgment import CLIENT, UNAWAITED
-from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Append, Ranges, Rooted
 from raylay.services.replication.instance.durability import Durability
-from raylay.services.replication.instance.outgoing import Outgoing
-from raylay.services.replication.journal_answers import (
-    Answers,
-    Asking,
-    Compared,
-    Comparison,
-    Questions,
+from raylay.services.replication.instance.effect_list import EffectList
+from raylay.services.replication.journal_lookup import (
+    LookupPlanner,
+    LookupRequest,
+    LookupResult,
+    RunComparison,
+    RunOverlap,
 )
+from raylay.services.replication.link.content import DestinationFilters
 from raylay.services.replication.notes import encode_note
 from raylay.services.replication.staged import (
     BatchStaged,
@@ -89,20 +89,20 @@ class Intake:
     def __init__(
         self,
         durability: Durability,
-        out: Outgoing,
+        out: EffectList,
         counters: Counters,
         *,
         next_txid: int = 1,
         known: PublisherRanges,
         missing: UnavailableMessages,
         recent_bytes_max: int = 0,
-        contents: Contents | None = None,
+        contents: DestinationFilters | None = None,
         states: Iterable[Stateful] = (),
         suspects: Suspects | None = None,
     ) -> None:
         self._durability = durability
         self._states = tuple(states)
-        self._contents = contents if contents is not None else Contents()
+        self._contents = contents if contents is not None else DestinationFilters()
         self._out = out
         self._counters = counters
         self.next_txid = next_txid
@@ -118,11 +118,15 @@ class Intake:
         self._topic_highest: dict[int, dict[bytes, int]] = {}
         self._topics_known = self._topics_kept = 0
         self.staged = StagedLog(recent_bytes_max)
-        self._asking = Asking(known, self.highest, self._topic_highest, self.staged, self._contents)
-        self._answers = Answers()  # To what the arrival that is being taken made it ask.
+        self._asking = LookupPlanner(
+            known, self.highest, self._topic_highest, self.staged, self._contents
+        )
+        self._answers = LookupResult()  # To what the arrival that is being taken made it ask.
 
     # -- asking ------------------------------------------------------------------------------
-    def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None) -> Questions:
+    def asks(
+        self, runs: Iterable[Run], answers: LookupResult, noted: Rooted | None
+    ) -> LookupRequest:
         """What must be read of the journal before these come in, beside what is among the
         answers."""
         if self._topics_known > self._topics_kept + TOPICS_KNOWN_MAX:
@@ -138,14 +142,14 @@ class Intake:
                 self._asking.routes(questions, publisher, acceptable, answers)
         return questions
 
-    def begin(self, answers: Answers) -> None:
+    def begin(self, answers: LookupResult) -> None:
         """What comes in now made the shell read these."""
         self._answers = answers
 
     # -- what comes in -----------------------------------------------------------------------
     def prepared(
         self, state: Stateful, run: Run, now_us: int, permission: WritePermission | None
-    ) -> Prepared:
+    ) -> PreparedRun:
         """What a client published on a topic with state, as that would have it journaled.
 
         Args:
@@ -155,7 +159,7 @@ class Intake:
             run, lambda each: state.prepare(each, now_us + self.wall_offset_us, now_us, permission)
         )
 
-    def in_hand(self, run: Run, work: Callable[[Run], Prepared]) -> Prepared:
+    def in_hand(self, run: Run, work: Callable[[Run], PreparedRun]) -> PreparedRun:
         """What work on a client's run, which is not journaled, comes to. Where the process ends
         meanwhile, the next one knows of which messages."""
         suspects = self.suspects
@@ -303,7 +307,7 @@ class Intake:
                 raise _unread("the contents", run.publisher)
         staged = self.staged.runs(run.publisher, *_span(old))
         if staged:
-            comparison = Comparison(Compared(run, SequenceSet(old)))
+            comparison = RunComparison(RunOverlap(run, SequenceSet(old)))
             comparison.look(staged)
             found.update(comparison.differing)
         refused = self._durability.refused.get(run.publisher)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.messages.stateful import Refused
+from raylay.services.messages.stateful import RefusedRecords
 from raylay.services.messages.suspects import Suspects
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topic_sets import carries_all
@@ -37,35 +37,35 @@ from raylay.services.replication.acknowledgment import (
     UNAWAITED,
     DestinationLedger,
     RootedRanges,
-    Waiting,
+    WaitingMessages,
 )
-from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
-from raylay.services.replication.content import Contents, FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.effects import Committed, Effect, Ranges, Rooted
+from raylay.services.replication.effects import Effect, Ranges, Rooted, RunsCommitted
 from raylay.services.replication.gap_limit import UserGaps
-from raylay.services.replication.instance.admission import Admission
-from raylay.services.replication.instance.answers import AnswerBook
+from raylay.services.replication.instance.admission import InstanceAdmission
 from raylay.services.replication.instance.destinations import Destinations
 from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.effect_list import EffectList
 from raylay.services.replication.instance.intake import Intake
-from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.instance.pending_replies import PendingReplies
 from raylay.services.replication.instance.publishers import Judge, Publishers, Resent
-from raylay.services.replication.instance.upstreams import Upstreams
-from raylay.services.replication.journal_answers import (
-    Answers,
-    JournalLookup,
-    Questions,
+from raylay.services.replication.instance.upstreams import UpstreamTable
+from raylay.services.replication.journal_lookup import (
+    LookupRequest,
+    LookupResult,
+    RunLookupProtocol,
     read_all,
     with_records,
 )
+from raylay.services.replication.link.content import DestinationFilters, FilterLanguage
+from raylay.services.replication.link.resync_plan import SLICE_PUBLISHERS, ResyncPlan
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.replication.membership.placement import InstancePlacement, Placements
+from raylay.services.replication.membership.validation import stored_topics
 from raylay.services.replication.notes import decode_note
-from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.recovery import RecoveryPoint
-from raylay.services.replication.routing import Destination
 from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
-from raylay.services.replication.validation import stored_topics
 from raylay.services.replication.values import (
     Counters,
     Identity,
@@ -76,15 +76,15 @@ from raylay.services.replication.values import (
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class MachineParts:
     """The classes that a machine is put together from; a planted mistake replaces one."""
 
     ledger: type[DestinationLedger] = DestinationLedger
-    admission: type[Admission] = Admission
+    admission: type[InstanceAdmission] = InstanceAdmission
     durability: type[Durability] = Durability
     intake: type[Intake] = Intake
     publishers: type[Publishers] = Publishers
-    upstreams: type[Upstreams] = Upstreams
+    upstreams: type[UpstreamTable] = UpstreamTable
     links: type[Destinations] = Destinations
 
 
@@ -95,7 +95,7 @@ class InstanceMachine:
     def __init__(
         self,
         identity: Identity,
-        destinations: Iterable[Destination],
+        destinations: Iterable[DestinationRoute],
         topics: TopicBook,
         *,
         next_txid: int = 1,
@@ -106,14 +106,14 @@ class InstanceMachine:
         incarnations: dict[str, int] | None = None,
         servers: Mapping[str, Iterable[str]] | None = None,
         placements: Placements | None = None,
-        lookup: JournalLookup,
+        lookup: RunLookupProtocol,
         former: Iterable[int] = (),
         ready: bool = True,
         policy: DowngradePolicy | None = None,
         recent_bytes_max: int = 0,
         filters: FilterLanguage | None = None,
         suspects: Suspects | None = None,
-        parts: Parts = Parts(),
+        parts: MachineParts = MachineParts(),
     ) -> None:
         """
         Args:
@@ -133,7 +133,7 @@ class InstanceMachine:
             suspects: messages that earlier processes ended with.
             parts: the classes of its parts.
         """
-        self._out = Outgoing()
+        self._out = EffectList()
         self._emit = self._out.emit
         self.identity = identity
         self.topics = topics
@@ -143,12 +143,12 @@ class InstanceMachine:
         self.counters = Counters()
         destinations = tuple(destinations)
         rules = (rule for destination in destinations for rule in destination.topics)
-        self.contents = Contents(rules, filters)
+        self.contents = DestinationFilters(rules, filters)
         kind = parts.ledger
         self.destinations = self._ledgers(kind, destinations, incarnations or {}, servers or {})
         for ledger in self.destinations.values():
             ledger.must_prove(next_txid - 1)
-        self._book = AnswerBook()
+        self._book = PendingReplies()
         self.durability = parts.durability(
             identity.incarnation,
             self.destinations,
@@ -183,7 +183,7 @@ class InstanceMachine:
     def _ledgers(
         self,
         ledger: type[DestinationLedger],
-        destinations: Iterable[Destination],
+        destinations: Iterable[DestinationRoute],
         incarnations: Mapping[str, int],
         servers: Mapping[str, Iterable[str]],
     ) -> dict[str, DestinationLedger]:
@@ -199,7 +199,7 @@ class InstanceMachine:
         }
 
     # -- recovery ----------------------------------------------------------------------------
-    def restore(self, waiting: Iterable[Waiting], durable_txid: int, now_us: int) -> None:
+    def restore(self, waiting: Iterable[WaitingMessages], durable_txid: int, now_us: int) -> None:
         """Takes what waited at the recovery point that this instance begins from, before `recover`
         takes what is behind it. `durable_txid`: none of it has a lower transaction id, or that one.
         Emits nothing."""
@@ -243,7 +243,7 @@ class InstanceMachine:
                 if not noted:
                     continue
                 self.durability.stage_ranges(root, run.publisher, noted)
-                questions = Questions(self.contents)
+                questions = LookupRequest(self.contents)
                 questions.routed.add_ranges(run.publisher, noted)
                 self.intake.begin(read_all(questions, self._lookup))
                 routes = self.intake.routes_of(sender, run.publisher, noted)
@@ -309,7 +309,9 @@ class InstanceMachine:
         return self._take()
 
     # -- what came, and the journal ----------------------------------------------------------
-    def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None = None) -> Questions:
+    def asks(
+        self, runs: Iterable[Run], answers: LookupResult, noted: Rooted | None = None
+    ) -> LookupRequest:
         """What must be read before these are given to the machine, beside what is answered.
 
         Args:
@@ -379,7 +381,12 @@ class InstanceMachine:
         return self._publishers.runs(session, payload, count, types)
 
     def client_published(
-        self, session: int, runs: list[Run], now_us: int, answers: Answers, resent: Resent = None
+        self,
+        session: int,
+        runs: list[Run],
+        now_us: int,
+        answers: LookupResult,
+        resent: Resent = None,
     ) -> tuple[list[Effect], list[Run]]:
         """A client's records came in, and all that `asks` asked is answered.
 
@@ -394,7 +401,7 @@ class InstanceMachine:
 
     def client_published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
-    ) -> tuple[list[Effect], Refused | None]:
+    ) -> tuple[list[Effect], RefusedRecords | None]:
         """One publish that the server numbered (`number_for`), and why it is refused, if it is."""
         self._out.is_changing = True
         refused = self._publishers.published_unnumbered(session, run, command_id, now_us)
@@ -430,7 +437,7 @@ class InstanceMachine:
         proven: bool = False,
     ) -> tuple[str, str] | None:
         """(reason, sentence) when this upstream may not connect; None when it may.
-        `Admission.refuse_upstream` tells what the values mean."""
+        `InstanceAdmission.refuse_upstream` tells what the values mean."""
         return self.admission.refuse_upstream(
             name,
             group_expected,
@@ -497,7 +504,7 @@ class InstanceMachine:
         awaited: Rooted,
         caught_up: bool,
         now_us: int,
-        answers: Answers,
+        answers: LookupResult,
     ) -> list[Effect]:
         """A batch came over an upstream connection, and all that `asks` asked is answered.
         `SendBatch` tells what the values mean."""
@@ -557,7 +564,7 @@ class InstanceMachine:
             else:
                 self._upstreams.stored(entry)
         if runs:
-            self._out.insert(at, Committed(runs, committed_txid))
+            self._out.insert(at, RunsCommitted(runs, committed_txid))
 
     def admit(self, senders: Iterable[str], *, force: bool = False) -> list[Effect]:
         """By hand: admits clients although no peer of the group has brought what it has.
@@ -624,7 +631,7 @@ class InstanceMachine:
         self._upstreams.flush()
 
     # -- moved instances ---------------------------------------------------------------------
-    def placed(self, told: Mapping[str, Placement]) -> list[Effect]:
+    def placed(self, told: Mapping[str, InstancePlacement]) -> list[Effect]:
         """Somebody told where instances live now. What is news in it is on disk already."""
         self._out.is_changing = True
         news = self.admission.learn(told)
@@ -682,7 +689,7 @@ class InstanceMachine:
 
     # -- links -------------------------------------------------------------------------------
     def compare(
-        self, destination: str, plan: LinkPlan, slice_publishers: int = SLICE_PUBLISHERS
+        self, destination: str, plan: ResyncPlan, slice_publishers: int = SLICE_PUBLISHERS
     ) -> tuple[list[Effect], bool]:
         """A link has reached its destination: works a slice of the comparison off. Whether there is
         enough left for another turn; if not, `link_connected` does the rest.
@@ -698,7 +705,7 @@ class InstanceMachine:
         self,
         destination: str,
         incarnation: int,
-        plan: LinkPlan,
+        plan: ResyncPlan,
         now_us: int,
         server: str = "",
         *,

@@ -26,17 +26,17 @@ from raylay.services.messages.records import (
     scan,
     unnumbered_publisher_id,
 )
-from raylay.services.messages.stateful import Prepared, Refused, Stateful, WritePermission
-from raylay.services.messages.topic_book import Claiming, TopicBook
+from raylay.services.messages.stateful import PreparedRun, RefusedRecords, Stateful, WritePermission
+from raylay.services.messages.topic_book import ClaimingQueue, TopicBook
 from raylay.services.messages.topics import not_of_transport
 from raylay.services.replication import gap_limit
 from raylay.services.replication.acknowledgment import CLIENT
 from raylay.services.replication.effects import AckClient, CloseSession, RefuseClient
-from raylay.services.replication.instance.answers import AnswerBook, Refusal
 from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.effect_list import EffectList
 from raylay.services.replication.instance.intake import Intake
-from raylay.services.replication.instance.outgoing import Outgoing
-from raylay.services.replication.journal_answers import Answers, Questions
+from raylay.services.replication.instance.pending_replies import DestinationRefusal, PendingReplies
+from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
 from raylay.services.replication.staged import NoteStaged, RunStaged
 from raylay.services.replication.unused_sequences import UnusedSequences
 from raylay.services.replication.values import Counters, Identity, LogonAnswer
@@ -50,7 +50,7 @@ know to which. None: it sends them for the first time."""
 class Judge(WritePermission, Protocol):
     """Judge of what a client may publish."""
 
-    def __call__(self, run: Run, *, by_record: bool = False) -> Prepared:
+    def __call__(self, run: Run, *, by_record: bool = False) -> PreparedRun:
         """Parts of a run that it may publish, and those that it may not.
 
         Args:
@@ -114,8 +114,8 @@ class Publishers:
         topics: TopicBook,
         intake: Intake,
         durability: Durability,
-        book: AnswerBook,
-        out: Outgoing,
+        book: PendingReplies,
+        out: EffectList,
         counters: Counters,
     ) -> None:
         self._identity = identity
@@ -270,7 +270,7 @@ class Publishers:
             session.user, session.client, session.publisher, known, ranges[0]
         )
 
-    def asks(self, runs: Iterable[Run], answers: Answers) -> Questions:
+    def asks(self, runs: Iterable[Run], answers: LookupResult) -> LookupRequest:
         """What must be read before these are published, and what topics' states look for."""
         questions = self._intake.asks(runs, answers, None)
         for run in runs:
@@ -299,7 +299,7 @@ class Publishers:
         session: int,
         runs: list[Run],
         now_us: int,
-        answers: Answers,
+        answers: LookupResult,
         resent: Resent = None,
     ) -> list[Run]:
         """A client's records came in, and all that `asks` asked is answered.
@@ -354,7 +354,7 @@ class Publishers:
         return transient
 
     def _judged(
-        self, session: _Session, judge: Judge, runs: list[Run], answers: Answers, now_us: int
+        self, session: _Session, judge: Judge, runs: list[Run], answers: LookupResult, now_us: int
     ) -> list[Run]:
         """What of them the session may publish. What is here already is not judged again: it would
         be called refused, and is in the log. Without a log nothing is: it goes out once more."""
@@ -380,7 +380,7 @@ class Publishers:
             self._refuse_unseen(session, run, made.refused)
         return left
 
-    def _isolated(self, session: _Session, runs: list[Run], answers: Answers) -> list[Run]:
+    def _isolated(self, session: _Session, runs: list[Run], answers: LookupResult) -> list[Run]:
         """The runs with each message apart that an earlier process may have ended by."""
         left: list[Run] = []
         for run in runs:
@@ -394,7 +394,9 @@ class Publishers:
             self._refuse_unseen(session, run, refused)
         return left
 
-    def _refuse_unseen(self, session: _Session, run: Run, refused: Sequence[Refused]) -> None:
+    def _refuse_unseen(
+        self, session: _Session, run: Run, refused: Sequence[RefusedRecords]
+    ) -> None:
         """The same, of what came and is not looked at any further."""
         if refused:
             if not session.received:
@@ -402,19 +404,19 @@ class Publishers:
             session.received = max(session.received, run.last_sequence)
             self._refuse(session, refused)
 
-    def _refusal(self, run: Run) -> Refused | None:
+    def _refusal(self, run: Run) -> RefusedRecords | None:
         """Why nobody would keep a client's run, or do what it says; None: somebody would."""
         entry = self._topics[run.topic, run.message_type]
         if not entry.declared:
             text = self._topics.undeclared(run.topic, run.message_type)
-            return Refused(run.ranges(), "not_journaled", text)
+            return RefusedRecords(run.ranges(), "not_journaled", text)
         if run.flags & _COMMANDS and entry.state_of(run) is None:
             command = run.payload[COMMAND_AT]
             why = self._topics.unchanged(run.topic, run.message_type, command)
-            return Refused(run.ranges(), *why)
+            return RefusedRecords(run.ranges(), *why)
         return None
 
-    def _claim(self, queues: Iterable[Claiming], given: str, now_us: int, run: Run) -> None:
+    def _claim(self, queues: Iterable[ClaimingQueue], given: str, now_us: int, run: Run) -> None:
         """What is sent again may be at another instance, too, as published there: what of it is
         new and is taken is journaled behind a word whose it is. That word alone does no harm."""
         wall_us = now_us + self._intake.wall_offset_us
@@ -422,7 +424,7 @@ class Publishers:
             claims = queue.claims(run.publisher, run.ranges(), given, wall_us)
             self.authored(claims, now_us)
 
-    def _refuse(self, session: _Session, refused: Iterable[Refused]) -> None:
+    def _refuse(self, session: _Session, refused: Iterable[RefusedRecords]) -> None:
         """It is said before the ack that covers their sequences."""
         for ranges, reason, text in refused:
             for first, last in ranges:
@@ -458,7 +460,7 @@ class Publishers:
 
     def published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
-    ) -> Refused | None:
+    ) -> RefusedRecords | None:
         """One publish that the server numbered (`number_for`), of which the session's judge has
         said that it may be published. Why it is refused; None: it is taken, and answered when it is
         durable."""
@@ -481,7 +483,8 @@ class Publishers:
         return None
 
     def authored(self, runs: Sequence[Run], now_us: int) -> None:
-        """What the instance itself wrote (authored.py) is journaled and waited for as if a client
+        """What the instance itself wrote (self_publisher.py) is journaled and waited for as if a
+        client
         had published it; nobody is told. Nothing is added to it by a topic's state.
 
         Raises:
@@ -608,7 +611,7 @@ class Publishers:
                     self._ack(session)
             self._dirty.clear()
 
-    def _refused(self, refusal: Refusal) -> None:
+    def _refused(self, refusal: DestinationRefusal) -> None:
         """Tells those who published these that a destination holds other contents."""
         destination, publisher, ranges, undone = refusal
         session = self._session_of.get(publisher)

@@ -23,11 +23,11 @@ from raylay.services.replication.effects import (
     ranges_of,
 )
 from raylay.services.replication.gap_limit import check_step
-from raylay.services.replication.instance.admission import Admission
-from raylay.services.replication.instance.answers import AnswerBook
+from raylay.services.replication.instance.admission import InstanceAdmission
 from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.effect_list import EffectList
 from raylay.services.replication.instance.intake import Intake
-from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.instance.pending_replies import PendingReplies
 from raylay.services.replication.staged import BatchStaged
 from raylay.services.replication.values import Counters, Identity
 
@@ -101,7 +101,7 @@ class Upstream:
         return persisted
 
 
-class Upstreams:
+class UpstreamTable:
     """See the file's docstring.
 
     Invariant: of an incarnation one connection counts, the last one.
@@ -136,10 +136,10 @@ class Upstreams:
         topics: TopicBook,
         intake: Intake,
         durability: Durability,
-        book: AnswerBook,
-        out: Outgoing,
+        book: PendingReplies,
+        out: EffectList,
         counters: Counters,
-        admission: Admission,
+        admission: InstanceAdmission,
     ) -> None:
         self._identity = identity
         self._topics = topics

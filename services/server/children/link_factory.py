@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raylay.services.server.buffer_config import SlowClientBufferConfig
+from raylay.services.config.buffer import SlowClientBufferConfig
+from raylay.services.config.instance import LinkConfig, QueueOwnerConfig
 from raylay.services.server.children.supervisor import ChildHandle
-from raylay.services.server.config import LinkConfig, QueueOwnerConfig
 
 
 class LinkFactory(Protocol):

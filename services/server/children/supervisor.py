@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from raylay.services.protocol.control import PING
-from raylay.services.server.children.answering import Answering
-from raylay.services.server.surroundings import Surroundings
-from raylay.services.transports.framed import FramedConnection
+from raylay.services.net.framed import FramedConnection
+from raylay.services.protocol.child.control import PING
+from raylay.services.server.children.liveness import ChildLiveness
+from raylay.services.server.runtime import InstanceRuntime
 
 HELLO_TIMEOUT_S = 60.0
 """A child must have connected by then, or it is killed and another one started."""
@@ -53,7 +53,7 @@ class Supervisor:
 
     def __init__(
         self,
-        here: Surroundings,
+        here: InstanceRuntime,
         start: Callable[[int], ChildHandle],
         ended: Callable[[str], None],
         kill_failed: Callable[[str], None],
@@ -70,7 +70,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         self._greeted = asyncio.Event()
-        self._answering = Answering()
+        self._answering = ChildLiveness()
 
     @property
     def number(self) -> int:
@@ -109,7 +109,7 @@ class Supervisor:
         elif found == "hung":
             pid = _pid_of(connection)
             silent_s = round(self._answering.silent_s)
-            self._answering = Answering()
+            self._answering = ChildLiveness()
             self._here.report("child_hung", **of, pid=pid, silent_s=silent_s)
             if pid:
                 with suppress(OSError):

@@ -1,0 +1,17 @@
+"""The actor that does errands on a node for a driver elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class NodeWorker:
+    """Calls what it is given on its node: a call needs no answer of Ray's head, a task would.
+
+    Owner: a driver, with which it ends. Lifecycle: `run` any number of times.
+    """
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function gives here."""
+        return function(*arguments)

@@ -1,0 +1,163 @@
+"""What a consumer of queues is done with and has not said yet."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from raylay.services.messages.ranges import Range
+from raylay.services.queues.records import U64_MAX, Acknowledgment, pack_acknowledgment, parts_of
+
+SAMPLED_MAX = 10_000
+"""Of sampled messages that wait to be said: of more than that there are no spans."""
+
+
+class AckRecord(NamedTuple):
+    """One record to be published, that acknowledges messages of a queue.
+
+    Attributes:
+        messages: how many it is for.
+    """
+
+    queue: str
+    message_type: str
+    body: bytes
+    messages: int
+
+
+def records_of(queue: str, message_type: str, said: Acknowledgment) -> list[AckRecord]:
+    """As many records as it takes."""
+    return [
+        AckRecord(
+            queue,
+            message_type,
+            pack_acknowledgment(part),
+            sum(last - first + 1 for ranges in part.keys.values() for first, last in ranges),
+        )
+        for part in parts_of(said)
+    ]
+
+
+class PendingAcks:
+    """See the file's docstring: messages of a queue that were done together are one record, as
+    ranges of sequences, so that it stays small however many they are.
+
+    Owner: the client. Lifecycle: as long as that.
+    """
+
+    __slots__ = ("_last", "_last_ranges", "_ranges", "messages")
+
+    def __init__(self) -> None:
+        self._ranges: dict[tuple[str, str, str], dict[int, list[Range]]] = {}
+        self._last: tuple[str, str, str, int] | None = None
+        self._last_ranges: list[Range] = []
+        """Where the last message was added; None: nowhere."""
+        self.messages = 0
+        """That are in it."""
+
+    def add(
+        self, queue: str, message_type: str, publisher: int, sequence: int, how: str = "ack"
+    ) -> None:
+        """A message is done with.
+
+        Args:
+            how: as in the record (services/queues/records.py).
+        """
+        self.messages += 1
+        of = (queue, message_type, how, publisher)
+        if of == self._last:
+            ranges = self._last_ranges
+        else:
+            of_publisher = self._ranges.setdefault((queue, message_type, how), {})
+            ranges = self._last_ranges = of_publisher.setdefault(publisher, [])
+            self._last = of
+        if ranges and sequence == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], sequence
+        else:
+            ranges.append((sequence, sequence))
+
+    def take(self) -> list[AckRecord]:
+        """What is to be published: nothing of it is in here any more."""
+        made = []
+        for (queue, message_type, how), of_publisher in self._ranges.items():
+            keys = {publisher: _ascending(each) for publisher, each in of_publisher.items()}
+            made += records_of(queue, message_type, Acknowledgment(keys, how))
+        self._ranges.clear()
+        self._last = None
+        self.messages = 0
+        return made
+
+    def put_back(self, record: AckRecord, said: Acknowledgment) -> None:
+        """It could not be published: it is said with what comes next."""
+        of = self._ranges.setdefault((record.queue, record.message_type, said.how), {})
+        self._last = None
+        for publisher, ranges in said.keys.items():
+            of[publisher] = _ascending([*ranges, *of.get(publisher, ())])
+        self.messages += record.messages
+
+
+class SampledAck(NamedTuple):
+    """A sampled message that was acknowledged and not said yet.
+
+    Attributes:
+        trace: the 25 bytes of its record.
+        since_ns: when the application acknowledged it.
+    """
+
+    queue: str
+    message_type: str
+    how: str
+    publisher: int
+    sequence: int
+    topic: str
+    trace: bytes
+    since_ns: int
+
+
+class SampledAcks:
+    """Those of them that there are: falsy where none is, which costs an acknowledgment nothing.
+
+    Owner: the client. Lifecycle: as long as that.
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[SampledAck] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, each: SampledAck) -> None:
+        """A sampled message is done with."""
+        if len(self._waiting) < SAMPLED_MAX:
+            self._waiting.append(each)
+
+    def take(self, queue: str, message_type: str, said: Acknowledgment) -> list[SampledAck]:
+        """Those that this acknowledgment is of: they are not in here any more."""
+        found: list[SampledAck] = []
+        left: list[SampledAck] = []
+        for each in self._waiting:
+            is_of = (each.queue, each.message_type, each.how) == (queue, message_type, said.how)
+            is_said = is_of and _has(said.keys.get(each.publisher, ()), each.sequence)
+            (found if is_said else left).append(each)
+        self._waiting = left
+        return found
+
+
+def _has(ranges: Sequence[Range], sequence: int) -> bool:
+    """Whether ascending ranges have it."""
+    at = bisect_right(ranges, (sequence, U64_MAX)) - 1
+    return at >= 0 and sequence <= ranges[at][1]
+
+
+def _ascending(ranges: list[Range]) -> list[Range]:
+    """The same sequences in order, each once: consumers are done in an order of their own."""
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found

@@ -1,0 +1,56 @@
+"""Commands of a client that are answered once and by whoever is there: nothing of them is asked
+again at another instance."""
+
+from __future__ import annotations
+
+from raylay.services.client.events import CommandAnswered, CommandWanted, Effect, SendFrame
+from raylay.services.errors import CommandFailed, ConnectionLost, RaylayError
+from raylay.services.protocol.frames import Header
+
+
+class PendingCommands:
+    """See the file's docstring. Owner: the client's machine, as long as it lives."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked: dict[str, tuple[int, str]] = {}
+        """By command id: number of the question, and what it was."""
+
+    def wanted(self, event: CommandWanted, effects: list[Effect], status: str) -> None:
+        """The application asks something.
+
+        Args:
+            status: why there is nobody to ask; empty: there is.
+        """
+        command = str(event.header["c"])
+        if status:
+            error = ConnectionLost(f"{command} cannot be asked now: {status}")
+            effects.append(CommandAnswered(event.number, {}, b"", error))
+            return
+        command_id = f"c{event.number}"
+        self._asked[command_id] = event.number, command
+        effects.append(SendFrame(event.header | {"cid": command_id}, event.body))
+
+    def answered(self, header: Header, body: bytes, effects: list[Effect]) -> bool:
+        """An ack came. Whether it is the answer to one of these."""
+        asked = self._asked.pop(header.get("cid") or "", None)
+        if asked is None:
+            return False
+        number, command = asked
+        error: RaylayError | None = None
+        if header.get("status") != "success":
+            reason = str(header.get("reason") or "refused")
+            error = CommandFailed(command, reason, str(header.get("text") or ""))
+        effects.append(CommandAnswered(number, header, body, error))
+        return True
+
+    def lose(self, effects: list[Effect]) -> None:
+        """The connection ended."""
+        for number, command in self._asked.values():
+            error = ConnectionLost(
+                f"the connection was lost before {command} was answered: it may have been done or "
+                "not; ask again"
+            )
+            effects.append(CommandAnswered(number, {}, b"", error))
+        self._asked.clear()

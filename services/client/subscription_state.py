@@ -1,0 +1,301 @@
+"""What one subscription has received, and how it goes on after a reconnect.
+
+A bookmark subscription keeps the exact ranges of what it has, per publisher: what lay before its
+start, what was delivered, and what its instance's persisted acks name. After a reconnect, to
+whichever instance, it asks for the rest (`have`), and a message that comes nevertheless a second
+time is left out. An ordinary subscription keeps nothing and begins anew with the next message.
+
+Invariants: a message handed out by `arrived` is in `received`, and no message of a bookmark
+subscription is handed out twice; what the bookmark store has is in `received` too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgpack
+
+from raylay.services.client.messages import MessageBatch, SequenceRange, identities, ranges_of
+from raylay.services.errors import LocalProtocolError, RaylayError, RemoteProtocolError
+from raylay.services.messages.bookmarks import parse_position
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.protocol.frames import HEADER_BYTES_MAX, Header
+
+GROUPED = frozenset(("sow", "oof", "group_begin", "group_end"))
+"""Frames that bring rows of a query, what left a focus, or the bounds of a query."""
+HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
+"""A larger `have` goes into the body: a header ends at 64 KiB."""
+SAID_BYTES_MAX = HEADER_BYTES_MAX - 1024
+"""Of what is asked for; the rest of a header is names and numbers."""
+
+
+class BookmarkStoreProtocol(Protocol):
+    """What is remembered of bookmark subscriptions (storage/stores.py)."""
+
+    def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
+        """Adds messages that the consumer is done with."""
+
+    def persisted(self, subscription: str, ranges: PublisherRanges) -> None:
+        """Adds what is durable and needs no delivery any more."""
+
+    def load(self, subscription: str) -> PublisherRanges:
+        """All that was added."""
+
+    def discard(self, subscription: str) -> None:
+        """Forgets a subscription."""
+
+    def flush(self) -> None:
+        """Makes everything durable that was added before."""
+
+
+def read_have(header: Header, body: bytes = b"") -> PublisherRanges | None:
+    """The `have` of a frame, from its header or, where it is large, its body.
+
+    Raises:
+        RemoteProtocolError: it is no mapping of publishers to sequence sets.
+    """
+    value = header.get("have")
+    if value is None and body:
+        try:
+            value = msgpack.unpackb(body, strict_map_key=False)
+        except Exception:  # msgpack raises many kinds on bad bytes
+            raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
+    return None if value is None else PublisherRanges.from_wire(value)
+
+
+class SubscriptionState:
+    """One subscription, as the client's machine keeps it."""
+
+    command = "subscribe"
+    """What asks for it (docs/protocol.md)."""
+    irreplaceable = ""
+    """Why it can be given no other filter; empty: it can, unless it has a bookmark."""
+
+    __slots__ = (
+        "_store",
+        "active",
+        "bookmark",
+        "bounded",
+        "completed",
+        "explicit_discard",
+        "group",
+        "held",
+        "id",
+        "message_type",
+        "missing",
+        "options",
+        "paused",
+        "received",
+        "suppressed",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        subscription_id: str,
+        topic: str,
+        message_type: str = "",
+        bookmark: str = "",
+        options: dict[str, Any] | None = None,
+        store: BookmarkStoreProtocol | None = None,
+        *,
+        explicit_discard: bool = False,
+        paused: bool = False,
+    ) -> None:
+        self.id = subscription_id
+        self.topic = topic
+        self.message_type = message_type
+        self.bookmark = bookmark
+        self.options = options or {}
+        self.explicit_discard = explicit_discard
+        self.paused = paused
+        """Whether the application wants it paused."""
+        self.group = 0
+        """A number that it shares with those it was resumed together with; 0: with none."""
+        self.held = False
+        """Whether it is paused at the server of this connection, by the last command sent."""
+        self.active = False
+        """Whether the server of this connection has accepted it."""
+        self.completed = False
+        self.missing: object = None
+        """Messages that retention removed, as the last instance said; the application was told."""
+        self.suppressed = 0
+        """Messages that came a second time and were left out."""
+        self.received: PublisherRanges | None = None
+        self.bounded = False
+        self._store = store if bookmark else None
+        if bookmark:
+            self.bounded = parse_position(bookmark).bounded
+            self.received = PublisherRanges()
+            if store is not None:
+                self.received.update(store.load(subscription_id))
+
+    @property
+    def _acks(self) -> str:
+        return "processed,completed,persisted" if self.bookmark else "processed"
+
+    def lost(self) -> RaylayError | None:
+        """The connection ended. What ends it with the connection; None: it goes on."""
+        self.active = False
+        return None
+
+    @property
+    def takes_replace(self) -> bool:
+        """Whether the server of this connection takes another filter now."""
+        return self.active
+
+    def replaced(self, options: dict[str, Any]) -> None:
+        """The server took these in place of those before; they hold for each later one."""
+        self.options = options
+
+    def check(self, options: dict[str, Any] | None = None) -> None:
+        """Refuses what no frame's header can say.
+
+        Args:
+            options: that are to take the place of those it has.
+
+        Raises:
+            LocalProtocolError: it is too much, or no text or number of the protocol.
+        """
+        options = self.options if options is None else options
+        said = (self.id, self.topic, self.message_type, self.bookmark, options)
+        try:
+            size_bytes = len(msgpack.packb(said))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise LocalProtocolError(
+                f"{self.command} of {self.topic[:200]!r}: an option is of no kind that can be "
+                f"sent: {error}"
+            ) from None
+        if size_bytes > SAID_BYTES_MAX:
+            raise LocalProtocolError(
+                f"{self.command} of {self.topic[:200]!r}: topic and options take {size_bytes:,} "
+                f"bytes, and a command has room for {SAID_BYTES_MAX:,}: give fewer keys or a "
+                "shorter filter, or ask in parts",
+                "too_large",
+            )
+
+    def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
+        """The command that starts or resumes it. One of a group starts in pause: all of them are
+        resumed together when the last one is accepted."""
+        header = self._header(command_id)
+        options = dict(self.options)
+        self.held = self.paused or self.group > 0
+        if self.held:
+            options["pause"] = True
+        body = b""
+        received = self.received
+        if received is not None:
+            header["bm"] = self.bookmark
+            if received:
+                have = received.to_wire()
+                if sum(map(len, have.values())) + 16 * len(have) <= HAVE_IN_HEADER_BYTES_MAX:
+                    options["have"] = have
+                else:
+                    body = msgpack.packb(have)
+        if options:
+            header["o"] = options
+        return header, body
+
+    def _header(self, command_id: str) -> Header:
+        header: Header = {
+            "c": self.command,
+            "cid": command_id,
+            "sub": self.id,
+            "t": self.topic,
+            "a": self._acks,
+        }
+        if self.message_type:
+            header["mt"] = self.message_type
+        return header
+
+    def replace_frame(self, command_id: str, options: dict[str, Any]) -> Header:
+        """The command that gives it other options."""
+        return {**self._header(command_id), "o": {**options, "replace": True}}
+
+    def accepted(self, have: PublisherRanges | None) -> bool:
+        """The server accepted it. `have`: what lies before its start in the server's log; None:
+        nothing does, or nothing beside what this side said.
+
+        Returns whether `have` is still to be stored, by `passed`, once the consumer is done with
+        what waits for it: on a resumption it may name messages that were delivered before.
+        """
+        self.active = True
+        if have is None or self.received is None:
+            return False
+        fresh = not self.received
+        self.received.update(have)
+        if fresh and self._store is not None:
+            self._store.persisted(self.id, have)
+        return not fresh
+
+    def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
+        """The batch to hand out; None when all of it was received before."""
+        count = header.get("n") or 0
+        received = self.received
+        if received is None:
+            return self._batch(header, count, payload, None)
+        ranges = ranges_of(payload, count)
+        for publisher, first, last in ranges:
+            held = received.get(publisher)
+            if held is not None and held.touches(first, last):
+                payload, count, ranges = self._without_received(payload, count, received)
+                if not count:
+                    return None
+                break
+        for publisher, first, last in ranges:
+            received.add(publisher, first, last)
+        return self._batch(header, count, payload, ranges)
+
+    def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
+        """The batches to hand out of a frame that is no delivery (`GROUPED`)."""
+        if header["c"] != "oof":
+            return []
+        count, reason = header.get("n") or 0, str(header.get("r") or "")
+        return [MessageBatch(self.id, count, payload, kind="oof", reason=reason)]
+
+    def _batch(
+        self, header: Header, count: int, payload: bytes, ranges: list[SequenceRange] | None
+    ) -> MessageBatch:
+        get = header.get
+        return MessageBatch(
+            self.id,
+            count,
+            payload,
+            get("ts") or 0,
+            get("tx") or 0,
+            ranges,
+            bool(get("tr")),
+            queue=self.topic if get("q") else "",
+            lease_s=(get("lp") or 0) / 1000,
+        )
+
+    def _without_received(
+        self, payload: bytes, count: int, received: PublisherRanges
+    ) -> tuple[bytes, int, list[SequenceRange]]:
+        kept: list[bytes] = []
+        met: set[tuple[int, int]] = set()
+        for start, end, publisher, sequence in identities(payload, count):
+            held = received.get(publisher)
+            if (held is not None and sequence in held) or (publisher, sequence) in met:
+                self.suppressed += 1
+                continue
+            met.add((publisher, sequence))
+            kept.append(payload[start:end])
+        payload = b"".join(kept)
+        return payload, len(kept), ranges_of(payload, len(kept))
+
+    def named_persisted(self, have: PublisherRanges) -> None:
+        """A persisted ack came: everything in it that matches was delivered before it."""
+        if self.received is not None:
+            self.received.update(have)
+
+    def taken(self, ranges: list[SequenceRange] | None) -> None:
+        """The consumer is done with these messages."""
+        if self._store is not None and ranges:
+            for publisher, first, last in ranges:
+                self._store.seen(self.id, publisher, first, last)
+
+    def passed(self, have: PublisherRanges) -> None:
+        """The consumer is done with everything that came before this persisted ack."""
+        if self._store is not None and not self.explicit_discard:
+            self._store.persisted(self.id, have)

@@ -1,0 +1,321 @@
+"""`raylay up`, `apply` and `down`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raylay.services.commands.interrupts import GRACE_S, INTERRUPTED, interruptible
+from raylay.services.commands.options import (
+    CONNECT_TIMEOUT_S,
+    DefineOption,
+    FabricOption,
+    FilesArgument,
+    IgnoreOption,
+    NameOption,
+    running,
+    stop_signals,
+)
+from raylay.services.commands.printing import echo, echo_text
+from raylay.services.commands.starting import NEXT_LINE, READY_LINE, shown_progress, up_lines
+from raylay.services.commands.status import print_status
+from raylay.services.errors import FabricError
+from raylay.services.fabric import registry
+from raylay.services.fabric.discovery import runs_already
+from raylay.services.fabric.locks import (
+    INHERITED_VARIABLE,
+    LOCK_FILE,
+    LockOwner,
+    StartLocks,
+    holder_of,
+    starting,
+)
+from raylay.storage.files import private_opener
+
+if TYPE_CHECKING:
+    from raylay.services.fabric import Fabric
+
+STOP_TIMEOUT_S = 60.0
+DETACH_TIMEOUT_S = 300.0
+"""Longer than a start takes to give up, which says why."""
+PROGRESS = re.compile(r"^ *[0-9.]+ s  (.*)", re.MULTILINE)
+"""As `shown_progress` writes it to a file."""
+UP_PROGRAM = [sys.executable, "-m", "raylay.services.entry", "up"]
+
+
+def up(
+    files: FilesArgument,
+    directory: Annotated[
+        Path | None, typer.Option(help="For data and logs; default: data/NAME here.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up.")] = False,
+    address: Annotated[
+        str, typer.Option(help="A running Ray (or `auto`); its actors outlive this command.")
+    ] = os.environ.get("RAY_ADDRESS", ""),
+    node_label: Annotated[
+        str,
+        typer.Option(help="Put instances on nodes whose label of this name is their group."),
+    ] = "",
+    drills: Annotated[
+        bool, typer.Option("--drills", help="Let drills break it: `drills: allowed` of a file.")
+    ] = False,
+    define: DefineOption = None,
+    name: NameOption = "",
+    ignore_unsupported: IgnoreOption = False,
+) -> None:
+    """Start the fabric of a file, or of its instances' files; again on the data that is there.
+
+    A fabric that ran before is started as it was by its directory: `raylay up data/NAME`.
+    """
+    from raylay.services.configuration.amps.tree import parse_defines
+    from raylay.services.configuration.files import load_fabric
+    from raylay.services.fabric.stopped import kept_settings, refuse_empty
+
+    kept = kept_settings(files)
+    settings = kept or load_fabric(
+        files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
+    )
+    if drills:
+        settings = settings.model_copy(update={"drills": "allowed"})
+    place = directory or (files[0] if kept else Path("data") / settings.name)
+    if directory is None and not kept:
+        refuse_empty(settings.name, place)
+    if detach and not address:
+        options = [f"--define={each}" for each in define or ()]
+        options += ["--name", settings.name, *["--ignore-unsupported"] * ignore_unsupported]
+        options += ["--node-label", node_label] * bool(node_label)
+        options += ["--drills"] * drills
+        _up_in_background(settings.name, [*map(str, files), *options], place)
+        return
+    from raylay.services.fabric import Fabric
+
+    fabric = Fabric.of(settings)
+    try:
+        with interruptible(f"raylay: interrupted: ending the start of {settings.name}"):
+            _start(fabric, place, address, node_label)
+    except KeyboardInterrupt:
+        echo(f"raylay: {settings.name} is not started; its data is in {place}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if address:
+        fabric.leave()
+        return
+    stopping = threading.Event()
+    # Only now: who connects to Ray gets handlers of Ray's.
+    with stop_signals(stopping):
+        stopping.wait()
+        echo(f"stopping {settings.name}")
+        sys.stdout.flush()
+        fabric.stop()
+
+
+def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
+    from rich.console import Console
+
+    unconnected = ""
+    with shown_progress(Console()) as tell:
+        fabric.start(place, address=address or None, node_label=node_label, progress=tell)
+        try:
+            fabric.wait_connected(CONNECT_TIMEOUT_S)
+        except FabricError as error:  # a link to a fabric that is down, for one
+            unconnected = f"; not connected {error}"
+        except BaseException:
+            fabric.stop()
+            raise
+    print_status(fabric.status(), as_json=False)
+    groups = dict.fromkeys(each.group for each in fabric.declared.instances)
+    servers = {group: [str(server.address) for server in fabric.servers(group)] for group in groups}
+    for warning in fabric.shared_hosts():
+        echo(f"raylay: warning: {warning}", err=True)
+    for line in up_lines(fabric.declared, str(place), servers, unconnected):
+        echo(line)
+    sys.stdout.flush()
+
+
+def apply(
+    files: FilesArgument,
+    define: DefineOption = None,
+    name: NameOption = "",
+    ignore_unsupported: IgnoreOption = False,
+) -> None:
+    """Make a running fabric what its changed file says, while clients go on: start what is new,
+    restart what differs, one after the other."""
+    from raylay.services.configuration.amps.tree import parse_defines
+    from raylay.services.configuration.files import load_fabric
+    from raylay.services.fabric import Fabric
+    from raylay.services.fabric.apply import Progress
+
+    settings = load_fabric(
+        files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
+    )
+    progress = Progress()
+    try:
+        with (
+            interruptible(f"raylay: interrupted: leaving {settings.name} as it is now"),
+            Fabric.attach(running(settings.name).name) as attached,
+        ):
+            attached.apply(settings, progress=progress)
+    except KeyboardInterrupt:
+        echo(f"raylay: {progress.line()}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except FabricError:
+        if progress.left:
+            echo(f"raylay: {progress.line()}", err=True)
+        raise
+    for verb, names in (("started", progress.started), ("restarted", progress.restarted)):
+        echo(f"{verb}: {', '.join(names) or 'none'}")
+
+
+def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
+    running = registry.find(name)
+    if running is not None and running.host_pid:
+        raise runs_already(name, running.directory)
+    # Before anything is written there: the log of a start is its own.
+    holds = StartLocks(name, place.absolute())
+    log = place / "up.log"
+    try:
+        with open(log, "wb", buffering=0, opener=private_opener) as output:
+            # Whatever the process says later, a disk that does not take it is found out here.
+            output.write(f"starting {name}\n".encode())
+            process = subprocess.Popen(
+                [*UP_PROGRAM, *arguments, "--directory", place],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=holds.descriptors,
+                env={**os.environ, INHERITED_VARIABLE: ",".join(map(str, holds.descriptors))},
+            )
+        holds.hand_over(process.pid)
+    except OSError as error:
+        holds.release()
+        raise FabricError(f"{log} cannot be written: {error.strerror}") from None
+    try:
+        echo_text(_await_ready(name, process, log))
+    except KeyboardInterrupt:
+        echo(f"raylay: interrupted: ending the start of {name}", err=True)
+        _end_start(process)
+        echo(f"raylay: {name} is not started; its data is in {place}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _end_start(process: subprocess.Popen[bytes]) -> None:
+    """Ends a start that goes on in a session of its own, where Ctrl-C does not come."""
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait()
+
+
+def _await_ready(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
+    """What the process says when it is up; its progress is shown until then."""
+    from rich.console import Console
+
+    deadline_s = time.monotonic() + DETACH_TIMEOUT_S
+    with shown_progress(Console(stderr=True)) as tell:
+        # Not when it is registered: before its links have connected, a publish waits for them.
+        while not (found := _ready_lines(text := _read(log))):
+            for progress in PROGRESS.findall(text)[-1:]:
+                tell(progress)
+            try:
+                process.wait(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < deadline_s:
+                    continue
+                process.terminate()
+                raise FabricError(
+                    f"{name} was not up after {DETACH_TIMEOUT_S:.0f} s: see {log}"
+                ) from None
+            lines = _read(log).strip().splitlines()
+            said = lines[-1].removeprefix("raylay: ") if len(lines) > 1 else "it said nothing"
+            if PROGRESS.match(said):
+                said = f"{name} ended with code {process.returncode} after: {said.strip()}"
+            raise FabricError(said)
+    return found
+
+
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def _ready_lines(text: str) -> str:
+    """From the line that says that it is up to the one that says what is next; empty: not yet."""
+    found = re.search(rf"^{READY_LINE}.*\n(?:.*\n)*?{NEXT_LINE}.*(?=\n)", text, re.MULTILINE)
+    return found[0] if found else ""
+
+
+def down(fabric: FabricOption = "") -> None:
+    """Stop a fabric: its data stays."""
+    begun = [each for each in starting() if fabric in ("", each.fabric)]
+    runs = registry.find(fabric) if fabric else None
+    if runs is None and len(begun) == 1 and (fabric or not registry.running()):
+        _end_owners(begun[0].fabric, begun)
+        echo(f"{begun[0].fabric} is not started; its data is in {begun[0].directory}")
+        return
+    entry = runs or running(fabric)
+    if entry.host_pid:
+        _ask_for_the_end(entry)
+        # One is all there should be.
+        held = holder_of(Path(entry.directory) / LOCK_FILE)
+        own = LockOwner(entry.name, entry.directory, entry.host_pid, entry.host_start)
+        _end_owners(entry.name, [own, *begun, *([held] if held is not None else [])])
+    else:
+        from raylay.services.fabric import Fabric
+
+        attached = Fabric.attach(entry.name)
+        entry.directory = str(attached.directory)
+        attached.stop()
+    echo(f"{entry.name} is down; its data is in {entry.directory}")
+
+
+def _ask_for_the_end(entry: registry.RegistryEntry) -> None:
+    """Asks the instances, where they have `admin`, whether this user may stop them: a signal to the
+    process that holds them asks nobody.
+
+    Raises:
+        FabricError: some refuse: nothing is stopped.
+    """
+    from raylay.services.configuration.model import FabricSettings
+    from raylay.services.fabric import Fabric
+    from raylay.services.fabric.plan import FabricRecord
+
+    record = FabricRecord.load(entry.directory)
+    settings = None if record is None else FabricSettings.from_json(record.settings)
+    if settings is None or not settings.controlled():
+        return
+    try:
+        attached = Fabric.attach(entry.name)
+    except FabricError:
+        return  # its Ray does not answer, so nobody can be asked, and it must be possible to end it
+    with attached:
+        attached.authorize(settings.controlled(), "stop")
+
+
+def _end_owners(name: str, owners: list[LockOwner]) -> None:
+    """Ends processes that start or hold a fabric, and returns when all are gone."""
+    from raylay.services.fabric.ray_access import await_process_end
+
+    left = {each.pid: each for each in owners if each.alive}
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + STOP_TIMEOUT_S
+    for pid in left:
+        await_process_end(pid, max(0.0, deadline_s - time.monotonic()))
+    still = [str(pid) for pid, each in left.items() if each.alive]
+    if still:
+        raise FabricError(
+            f"{name}: process {', '.join(still)} did not end within {STOP_TIMEOUT_S:.0f} s; "
+            f"`kill -9 {' '.join(still)}` ends it at once, and what was acknowledged stays"
+        )

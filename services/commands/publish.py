@@ -1,0 +1,272 @@
+"""What `raylay publish` does: lines in, one client, a sum at the end, whatever ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.commands.connection_log import ConnectionLog
+from raylay.services.commands.printing import echo
+from raylay.services.errors import CommandFailed, FlushTimeout, RaylayError
+
+if TYPE_CHECKING:
+    from raylay.services.client import Client, PublishFailed
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+WAIT_TOLD_S = 5.0
+"""After this time without the last acknowledgment a command says why it waits."""
+WAIT_TOLD_AGAIN_S = 60.0
+LAST_ACKS_S = 1.0
+"""After Ctrl-C the acks of what is on its way are waited for as long."""
+INPUT_BYTES = 64 * 1024
+INPUTS_WAITING_MAX = 16
+"""Pieces of input that are read ahead of what the client takes."""
+
+
+@dataclass(slots=True)
+class PublishResult:
+    """What came of it."""
+
+    published: int = 0
+    """Messages handed to the client."""
+    persisted: int = 0
+    unjournaled: int = 0
+    """Delivered to those who listened, as the topic is declared: they are in no journal."""
+    refused: int = 0
+    seconds: float = 0.0
+    bookmark: str = ""
+    """Of the last message that is persisted; empty: none is."""
+    interrupted: bool = False
+    refusal: RaylayError | None = None
+    """Of the first message that was refused."""
+
+    def line(self) -> str:
+        """For people."""
+        told = f"{self.persisted:,} persisted"
+        if self.unjournaled:
+            aside = f"{self.unjournaled:,} delivered to live subscribers, not journaled"
+            told = f"{told}; {aside}" if self.persisted else aside
+        told += f" in {self.seconds:.3f} s"
+        if self.bookmark:
+            told += (
+                f", the last one {self.bookmark}" if self.published > 1 else f": {self.bookmark}"
+            )
+        if self.refused:
+            told += f"; {self.refused:,} refused"
+        left = self.published - self.persisted - self.unjournaled - self.refused
+        if left:
+            told += f"; {left:,} were not answered, they may be persisted or not"
+        return f"interrupted: {told}" if self.interrupted else told
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs: counts in messages, the time in seconds."""
+        return {
+            "published": self.published,
+            "persisted": self.persisted,
+            "unjournaled": self.unjournaled,
+            "refused": self.refused,
+            "seconds": round(self.seconds, 6),
+            "bookmark": self.bookmark or None,
+            "interrupted": self.interrupted,
+        }
+
+
+async def publish_lines(
+    options: dict[str, Any],
+    topic: str,
+    body: str | None,
+    values: dict[str, Any],
+    *,
+    delta: bool = False,
+) -> PublishResult:
+    """Publishes the body, or each line of the standard input as it comes, and waits until all is
+    answered. After Ctrl-C no line is taken any more, and what was sent is waited for a second.
+
+    Args:
+        options: the client's.
+        values: of each publish: message type, key.
+        delta: whether they are fields that change of the records of a SOW topic.
+
+    Raises:
+        RaylayError: no server took the client, or it ended; what was published is told before.
+    """
+
+    async def publish(client: Client, done: PublishResult) -> None:
+        await _publish_all(
+            client.delta_publish if delta else client.publish, done, topic, body, values
+        )
+
+    return await _with_client(options, publish)
+
+
+async def send_once(
+    options: dict[str, Any], send: Callable[[Client], Awaitable[object]]
+) -> PublishResult:
+    """Sends one command that is acknowledged as a publish is, and waits for the answer, as
+    `publish_lines` does. Raises as that."""
+
+    async def once(client: Client, done: PublishResult) -> None:
+        await send(client)
+        done.published = 1
+
+    return await _with_client(options, once)
+
+
+async def send_several(
+    options: dict[str, Any], send: Callable[[Client], Awaitable[int]]
+) -> PublishResult:
+    """The same, of commands that say how many they were."""
+
+    async def several(client: Client, done: PublishResult) -> None:
+        first = client.last_sequence
+        try:
+            await send(client)
+        finally:
+            done.published = client.last_sequence - first
+
+    return await _with_client(options, several)
+
+
+async def _flush_and_tell(client: Client) -> None:
+    """Waits for the last acknowledgment; says that it waits, and why."""
+    for wait_s in itertools.chain((WAIT_TOLD_S,), itertools.repeat(WAIT_TOLD_AGAIN_S)):
+        try:
+            return await client.flush(wait_s)
+        except FlushTimeout as waiting:
+            echo(f"raylay: still waiting: {waiting}", err=True)
+
+
+async def _with_client(
+    options: dict[str, Any], publish: Callable[[Client, PublishResult], Awaitable[None]]
+) -> PublishResult:
+    from raylay.services.client import Client
+
+    done = PublishResult()
+    lines = ConnectionLog()
+    started_s = time.monotonic()
+
+    def failed(event: PublishFailed) -> None:
+        done.refused += 1
+        done.refusal = done.refusal or event.error
+
+    client: Client | None = None
+    first = 0
+    try:
+        async with Client(**options, on_event=lines, on_publish_failed=failed) as client:
+            first = client.last_sequence + 1
+            try:
+                await publish(client, done)
+                await _flush_and_tell(client)
+            except asyncio.CancelledError:
+                done.interrupted = True
+                _take_back_cancel()
+                try:
+                    await client.flush(LAST_ACKS_S)
+                except TimeoutError:
+                    pass
+            except RaylayError as error:
+                done.refusal = done.refusal or error
+            _count(client, done, first)
+            await client.close(flush=False)  # What is answered by now is known.
+    except asyncio.CancelledError:
+        done.interrupted = True
+        _take_back_cancel()
+    finally:
+        lines.finish()
+    done.seconds = time.monotonic() - started_s
+    if done.refused > 1 and isinstance(done.refusal, CommandFailed):
+        done.refusal = _of_many(done.refusal, done.refused)
+    return done
+
+
+def _of_many(first: CommandFailed, refused: int) -> CommandFailed:
+    return CommandFailed(
+        first.command, first.reason, f"{refused:,} messages were refused; the first: {first}"
+    )
+
+
+def _take_back_cancel() -> None:
+    """What Ctrl-C cancelled goes on, to its end that is near. A second Ctrl-C ends it."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+
+
+def _count(client: Client, done: PublishResult, first: int) -> None:
+    settled = client.persisted_sequence
+    done.unjournaled = client.unjournaled_messages
+    answered = min(settled - first + 1, done.published)
+    done.persisted = max(0, answered - done.refused - done.unjournaled)
+    if done.persisted:
+        done.bookmark = f"{client.publisher}|{settled}|"
+
+
+async def _publish_all(
+    publish: Callable[..., Awaitable[int]],
+    done: PublishResult,
+    topic: str,
+    body: str | None,
+    values: dict[str, Any],
+) -> None:
+    if body is not None:
+        await publish(topic, body.encode(), **values)
+        done.published = 1
+        return
+    async for lines in _input_lines():
+        for line in lines:
+            await publish(topic, line.removesuffix(b"\r"), **values)
+            done.published += 1
+
+
+async def _input_lines() -> AsyncIterator[list[bytes]]:
+    """The whole lines of each piece of the standard input, as it comes.
+
+    A thread reads it: whoever waits for input must not keep the client from its socket. It is a
+    daemon, and reads the descriptor itself: nothing waits for it, or holds a lock with it, when
+    the process ends in the middle of a line.
+    """
+    loop = asyncio.get_running_loop()
+    pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(INPUTS_WAITING_MAX)
+    descriptor = sys.stdin.fileno()
+
+    def read() -> None:
+        piece: bytes | OSError = b""
+        while True:
+            room.acquire()
+            try:
+                piece = os.read(descriptor, INPUT_BYTES)
+            except OSError as error:
+                piece = error
+            try:
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+            except RuntimeError:  # The loop is closed: nobody wants it any more.
+                return
+            if not piece or isinstance(piece, OSError):
+                return
+
+    threading.Thread(target=read, name="raylay-input", daemon=True).start()
+    rest: list[bytes] = []
+    while True:
+        piece = await pieces.get()
+        room.release()
+        if isinstance(piece, OSError):
+            raise RaylayError(f"the input cannot be read: {piece.strerror}")
+        if not piece:
+            break
+        first, *others = piece.split(b"\n")
+        rest.append(first)
+        if others:
+            yield [b"".join(rest), *others[:-1]]
+            rest = [others[-1]]
+    last = b"".join(rest)
+    if last:
+        yield [last]

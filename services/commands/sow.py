@@ -1,0 +1,111 @@
+"""`raylay sow TOPIC`: the records of a SOW topic. `raylay sow diff` is in sow_diff.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from raylay.services.commands.connection_log import ConnectionLog
+from raylay.services.commands.interrupts import run_async
+from raylay.services.commands.messages import client_options
+from raylay.services.commands.options import FabricOption, GroupOption, ServerOption
+from raylay.services.commands.printing import print_message
+from raylay.services.commands.publish import INTERRUPTED
+from raylay.services.commands.sow_diff import diff_command
+from raylay.services.commands.tls_options import offer
+
+
+def sow(
+    topic: Annotated[str, typer.Argument(help="A SOW topic, or a regular expression over topics.")],
+    content: Annotated[
+        str, typer.Option("--filter", help="Only records whose content passes it.")
+    ] = "",
+    order_by: Annotated[str, typer.Option(help="The order: `/price DESC, /symbol`.")] = "",
+    top: Annotated[int, typer.Option(min=0, help="So many records at most; 0: all.")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="Leave so many out first; with --top.")] = 0,
+    select: Annotated[str, typer.Option(help="The fields to print: `[-/,+/price]`.")] = "",
+    at: Annotated[
+        str, typer.Option(help="What there was then, on a topic with history: a time, UTC.")
+    ] = "",
+    key: Annotated[
+        list[str] | None, typer.Option(help="Only the record of this SOW key; several times.")
+    ] = None,
+    client: Annotated[str, typer.Option(help="The client name.")] = "",
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One object a line, with topic, key and bookmark.")
+    ] = False,
+) -> None:
+    """Print the records of a SOW topic as they are now, one a line. `raylay sow diff` compares two
+    instances."""
+    asked: dict[str, Any] = {
+        "filter": content,
+        "order_by": order_by,
+        "top_n": top or None,
+        "skip_n": skip,
+        "select": select,
+        "as_of": at,
+        "keys": [each.encode() for each in key] if key else None,
+    }
+    name = client or f"raylay-sow-{os.getpid()}"
+    try:
+        with client_options(fabric, group, server, name) as options:
+            run_async(_print_records(options, topic, asked, as_json))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def _print_records(
+    options: dict[str, Any], topic: str, asked: dict[str, Any], as_json: bool
+) -> None:
+    from raylay.services.client import Client
+
+    async with Client(**options, on_event=ConnectionLog()) as client:
+        async for batch in client.sow(topic, **asked).batches():
+            for record in batch:
+                print_message(record, as_json, focused=True)
+            sys.stdout.flush()
+
+
+class SowGroup(TyperGroup):
+    """`raylay sow`: what is no command below it is a topic."""
+
+    @property
+    def alone(self) -> TyperCommand:
+        """The command that is meant where none is named."""
+        one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        one.command("sow")(sow)
+        found: Any = typer.main.get_command(one)
+        command: TyperCommand = found
+        # Made here, so that nobody else has offered it what commands with --server take.
+        offer(command)
+        return command
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name; of a topic: what prints its records."""
+        return super().get_command(ctx, cmd_name) or self.alone
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """What is called, and with what."""
+        if args and super().get_command(parent, args[0]) is not None:
+            return super().make_context(info_name, args, parent, **extra)
+        return self.alone.make_context(info_name, args, parent, **extra)
+
+
+sow_app = typer.Typer(
+    add_completion=False, cls=SowGroup, help=sow.__doc__, pretty_exceptions_enable=False
+)
+sow_app.command("diff")(diff_command)
+
+
+@sow_app.callback()
+def _group() -> None:
+    pass

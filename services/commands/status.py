@@ -1,0 +1,406 @@
+"""`raylay status`, `list`, `topics`, `subscribers` and `events`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raylay.services.commands.options import (
+    FabricOption,
+    JsonOption,
+    running,
+    stop_signals,
+)
+from raylay.services.commands.printing import echo, echo_json, print_table
+from raylay.services.errors import FabricError, RaylayError
+from raylay.services.messages.plain_text import plain_value
+
+STATUS_COLUMNS = (
+    "instance", "group", "state", "clients", "messages", "notes", "to", "by", "mode", "owed", "age",
+)  # fmt: skip
+RATE_S = 1.0
+"""Between the two looks of which a rate is taken."""
+SUBSCRIBER_COLUMNS = ("instance", "client", "topic", "reads", "delivered", "behind", "unsent")
+SUBSCRIBER_NUMBERS = frozenset(("delivered", "behind", "unsent"))
+STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "owed", "age"))
+
+
+def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+    """Show every instance and its destinations, of all fabrics that run here or of one. Exit code 1
+    where one is not ready.
+
+    With --json an object a fabric and line. The columns:
+
+    \b
+    state     ready, or what it does or waits for instead
+    clients   that are connected to it now
+    messages  that it ever logged; notes: its own entries between them
+    to        a destination: who gets what it logs
+    by        the address dialled, or over whose connection
+    mode      sync: acks wait for it; async: they do not; downgraded: they
+              should and do not for now, since it is behind or away
+    owed      messages sent or kept for it that it has not answered
+    age       of the oldest of these
+
+    Below the table stand what is wrong, and what waits for slow clients:
+    of each pool what they take of its limits, and who is offline.
+    """
+    from raylay.services.fabric.discovery import NONE_RUNS, all_running
+    from raylay.services.fabric.stopped import stopped
+
+    entries = all_running(fabric)
+    idle = [] if fabric else stopped()
+    if not entries and not idle:
+        raise FabricError(NONE_RUNS)
+    # Late: a fabric is looked for without what it takes to ask it.
+    from raylay.services.fabric import Fabric
+
+    whole = bool(entries)
+    for entry in entries:
+        try:
+            with Fabric.attach(entry.name) as attached:
+                found = attached.status()
+        except RaylayError as error:
+            if len(entries) == 1:
+                raise
+            # One that cannot be asked does not hide the others.
+            echo(f"raylay: fabric {entry.name}: {error}", err=True)
+            whole = False
+            continue
+        print_status(found, as_json)
+        whole &= all(instance["ready"] for instance in found["instances"])
+    for each in idle if not as_json else ():
+        echo(
+            f"fabric {each.name} is stopped, its data is in {each.directory}: start it with "
+            f"`{each.command}`"
+        )
+    if not whole:
+        raise typer.Exit(1)
+
+
+def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+    """Show who subscribes at which instance, and how far behind each is.
+
+    With --json an object a subscription and line. The columns:
+
+    \b
+    topic      as it was asked for: a name, or an expression
+    reads      log: it reads the log at its own pace; new: it gets what is
+               published while it is connected
+    delivered  messages that it was given since it connected
+    behind     entries of the log, of any topic, not looked at for it yet
+    unsent     bytes that its client has not taken: many, and for long, are
+               a slow client
+    """
+    entry = running(fabric)
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(entry.name) as attached:
+        found = attached.status()
+    rows = [
+        {"instance": instance["name"], **each}
+        for instance in found["instances"]
+        for each in instance.get("subscribers", [])
+    ]
+    if as_json:
+        for row in rows:
+            echo_json(row)
+        return
+    if not rows:
+        echo(f"nobody subscribes to fabric {found['fabric']}")
+        return
+    print_table(
+        f"subscribers of fabric {found['fabric']}",
+        SUBSCRIBER_COLUMNS,
+        [
+            (
+                row["instance"],
+                row["client"],
+                row["topic"],
+                "log" if row["bookmark"] else "new",
+                f"{row['delivered']:,}",
+                f"{row['behind']:,}" if row["bookmark"] else "",
+                f"{row['unsent_bytes']:,}" if row["unsent_bytes"] else "",
+            )
+            for row in rows
+        ],
+        SUBSCRIBER_NUMBERS,
+    )
+
+
+def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+    """Show the topics of a fabric, what is published to each now, and who journals it.
+
+    With --json an object a topic and line. The columns:
+
+    \b
+    type          the message type; *: declared for any, none came yet
+    messages      that the instance which logged most has logged since it started
+    rate          messages a second now
+    journaled by  the instances whose transaction log takes it; nobody: it is
+                  delivered, and neither stored nor replicated
+
+    Topics that are declared by an expression show when they have messages.
+    """
+    entry = running(fabric)
+    from raylay.services.fabric import Fabric
+    from raylay.services.fabric.topics import topic_rows
+
+    with Fabric.attach(entry.name) as attached:
+        before, began_s = attached.status()["instances"], time.monotonic()
+        time.sleep(RATE_S)
+        after, seconds = attached.status()["instances"], time.monotonic() - began_s
+        rows = topic_rows(attached.declared, before, after, seconds)
+        instances = [each.name for each in attached.declared.instances]
+    if as_json:
+        for row in rows:
+            echo_json(asdict(row))
+        return
+    print_table(
+        f"topics of fabric {entry.name}",
+        ("topic", "type", "messages", "rate", "journaled by"),
+        [
+            (
+                row.topic,
+                row.message_type,
+                f"{row.messages:,}",
+                f"{row.rate_per_s:,.1f}/s" if row.rate_per_s else "",
+                "all"
+                if len(row.journaled_by) == len(instances)
+                else ", ".join(row.journaled_by) or "nobody",
+            )
+            for row in rows
+        ],
+        frozenset(("messages", "rate")),
+    )
+    others = max((int(each.get("topics_of_others", 0)) for each in after), default=0)
+    if others:
+        echo(f"{others:,} messages more of topics that are too many to be shown each")
+
+
+def list_fabrics(as_json: JsonOption = False) -> None:
+    """List the fabrics of this machine: those that run, and those that are stopped with the command
+    that starts them again.
+
+    Stopped ones are found by what they left in the runtime directory, and in `data` here.
+    """
+    from raylay.services.fabric import registry
+    from raylay.services.fabric.stopped import stopped
+
+    found = [(each.name, "running", each.directory, "") for each in registry.running()]
+    found += [(each.name, "stopped", str(each.directory), each.command) for each in stopped()]
+    inside = [regions(directory) for _, _, directory, _ in found]
+    if as_json:
+        keys = ("fabric", "state", "directory", "start")
+        told = [dict(zip(keys, row, strict=True)) for row in found]
+        echo(json.dumps([{**row, "regions": each} for row, each in zip(told, inside, strict=True)]))
+        return
+    if not found:
+        echo("no fabric is known here: start one with `raylay up FILE`")
+        return
+    rows = [
+        (name, state, ", ".join(f"{group} {count}" for group, count in each.items()), place, start)
+        for (name, state, place, start), each in zip(found, inside, strict=True)
+    ]
+    print_table("", ("fabric", "state", "instances", "directory", "start it with"), rows)
+
+
+def regions(directory: str | Path) -> dict[str, int]:
+    """How many instances a fabric has in each region, by the record in its directory; none where
+    that cannot be read."""
+    from raylay.services.configuration.model import FabricSettings
+    from raylay.services.fabric.plan import FabricRecord
+
+    try:
+        record = FabricRecord.load(directory)
+        settings = FabricSettings.from_json(record.settings) if record is not None else None
+    except RaylayError:
+        settings = None
+    return dict(Counter(each.group for each in settings.instances)) if settings else {}
+
+
+def print_status(found: dict[str, Any], as_json: bool) -> None:
+    """Prints what `Fabric.status` told."""
+    if as_json:
+        echo_json(found, default=str)
+        return
+    from raylay.services.fabric.orphans import left_over_lines
+
+    table: list[tuple[str, ...]] = []
+    for instance in found["instances"]:
+        state = (
+            "ready"
+            if instance["ready"]
+            else f"{instance['phase']}: {instance['reason']}".rstrip(": ")
+        )
+        front = (
+            instance["name"],
+            instance["group"],
+            state,
+            str(instance.get("sessions", "")),
+            *logged(instance),
+        )
+        destinations = instance.get("destinations", {})
+        rows = [destination_row(*each) for each in destinations.items()] or [("",) * 5]
+        for number, row in enumerate(rows):
+            table.append((*(front if not number else ("",) * len(front)), *row))
+    print_table(f"fabric {found['fabric']}", STATUS_COLUMNS, table, STATUS_NUMBERS)
+    for line in (
+        *disconnected_lines(found["instances"]),
+        *unavailable_lines(found["instances"]),
+        *front_log_lines(found["instances"]),
+        *retention_lines(found["instances"]),
+        *security_file_lines(found["instances"]),
+        *slow_client_lines(found["instances"]),
+        *left_over_lines(found.get("left_over", [])),
+    ):
+        echo(line)
+
+
+def logged(instance: dict[str, Any]) -> tuple[str, str]:
+    """Messages that an instance ever logged, and the notes that it keeps beside them (who waits for
+    what, conflicts, what is unavailable). Nothing of one that does not serve yet."""
+    if "messages" not in instance:
+        return ("", "")
+    return f"{instance['messages']:,}", f"{instance['notes']:,}" if instance["notes"] else ""
+
+
+def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Why destinations are not connected, a line each."""
+    return [
+        f"{instance['name']} to {name}: {destination['why']}"
+        for instance in instances
+        for name, destination in instance.get("destinations", {}).items()
+        if not destination.get("connected") and destination.get("why")
+    ]
+
+
+def unavailable_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """What instances lack and no upstream has any more, a line each."""
+    return [
+        f"{instance['name']}: {instance['unavailable']:,} messages are unavailable, "
+        "no upstream has them any more"
+        for instance in instances
+        if instance.get("unavailable")
+    ]
+
+
+def front_log_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Where commits do not, or not all, become durable in the front log, and why, a line each."""
+    return [
+        f"{instance['name']}: {instance['front_log_failure']}"
+        for instance in instances
+        if instance.get("front_log_failure")
+    ]
+
+
+def retention_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Says where a journal is above its bounds of size or age, and what holds it, a line each."""
+    return [
+        f"{instance['name']}: retention waits, {instance['retention_held']}"
+        for instance in instances
+        if instance.get("retention_held")
+    ]
+
+
+def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Which files of passwords or permissions are not in use as they stand, and why, a line
+    each."""
+    return [
+        f"{instance['name']}: {where}: {problem}"
+        for instance in instances
+        for where, problem in (
+            *(
+                (f"transport {each['name']}", each.get("problem"))
+                for each in instance.get("transports", ())
+            ),
+            ("admin", instance.get("control_problem")),
+        )
+        if problem
+    ]
+
+
+def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Where messages wait for clients that do not read as fast as they are sent: a line a pool, and
+    one for each client that is offline."""
+    from raylay.services.configuration.units import about_bytes
+
+    lines = []
+    for instance in instances:
+        for pool in instance.get("capacity", []):
+            if not pool["behind"]:
+                continue
+            lines.append(
+                f"{instance['name']}, pool {pool['pool']}: "
+                f"{about_bytes(pool['memory_bytes'])} of {about_bytes(pool['memory_bytes_max'])} "
+                f"in memory, {about_bytes(pool['disk_bytes'])} of "
+                f"{about_bytes(pool['disk_bytes_max'])} on disk for {pool['behind']:,} slow "
+                f"client{'' if pool['behind'] == 1 else 's'}, {pool['offline']:,} offline"
+            )
+            shown = pool["offline_clients"]
+            lines += [
+                f"  {each['client'] or each['peer']} is offline: "
+                f"{about_bytes(each['unsent_bytes'])} wait for it, the oldest for "
+                f"{each['age_ms'] / 1000:.1f} s"
+                for each in shown
+            ]
+            if shown and pool["offline"] > len(shown):
+                lines.append(f"  and {pool['offline'] - len(shown):,} more")
+    return lines
+
+
+def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    """Name, way, mode, owed messages and age of one destination, for a table."""
+    mode = "sync" if destination.get("sync") else "async"
+    if destination.get("downgraded"):
+        by_hand = destination.get("downgraded_by_hand")
+        mode = "async (downgraded by hand)" if by_hand else "async (downgraded)"
+    if not destination.get("connected"):
+        mode += ", disconnected"
+    owed = int(destination.get("owed", 0))
+    return (
+        name,
+        str(destination.get("address", "")),
+        mode,
+        f"{owed:,}",
+        f"{destination.get('age_ms', 0)} ms" if owed else "",
+    )
+
+
+def events(
+    fabric: FabricOption = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new ones.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what happened: connects, downgrades, resyncs, late or conflicting records, …"""
+    entry = running(fabric)
+    from raylay.services.fabric import Fabric
+
+    stopping = threading.Event()
+    with stop_signals(stopping), Fabric.attach(entry.name) as attached:
+        for event in attached.events(follow=follow, stop=stopping.is_set):
+            if as_json:
+                echo_json(event, default=str)
+            else:
+                echo(event_line(event))
+            sys.stdout.flush()
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """One event as a line for people."""
+    moment = datetime.fromtimestamp(event["time_us"] / 1e6, UTC)
+    details = " ".join(
+        f"{key}={plain_value(value)}"
+        for key, value in event.items()
+        if key not in ("number", "time_us", "event", "instance")
+    )
+    return f"{moment:%H:%M:%S.%f} {event['instance']:<14} {event['event']} {details}".rstrip()

@@ -1,0 +1,1 @@
+"""What the processes of a fabric start with: plain values."""

@@ -1,0 +1,580 @@
+"""What an instance and its links are started with: plain values, kept in the data directory.
+
+`instance.json` lies in the data directory, so that a restart needs no driver. Everything here is
+checked when the instance starts; a wrong value is a ConfigurationError that names it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raylay.services.capacity.config import CapacityConfig
+from raylay.services.config.bootstrap import BootstrapConfig
+from raylay.services.config.transport import (
+    FIRST_TRANSPORT,
+    REPLICATION_TRANSPORT,
+    ClientTransportConfig,
+)
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
+from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.net.tls_config import TlsConfig
+from raylay.services.protocol.client.compression import COMPRESSION_TYPES, ZSTD
+from raylay.services.queues.definition import QueueDefinition as RunQueue
+from raylay.services.replication.downgrade import AgeCheck, DowngradePolicy
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.replication.membership.validation import QueueTerms, SowTerms, check_rule
+from raylay.services.replication.timetable import JournalAction, Occasion
+from raylay.services.security.control import AdminConfig, check_admin
+from raylay.services.security.modules import ModuleConfig
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.state import SowRules
+from raylay.services.telemetry.logs import LogOptions
+from raylay.services.telemetry.tracing import TracingOptions
+from raylay.storage.files import make_directory, write_durably
+
+INSTANCE_FILE = "instance.json"
+CONFIG_VERSION = 1
+"""Of that file."""
+CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
+STAGED_BYTES_MAX_DEFAULT = 32 * 1024 * 1024
+LINK_HEARTBEAT_MS_DEFAULT = 1_000
+LINK_TIMEOUT_MS_DEFAULT = 5_000
+RETRY_MS_MIN_DEFAULT = 50
+RETRY_MS_MAX_DEFAULT = 5_000
+
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class DestinationConfig:
+    """One Destination of an instance.
+
+    Attributes:
+        addresses: `host:port` of replication transports, in priority order. None: it does not dial,
+            and waits until one of its servers connects.
+        client_addresses: `host:port` for clients of the same servers, told to clients as peers
+            until the connected server has named its own.
+        server_names: names of the same servers; empty: they are not known.
+        window_bytes: sent and not yet stored there, at most.
+        heartbeat_ms, timeout_ms: a beat when nothing else was sent for so long; the connection
+            ends when nothing came for so long. The other side beats each second
+            (`upstream_connection.BEAT_S`): with a shorter time-out none lasts that is idle.
+        compression_type: `zstd` or `zlib`, of batches that are sent compressed.
+        reconnect_timeout_ms: how long an address is tried before the next: none, one for all, or
+            one for each.
+        share_connection: a connection that one of the servers made is used before any is dialled.
+        wide_ip: whether several servers may answer at one of the addresses. None: they may where
+            the names of the servers are not known.
+        waits, waits_for: beside dialling it takes a connection that a server made which it does not
+            dial: one of these names; none: the one that bears its name, else any of the group that
+            no other destination names.
+        retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
+        tls: how it is dialled; None: without TLS.
+        authenticator: what its link says of itself there; None: as the instance does.
+        authenticators: What its link says at each of the addresses, where they differ: one for each
+            address, None for an address at which it says nothing. `authenticator` then is what it
+            says over a connection that the other side made.
+    """
+
+    name: str
+    group: str
+    sync: bool = True
+    addresses: tuple[str, ...] = ()
+    topics: tuple[TopicRule, ...] = (TopicRule(".*"),)
+    pass_through: str | None = None
+    compression: bool = False
+    ack_conflation_ms: int = 0
+    client_addresses: tuple[str, ...] = ()
+    window_bytes: int = 8 * 1024 * 1024
+    heartbeat_ms: int = LINK_HEARTBEAT_MS_DEFAULT
+    timeout_ms: int = LINK_TIMEOUT_MS_DEFAULT
+    retry_ms_min: int = RETRY_MS_MIN_DEFAULT
+    retry_ms_max: int = RETRY_MS_MAX_DEFAULT
+    own_group_only: bool = False
+    server_names: tuple[str, ...] = ()
+    compression_type: str = ZSTD
+    resync_pass_through: str | None = None
+    reconnect_timeout_ms: tuple[int, ...] = ()
+    share_connection: bool = False
+    wide_ip: bool | None = None
+    waits: bool = False
+    waits_for: tuple[str, ...] = ()
+    tls: TlsConfig | None = None
+    authenticator: ModuleConfig | None = None
+    authenticators: tuple[ModuleConfig | None, ...] = ()
+
+    def authenticator_of(self, server: int) -> ModuleConfig | None:
+        """What the link says to one of the servers, by its place in `addresses`."""
+        return self.authenticators[server] if self.authenticators else self.authenticator
+
+    def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
+        """For how long each address is tried; None: until the attempt ends by itself."""
+        given = self.reconnect_timeout_ms
+        if len(given) == 1:
+            given = given * len(self.addresses)
+        return tuple(ms / 1000 for ms in given) or (None,) * len(self.addresses)
+
+    def destination(self) -> DestinationRoute:
+        """The part of it that the replication machines need."""
+        return DestinationRoute(
+            self.name,
+            self.group,
+            self.sync,
+            self.topics,
+            self.pass_through,
+            self.addresses or self.server_names,
+            self.compression,
+            self.ack_conflation_ms,
+            self.own_group_only,
+            self.resync_pass_through,
+            bool(self.addresses),
+            self.share_connection,
+            not self.server_names if self.wide_ip is None else self.wide_ip,
+            self.waits,
+            self.waits_for,
+        )
+
+
+@dataclass(slots=True)
+class InstanceConfig:
+    """One instance. Ports of 0 take any free one at the first start and keep it from then on.
+
+    Attributes:
+        topics: which topics are in the transaction log.
+        unjournaled: which are declared as being in none: they are delivered to live subscribers.
+            A publish to any other topic is refused. None: all others are delivered so.
+        sow_topics, queues: definitions, compared with those of other instances at connect.
+        sow: topics whose last message of each key is kept, in the order in which a name is looked
+            for.
+        queue_definitions: the queues that it runs.
+        type_definitions: message types of names of their own.
+        client_advertised, replication_advertised: `host:port` that clients, and other instances,
+            reach it by; None: host and port.
+        accepts_links: Whether it has a transport for other instances at all. Without one it listens
+            nowhere for links, and replicates to others only.
+        first: an empty data directory admits clients at once, without a peer to catch up with.
+        durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
+        front_log: whether small commits become durable in the front log (docs/journal.md).
+        lent_links: whether links that have caught up lend it their connections.
+        disk_timeout_ms: for which a commit may wait for the disk before clients are sent to other
+            instances; 0: for ever.
+        check_interval_ms: how often ages are looked at for downgrade and upgrade.
+        client_buffer_bytes_max: that the rows of one query in order may take in memory.
+        staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
+        metrics_port: Prometheus port, 0: any free one, None: off.
+        bootstrap: where an empty data directory is filled from before the instance serves.
+        generation: how often the instance was moved (replication/membership/placement.py).
+        placements: of instances that were moved, as far as the fabric's record knows: name,
+            generation, replication address and client address each.
+        announce_to: replication addresses that are told where this instance lives now, if it was
+            moved or has another address than its configuration says.
+        node_address: its node's, where it listens there; where the node comes back with another
+            one, the instance follows (node_address.py). Empty: it was given its hosts.
+        drills: whether drills may break it (docs/drills.md).
+        journal_actions: what is done to old segments on a schedule, in this order.
+        client_message_types: that the transport of `client_port` is for; none: any.
+        client_terms: what else is to be said of that transport, its name too: its other values are
+            not read. None: nothing.
+        client_transports: more transports for clients.
+        authentication: the module that says who a client is; None: everybody is let in.
+        entitlement: the module that says what he may do; None: everything.
+        admin: who may control the instance; None: whoever can call it.
+        replication_terms, replication_transports: the same of those for other instances.
+        announce_tls: how `announce_to` is dialled; None: without TLS.
+        capacity: what waits for clients that do not read; None: the defaults.
+        replication_authentication, replication_entitlement: of replication transports.
+        authenticator: what the instance and its links say of themselves to others; None: nothing.
+        fabric_key: that proves to other instances that this one is of their fabric
+            (protocol/link/proof.py); empty: it cannot, and believes nobody that connects to it.
+    """
+
+    name: str
+    group: str
+    topics: tuple[TopicRule, ...] = (TopicRule(".*"),)
+    destinations: tuple[DestinationConfig, ...] = ()
+    client_host: str = "127.0.0.1"
+    client_port: int = 0
+    client_advertised: str | None = None
+    replication_host: str = "127.0.0.1"
+    replication_port: int = 0
+    accepts_links: bool = True
+    first: bool = False
+    durability: str = "fsync"
+    flush_interval_ms: int = 100
+    segment_bytes: int = 64 * 1024 * 1024
+    retention_bytes: int | None = None
+    retention_age_s: float | None = None
+    archive_directory: str | None = None
+    storage_bytes_max: int | None = None
+    policy: DowngradePolicy = field(default_factory=DowngradePolicy)
+    disk_timeout_ms: int = 10_000
+    check_interval_ms: int = 100
+    client_buffer_bytes_max: int = CLIENT_BUFFER_BYTES_MAX_DEFAULT
+    staged_bytes_max: int = STAGED_BYTES_MAX_DEFAULT
+    tracing: TracingOptions = field(default_factory=TracingOptions)
+    log: LogOptions = field(default_factory=LogOptions)
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    sow_topics: tuple[SowTerms, ...] = ()
+    queues: tuple[QueueTerms, ...] = ()
+    replication_advertised: str | None = None
+    bootstrap: BootstrapConfig | None = None
+    generation: int = 0
+    placements: tuple[tuple[str, int, str, str], ...] = ()
+    announce_to: tuple[str, ...] = ()
+    drills: bool = False
+    node_address: str = ""
+    journal_actions: tuple[JournalAction, ...] = ()
+    client_message_types: tuple[str, ...] = ()
+    client_transports: tuple[ClientTransportConfig, ...] = ()
+    client_terms: ClientTransportConfig | None = None
+    authentication: ModuleConfig | None = None
+    entitlement: ModuleConfig | None = None
+    replication_terms: ClientTransportConfig | None = None
+    replication_transports: tuple[ClientTransportConfig, ...] = ()
+    announce_tls: TlsConfig | None = None
+    replication_authentication: ModuleConfig | None = None
+    replication_entitlement: ModuleConfig | None = None
+    authenticator: ModuleConfig | None = None
+    admin: AdminConfig | None = None
+    fabric_key: str = ""
+    front_log: bool = True
+    lent_links: bool = True
+    unjournaled: tuple[TopicRule, ...] | None = None
+    type_definitions: tuple[TypeDefinition, ...] = ()
+    sow: tuple[SowTopicDefinition, ...] = ()
+    queue_definitions: tuple[RunQueue, ...] = ()
+    capacity: CapacityConfig | None = None
+
+    def check(self) -> None:
+        """Raises ConfigurationError where values do not fit together."""
+        if not self.name:
+            raise ConfigurationError("an instance needs a name")
+        if self.durability not in ("fsync", "interval"):
+            raise ConfigurationError(
+                f"{self.name}: durability is {self.durability!r}: give fsync or interval"
+            )
+        names = [destination.name for destination in self.destinations]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
+        transports = [each.name for each in (*self.for_clients(), *self.for_instances())]
+        for name in transports:
+            if not name or transports.count(name) > 1:
+                raise ConfigurationError(
+                    f"{self.name}: transports are called {', '.join(map(repr, transports))}:"
+                    " give each a name of its own"
+                )
+        for transport in (*self.for_clients(), *self.for_instances()):
+            transport.check(self.name)
+        if self.capacity is not None:
+            self.capacity.check(self.name)
+        if self.admin is not None:
+            check_admin(*self.for_control(), self.name)
+        self.policy.check()
+        for action in self.journal_actions:
+            action.check(f"{self.name}: journal action")
+        if self.archive_directory is None and any(
+            action.do == "archive" for action in self.journal_actions
+        ):
+            raise ConfigurationError(
+                f"{self.name}: segments are to be archived and there is no archive directory: "
+                "give `archive_directory` (JournalArchiveDirectory)"
+            )
+        if self.bootstrap is not None:
+            if not self.bootstrap.sources:
+                raise ConfigurationError(
+                    f"{self.name}: Bootstrap names no source: give at least one address"
+                )
+            for source in self.bootstrap.sources:
+                split_address(source)
+            TopicMatcher(self.bootstrap.topics, f"{self.name}: Bootstrap Topic")
+        for destination in self.destinations:
+            if destination.tls is not None:
+                where = f"{self.name}: Destination {destination.name!r}"
+                destination.tls.check(where, serves=False)
+            if destination.compression_type not in COMPRESSION_TYPES:
+                raise ConfigurationError(
+                    f"{self.name}: Destination {destination.name!r}: no CompressionType "
+                    f"{destination.compression_type!r}: give zstd or zlib"
+                )
+            timeouts = destination.reconnect_timeout_ms
+            if (
+                len(timeouts) not in (0, 1, len(destination.addresses))
+                or min(timeouts, default=1) < 1
+            ):
+                raise ConfigurationError(
+                    f"{self.name}: Destination {destination.name!r}: ReconnectTimeout "
+                    f"{timeouts}: give one positive time, or one for each of "
+                    f"{len(destination.addresses)} addresses"
+                )
+            for rule in destination.topics:
+                check_rule(rule, f"{self.name}: Destination {destination.name!r}")
+            for address in (*destination.addresses, *destination.client_addresses):
+                split_address(address)
+
+    def for_clients(self) -> tuple[ClientTransportConfig, ...]:
+        """All its transports for clients."""
+        first = replace(
+            self.client_terms or ClientTransportConfig(FIRST_TRANSPORT),
+            port=self.client_port,
+            host=self.client_host,
+            message_types=self.client_message_types,
+            advertised=self.client_advertised,
+        )
+        return (
+            first,
+            *(replace(each, host=each.host or self.client_host) for each in self.client_transports),
+        )
+
+    def for_instances(self) -> tuple[ClientTransportConfig, ...]:
+        """All its transports for other instances; none where it accepts no links."""
+        if not self.accepts_links:
+            return ()
+        first = replace(
+            self.replication_terms or ClientTransportConfig(REPLICATION_TRANSPORT),
+            port=self.replication_port,
+            host=self.replication_host,
+            advertised=self.replication_advertised,
+        )
+        others = self.replication_transports
+        return first, *(replace(each, host=each.host or self.replication_host) for each in others)
+
+    def for_control(self) -> tuple[ModuleConfig | None, ModuleConfig | None]:
+        """The modules that say who controls it, and what he may do: its `admin`'s, else those of
+        its clients. Nobody asks them where there is no `admin`."""
+        admin = self.admin or AdminConfig()
+        return (
+            admin.authentication or self.authentication,
+            admin.entitlement or self.entitlement,
+        )
+
+    def dialled_at(self, address: str) -> tuple[TlsConfig | None, ModuleConfig | None]:
+        """How a replication transport is dialled, and what is said of oneself there: as the
+        destination does whose address it is, else as the instance does.
+
+        Returns:
+            TLS (None: without) and the authenticator (None: nothing is said).
+        """
+        for each in self.destinations:
+            if address in each.addresses:
+                own = each.authenticator_of(each.addresses.index(address))
+                return each.tls, own or self.authenticator
+        return self.announce_tls, self.authenticator
+
+    def to_json(self) -> str:
+        """As the text of `instance.json`."""
+        return json.dumps({"version": CONFIG_VERSION, **asdict(self)}, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, where: str = INSTANCE_FILE) -> InstanceConfig:
+        """The inverse of `to_json`.
+
+        Raises:
+            ConfigurationError: the text is no such configuration, or of another version; names the
+                key.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigurationError(f"{where} is no JSON: {error}") from None
+        found = values.pop("version", None) if isinstance(values, dict) else CONFIG_VERSION
+        if found != CONFIG_VERSION:
+            raise ConfigurationError(
+                f"{where} has version {str(found)[:20]}, this software reads {CONFIG_VERSION}: use "
+                "the release that wrote it, or have `raylay up` or `raylay apply` write it again"
+            )
+        return _made(cls, values, where)
+
+    def save(self, directory: Path) -> None:
+        """Writes `instance.json`, whole or not at all; it is on the disk when this returns."""
+        make_directory(directory)
+        # Its owner alone may read it: it has the key of the fabric.
+        write_durably(directory / INSTANCE_FILE, self.to_json().encode("utf-8"))
+
+    @classmethod
+    def load(cls, directory: Path) -> InstanceConfig:
+        """Reads `instance.json`.
+
+        Raises:
+            ConfigurationError: there is none, or it is wrong.
+        """
+        path = directory / INSTANCE_FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+        return cls.from_json(text, str(path))
+
+
+@dataclass(slots=True)
+class LinkConfig:
+    """What one start of a link is given by its instance.
+
+    Attributes:
+        start_number: of this start, never used twice; the instance talks to the link of the last
+            start only.
+        address: where others reach the instance's replication transport; empty: not known.
+        drills: whether its line to the destination can be made a bad one.
+        type_definitions: message types of names of their own, that content filters read.
+    """
+
+    instance: str
+    group: str
+    incarnation: int
+    start_number: int
+    unix_path: str
+    journal_directory: str
+    archive_directory: str | None
+    destination: DestinationConfig
+    tracing: TracingOptions = field(default_factory=TracingOptions)
+    log: LogOptions = field(default_factory=LogOptions)
+    address: str = ""
+    drills: bool = False
+    type_definitions: tuple[TypeDefinition, ...] = ()
+
+    @property
+    def process_name(self) -> str:
+        """How it is called in logs, traces and status: `Instance→Destination` without the arrow."""
+        return f"{self.instance}.{self.destination.name}"
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> LinkConfig:
+        """The inverse of `to_json`."""
+        return _made(cls, json.loads(text), "link configuration")
+
+
+@dataclass(slots=True)
+class QueueOwnerConfig:
+    """What one start of a queue's owner is given by its instance.
+
+    Attributes:
+        life: of the instance's process: random bits.
+        start_number: of this start, never used twice in that life; the instance talks to the owner
+            of the last start only.
+        store_path: the file that it keeps its state in.
+        type_definitions: message types of names of their own, that filters read.
+    """
+
+    instance: str
+    group: str
+    incarnation: int
+    life: int
+    start_number: int
+    unix_path: str
+    journal_directory: str
+    archive_directory: str | None
+    store_path: str
+    definition: RunQueue
+    tracing: TracingOptions = field(default_factory=TracingOptions)
+    log: LogOptions = field(default_factory=LogOptions)
+    type_definitions: tuple[TypeDefinition, ...] = ()
+
+    @property
+    def process_name(self) -> str:
+        """How it is called in logs, traces and status."""
+        return f"{self.instance}.{self.definition.name}"
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> QueueOwnerConfig:
+        """The inverse of `to_json`."""
+        return _made(cls, json.loads(text), "configuration of a queue's owner")
+
+
+_NESTED: dict[str, type] = {
+    "capacity": CapacityConfig,
+    "client_terms": ClientTransportConfig,
+    "replication_terms": ClientTransportConfig,
+    "announce_tls": TlsConfig,
+    "tls": TlsConfig,
+    "bootstrap": BootstrapConfig,
+    "policy": DowngradePolicy,
+    "tracing": TracingOptions,
+    "log": LogOptions,
+    "destination": DestinationConfig,
+    "rules": SowRules,
+    "definition": RunQueue,
+    "authentication": ModuleConfig,
+    "entitlement": ModuleConfig,
+    "replication_authentication": ModuleConfig,
+    "replication_entitlement": ModuleConfig,
+    "authenticator": ModuleConfig,
+    "admin": AdminConfig,
+}
+_NESTED_LISTS: dict[str, type] = {
+    "topics": TopicRule,
+    "unjournaled": TopicRule,
+    "destinations": DestinationConfig,
+    "sow_topics": SowTerms,
+    "queues": QueueTerms,
+    "looks": AgeCheck,
+    "when": Occasion,
+    "journal_actions": JournalAction,
+    "client_transports": ClientTransportConfig,
+    "replication_transports": ClientTransportConfig,
+    "type_definitions": TypeDefinition,
+    "sow": SowTopicDefinition,
+    "queue_definitions": RunQueue,
+    "authenticators": ModuleConfig,
+}
+
+
+def _made(cls: type[Value], values: Any, where: str) -> Value:
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{where} is no mapping of {cls.__name__} values")
+    known = {item.name for item in fields(cls)}  # type: ignore[arg-type]
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            raise ConfigurationError(f"{where}: {key!r} is no value of {cls.__name__}")
+        inside = f"{where}: {key}"
+        if key in _NESTED and value is not None:
+            made[key] = _made(_NESTED[key], value, inside)
+        elif key in _NESTED_LISTS and value is not None:
+            made[key] = tuple(
+                None if item is None else _made(_NESTED_LISTS[key], item, inside) for item in value
+            )
+        elif isinstance(value, list):
+            made[key] = tuple(tuple(each) if isinstance(each, list) else each for each in value)
+        else:
+            made[key] = value
+    try:
+        return cls(**made)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+
+
+def reachable(address: str) -> str:
+    """An address that others can dial; empty where there is none, and where a server listens on
+    every address of its host, which is none of them."""
+    if not address:
+        return ""
+    host, _ = split_address(address)
+    return "" if host in ("0.0.0.0", "::", "*") else address
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) < 65536:
+        raise ConfigurationError(f"address {address!r} is not of the form host:port")
+    return host.strip("[]") or "127.0.0.1", int(port)

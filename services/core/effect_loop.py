@@ -1,0 +1,161 @@
+"""The order of a step: what the machine asked for is performed, and behind the acks come the folds.
+
+The server and the simulator perform with it, each with a table of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raylay.services.core.feature import CommitBatch, FeatureRegistry
+from raylay.services.replication.effects import Effect, RunsCommitted
+
+TURN_S = 0.003
+"""Of the loop, for what takes long to be folded; a slice that began in it goes on behind that."""
+WAITING_BYTES_MAX = 32 * 1024 * 1024
+"""Of records that wait to be folded. What is more is folded at once: memory is bounded, too."""
+
+
+class EffectLoop:
+    """See the file's docstring.
+
+    Invariant: what is folded was committed, each commit once, in the journal's order, behind the
+    acks that it released.
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Attributes:
+        performed: how often effects were performed to the end. Where the machine has handed out
+            more, a fault came between.
+        is_folding: whether a fold is under way, or a fault ended one.
+
+    Args:
+        performers: what is done for each kind of effect; for `RunsCommitted`: who has to hear of it
+            before the acks, as the links.
+        flush: writes what was said to anybody.
+        later: calls something in another turn of the loop, when others have come in between; None:
+            each commit is folded in its step.
+        folded: called behind each turn that folded what waited.
+        clock: in seconds.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_clock",
+        "_flush",
+        "_folded",
+        "_folds",
+        "_is_due",
+        "_is_over",
+        "_later",
+        "_performers",
+        "_tell",
+        "is_folding",
+        "performed",
+    )
+
+    def __init__(
+        self,
+        performers: Mapping[type, Callable[[Any], None]],
+        folds: FeatureRegistry,
+        flush: Callable[[], None],
+        later: Callable[[Callable[[], None]], None] | None = None,
+        folded: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._tell = performers[RunsCommitted]
+        self._performers: dict[type, Callable[[Any], None]] = {
+            **performers,
+            RunsCommitted: self._committed,
+        }
+        self._folds = folds
+        self._flush = flush
+        self._later = later
+        self._folded = folded
+        self._clock = clock
+        self._batches: list[CommitBatch] = []
+        self._is_due = False
+        """Whether a turn is to come that folds."""
+        self._is_over = False
+        self.performed = 0
+        self.is_folding = False
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Performs a step's effects, in order, and folds what it committed."""
+        if self._is_over:
+            return
+        self._perform(effects)
+        self.catch_up()
+        if effects:
+            self.performed += 1
+
+    def end(self) -> None:
+        """Nothing is performed or folded any more, whoever asks for it."""
+        self._is_over = True
+
+    def perform_ahead(self, effects: list[Effect]) -> None:
+        """Performs the effects of a commit that the disk is still writing. What leaves the process
+        is held; what is folded only behind the disk is folded by `catch_up`, which follows."""
+        self._perform(effects)
+        if self._batches and self._folds.may_be_ahead:
+            self._fold()
+        if effects:
+            self.performed += 1
+
+    def _perform(self, effects: list[Effect]) -> None:
+        performers = self._performers
+        for effect in effects:
+            performers[type(effect)](effect)
+
+    def catch_up(self) -> None:
+        """The disk has it, and what was held is written: folds what is not folded yet."""
+        if self._is_over:
+            return
+        within, self.is_folding = self.is_folding, True
+        if self._batches:
+            self._fold()
+        for feature in self._folds.following:
+            feature.stepped()
+        self.is_folding = within
+
+    def _committed(self, effect: RunsCommitted) -> None:
+        self._tell(effect)
+        if self._folds.served:
+            self._batches.append(CommitBatch(effect.runs, effect.last_txid))
+
+    def _fold(self) -> None:
+        # Who waits for an ack does not wait for deliveries to others.
+        self._flush()
+        batches, self._batches = self._batches, []
+        unfolded = self._folds.unfolded
+        if unfolded is None or self._later is None:
+            for batch in batches:
+                self._folds.fold(batch)
+            return
+        for batch in batches:
+            if unfolded or unfolded.is_long(batch):
+                unfolded.add(batch)
+            else:
+                self._folds.fold(batch)
+        if unfolded and not self._is_due:
+            self._fold_on()
+
+    def _fold_on(self) -> None:
+        """Folds for as long as a turn may take, and the rest in others."""
+        unfolded, later = self._folds.unfolded, self._later
+        assert unfolded is not None and later is not None
+        until_s = self._clock() + TURN_S
+        while unfolded:
+            self._folds.fold(unfolded.take())
+            if self._clock() >= until_s and unfolded.waiting_bytes <= WAITING_BYTES_MAX:
+                break
+        self._is_due = bool(unfolded)
+        if unfolded:
+            later(self._turn)
+
+    def _turn(self) -> None:
+        if self._is_over:
+            return
+        self._is_due = False
+        self._fold_on()
+        self._folded()

@@ -1,0 +1,311 @@
+"""Commits that take long to be folded: a slice at a time, so that a turn of the loop stays short.
+
+A slice is a batch like any other: some runs, the last of them perhaps in part. So each feature
+folds a commit in the journal's order, once, whatever is cut where.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from raylay.services.core.batch import CommitBatch
+from raylay.services.messages.records import Flag, Kind, Run
+
+SLICE_RECORDS = 150
+"""Some 2 ms of the loop."""
+SLICE_BYTES = 128 * 1024
+"""Of large records fewer are folded at once, but one."""
+PART_RECORDS = 400
+"""Some 2 ms of the loop, to be prepared."""
+PART_BYTES = 128 * 1024
+_LENGTH = struct.Struct("<I")
+_SEQUENCE = struct.Struct("<Q")
+_SEQUENCE_AT = 36
+"""Where it lies in a record (services/messages/records.py)."""
+
+DELETE_BYTES, KEY_BYTES = 120, 34
+"""Of the record of a delete, about: without its keys, and each of these."""
+Weigh = Callable[[Run], int]
+"""How many times as long as most each record of a run takes; 0: so little that it is not counted,
+and never cut."""
+
+
+def weight(run: Run) -> int:
+    """How many times as long as a message each record of a run on a SOW topic takes: a delete as
+    often as it names keys."""
+    if not run.flags & Flag.COMMANDS:
+        return 1
+    return max(1, (len(run.payload) // run.count - DELETE_BYTES) // KEY_BYTES)
+
+
+def _exceed(runs: Iterable[Run], weigh: Weigh, most: int, size_bytes: int) -> bool:
+    count = weight = found_bytes = 0
+    for run in runs:
+        each = weigh(run) if run.kind == Kind.RECORDS else 0
+        if each:
+            count += run.count
+            weight += run.count * each
+            found_bytes += len(run.payload)
+    # One record is never cut.
+    return count > 1 and (weight > most or found_bytes > size_bytes)
+
+
+class RunParts:
+    """A run in parts, each made when it is asked for, at a cost of its own length.
+
+    Args:
+        run: with its records.
+    """
+
+    __slots__ = ("_left", "_offset", "_run", "_txid")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._offset = 0
+        self._left = run.count
+        self._txid = run.first_txid
+
+    @property
+    def left(self) -> int:
+        """Records that were not taken."""
+        return self._left
+
+    @property
+    def left_bytes(self) -> int:
+        """The same, in bytes."""
+        return len(self._run.payload) - self._offset
+
+    def take(self, records_max: int, bytes_max: int = SLICE_BYTES) -> Run:
+        """The next part: one record at least. To be called while there is something left."""
+        run, payload, start = self._run, self._run.payload, self._offset
+        end, count, last_at = start, 0, start
+        while count < self._left and (not count or count < records_max):
+            length = _LENGTH.unpack_from(payload, end)[0]
+            if count and end + length - start > bytes_max:
+                break
+            last_at = end
+            end += length
+            count += 1
+        if count == run.count:
+            self._offset, self._left = end, 0
+            return run
+        first = _SEQUENCE.unpack_from(payload, start + _SEQUENCE_AT)[0]
+        last = _SEQUENCE.unpack_from(payload, last_at + _SEQUENCE_AT)[0]
+        flags = run.flags & ~Flag.CONTIGUOUS
+        if last - first + 1 == count:
+            flags |= Flag.CONTIGUOUS
+        part = replace(
+            run,
+            first_sequence=first,
+            last_sequence=last,
+            count=count,
+            payload=payload[start:end],
+            flags=flags,
+            first_txid=self._txid,
+            payload_checksum=0,
+            raw=None,
+        )
+        self._offset = end
+        self._left -= count
+        if self._txid:
+            self._txid += count
+        return part
+
+
+class _Cut:
+    """Runs in order, taken out a slice at a time.
+
+    Args:
+        runs: with their records.
+        weigh: its records.
+    """
+
+    __slots__ = ("_parts", "_runs", "_weigh")
+
+    def __init__(self, runs: Iterable[Run], weigh: Weigh) -> None:
+        self._runs = deque(runs)
+        self._weigh = weigh
+        self._parts: RunParts | None = None
+        """Of the first run, where a part of it was taken."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def take(self, most: int, bytes_max: int) -> list[Run]:
+        """The next slice: the last of its runs perhaps in part.
+
+        Args:
+            most: records, each as often as it weighs.
+        """
+        runs, left, left_bytes = self._runs, most, bytes_max
+        taken: list[Run] = []
+        while runs and left > 0 and left_bytes > 0:
+            run = runs[0]
+            weight = self._weigh(run) if run.kind == Kind.RECORDS else 0
+            if not weight:
+                taken.append(runs.popleft())
+                continue
+            parts = self._parts or RunParts(run)
+            if taken and not self._parts and run.count * weight > left:
+                # Most runs are short: they stay whole.
+                break
+            part = parts.take(left // weight, left_bytes)
+            taken.append(part)
+            left -= part.count * weight
+            left_bytes -= len(part.payload)
+            self._parts = parts if parts.left else None
+            if parts.left:
+                break
+            runs.popleft()
+        return taken
+
+
+class FoldBacklog:
+    """Commits that are not folded yet, in order.
+
+    Invariant: all up to `folded_txid` was taken out, once, in the journal's order.
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        weigh: records by how long they take to be folded.
+        slice_records: in a slice, each as often as it weighs.
+        weigh_published: what a client published, by how long it takes to be prepared; None: as
+            `weigh`.
+
+    Attributes:
+        waiting_bytes: of the records in it.
+        folded_txid: while it is not empty: the last transaction that was taken out.
+        last_txid: the last one that is in it, or was.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_slice_records",
+        "_weigh",
+        "_weigh_published",
+        "folded_txid",
+        "last_txid",
+        "waiting_bytes",
+    )
+
+    def __init__(
+        self,
+        weigh: Weigh,
+        slice_records: int = SLICE_RECORDS,
+        weigh_published: Weigh | None = None,
+    ) -> None:
+        self._weigh = weigh
+        self._weigh_published = weigh_published or weigh
+        self._slice_records = slice_records
+        self._batches: deque[tuple[_Cut, int]] = deque()
+        self.waiting_bytes = 0
+        self.folded_txid = 0
+        self.last_txid = 0
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def is_long(self, batch: CommitBatch) -> bool:
+        """Whether it takes more than one slice."""
+        return _exceed(batch.runs, self._weigh, self._slice_records, SLICE_BYTES)
+
+    def in_parts(self, runs: Sequence[Run]) -> PublishInParts | None:
+        """What a client published in one frame, where to prepare it takes long; else None."""
+        if not _exceed(runs, self._weigh_published, PART_RECORDS, PART_BYTES):
+            return None
+        return PublishInParts(runs, self._weigh_published)
+
+    def add(self, batch: CommitBatch) -> None:
+        """Something was committed."""
+        if not self._batches and batch.runs:
+            self.folded_txid = batch.runs[0].first_txid - 1
+        self._batches.append((_Cut(batch.runs, self._weigh), batch.last_txid))
+        self.waiting_bytes += sum(len(run.payload) for run in batch.runs)
+        self.last_txid = batch.last_txid
+
+    def take(self, records_max: int = 0) -> CommitBatch:
+        """The next slice. To be called while there is any.
+
+        Args:
+            records_max: of those that take long; 0: as in any slice.
+        """
+        runs, last_txid = self._batches[0]
+        taken = runs.take(records_max or self._slice_records, SLICE_BYTES)
+        self.waiting_bytes -= sum(len(run.payload) for run in taken)
+        if not runs:
+            self._batches.popleft()
+            self.folded_txid = last_txid
+        else:
+            self.folded_txid = taken[-1].last_txid
+        return CommitBatch(taken, self.folded_txid)
+
+
+class PublishInParts:
+    """What a client published in one frame, where to prepare it takes long: in parts, taken one a
+    turn, as if they had come one behind the other.
+
+    Args:
+        runs: of the frame, in order.
+        weigh: its records, by how long they take to be prepared.
+
+    Attributes:
+        part: to be taken now, in full; then `go_on`. None: all was taken.
+        resent: whether they were sent before: see `Publishers.published`.
+    """
+
+    __slots__ = ("_runs", "part", "resent")
+
+    def __init__(self, runs: Iterable[Run], weigh: Weigh) -> None:
+        self._runs = _Cut(runs, weigh)
+        self.part: list[Run] | None = None
+        self.resent: str | None = None
+        self.go_on()
+
+    def go_on(self) -> None:
+        """The part was taken."""
+        self.part = self._runs.take(PART_RECORDS, PART_BYTES) or None
+
+
+class NextTurn:
+    """Waits for another turn of the loop, and for nothing in it."""
+
+    done = True
+
+    def take(self, most: int) -> None:
+        """There is nothing to be done."""
+
+    def close(self) -> None:
+        """Nor to be ended."""
+
+
+class FoldBarrier:
+    """Waits until what was committed when it was made is folded, and helps: what is asked, or
+    subscribed to, behind an ack is to find what was acked, and to be given nothing from before it.
+
+    Args:
+        unfolded: not empty.
+        fold: folds so many records of it.
+    """
+
+    __slots__ = ("_fold", "_txid", "_unfolded")
+
+    def __init__(self, unfolded: FoldBacklog, fold: Callable[[int], None]) -> None:
+        self._unfolded = unfolded
+        self._txid = unfolded.last_txid
+        self._fold = fold
+
+    @property
+    def done(self) -> bool:
+        """Whether it is."""
+        return not self._unfolded or self._unfolded.folded_txid >= self._txid
+
+    def take(self, most: int) -> None:
+        """Folds on."""
+        if most and not self.done:
+            self._fold(most)
+
+    def close(self) -> None:
+        """Nobody waits any more."""

@@ -1,0 +1,303 @@
+"""The verdict of a drill: every journal and subscriber against the publishers' record, and the laws
+over the recorded history.
+
+Journals are read from where they were when the drill began. Where the fabric's own load goes on, or
+nobody publishes, only what a drill's own clients published is judged place by place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from raylay.services.drills.history_builder import HistoryBuilder, LostDisk
+from raylay.services.drills.verdict import (
+    PlaceVerdict,
+    PublishRecord,
+    SequenceStretch,
+    Verdict,
+    judge,
+    stretches_of_run,
+)
+from raylay.services.errors import RaylayError
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.link.routing import Router
+from raylay.services.verification import checkers
+from raylay.services.verification.history import HistoryMember, RunHistory
+from raylay.services.verification.laws.queue_delivery import QueueVerdict
+from raylay.services.verification.laws.slow_clients import SlowVerdict
+from raylay.services.verification.laws.sow_topics import SowVerdict
+from raylay.storage.journal_reader import LmdbJournalReader
+
+COPIES_MAX = 400_000
+"""Of a history that is judged by the laws: more take minutes. Place by place any number is."""
+
+
+READS_MAX = 5
+"""How often a journal that changes while it is read is looked into."""
+
+
+@dataclass(slots=True)
+class RunJudgement:
+    """What became of everything."""
+
+    verdict: Verdict
+    broken: list[checkers.Violation] = field(default_factory=list)
+    """Laws that the history breaks."""
+    separate: list[checkers.Violation] = field(default_factory=list)
+    """Known and told, and no failure."""
+    laws_judged: bool = True
+    late: int = 0
+    """Copies journaled behind a higher one and flagged so: law 3 allows it where paths split."""
+    complaints: list[str] = field(default_factory=list)
+    """What is wrong besides: an instance not whole, a client without its acks, …"""
+    sow: SowVerdict | None = None
+    """What came of the load on the drills' SOW topic; None: there was none. What is wrong with it
+    is among the laws."""
+    queue: QueueVerdict | None = None
+    """What came of the load on the drills' queue, likewise."""
+    slow: SlowVerdict | None = None
+    """What became of subscribers that a step kept from reading, likewise; None: no step did."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.verdict.valid and not self.broken and not self.complaints
+
+
+def read_journal(
+    directory: Path, after_txid: int, publishers: Iterable[int] = (), archive: Path | None = None
+) -> tuple[list[Run], str]:
+    """What a journal holds behind a transaction id, of these publishers (none: of all), in order,
+    without the records where the headers tell which they are; and why it cannot be read any
+    further, empty where it was read to its end. Runs on the journal's host.
+
+    Args:
+        directory: of the instance's data.
+        archive: where archived segments lie, if there is such a place.
+    """
+    wanted = frozenset(publishers)
+    held: list[Run] = []
+
+    def take(run: Run) -> None:
+        if wanted and run.publisher not in wanted:
+            return
+        if run.kind == Kind.RECORDS and run.contiguous and run.topic:
+            run = replace(run, payload=b"", raw=None)
+        held.append(run)
+
+    why = read_runs(directory, after_txid, archive, take)
+    return held, why
+
+
+def read_runs(
+    directory: Path, after_txid: int, archive: Path | None, take: Callable[[Run], None]
+) -> str:
+    """Gives what a journal holds behind a transaction id to `take`, in order. Why it cannot be read
+    any further; empty: it was read to its end."""
+    for left in reversed(range(READS_MAX)):
+        try:
+            with LmdbJournalReader(directory / "journal", archive) as reader:
+                while runs := reader.read(after_txid):
+                    for run in runs:
+                        take(run)
+                    after_txid = runs[-1].last_txid
+            break
+        except (RaylayError, OSError, ValueError) as error:
+            # The directory may change under a reader: it goes on where it was.
+            if not left or not getattr(error, "retriable", False):
+                return str(error)
+    return ""
+
+
+def reaching(
+    members: Mapping[str, HistoryMember], topic: str, message_type: str
+) -> dict[str, set[str]]:
+    """By region: the regions whose messages on a topic reach all of its instances, from whichever
+    instance of theirs, over links as they are declared.
+
+    Args:
+        members: of the recorded topology: destinations have instance names for addresses.
+    """
+    met_from = {name: _met_from(name, members, topic, message_type) for name in members}
+    groups = list(dict.fromkeys(member.group for member in members.values()))
+    of = {group: {n for n, member in members.items() if member.group == group} for group in groups}
+    return {
+        group: {
+            source
+            for source in groups
+            if source == group or all(of[group] <= met_from[name] for name in of[source])
+        }
+        for group in groups
+    }
+
+
+def _met_from(
+    start: str, members: Mapping[str, HistoryMember], topic: str, message_type: str
+) -> set[str]:
+    """The instances that what is published at one of them comes to."""
+    # (where it is, the group it came from last, whether it was ever in another group)
+    waiting = [(start, "", False)]
+    met = set(waiting)
+    while waiting:
+        name, sender, crossed = waiting.pop()
+        here = members[name]
+        run = Run(
+            0, 0, 0, 0, b"", topic.encode(), message_type.encode(),
+            path=(1,) if sender else (), group=sender,
+            flags=Flag.CROSSED if crossed else 0,
+        )  # fmt: skip
+        for destination in here.destinations:
+            if not Router(destination).routed(run, -1):
+                continue
+            for server in destination.addresses:
+                away = crossed or members[server].group != here.group
+                state = (server, here.group, away)
+                if state not in met:
+                    met.add(state)
+                    waiting.append(state)
+    return {name for name, _, _ in met}
+
+
+def judged(
+    groups: Mapping[str, Sequence[str]],
+    journals: Mapping[str, Sequence[Run]],
+    received: Mapping[str, Mapping[str, Sequence[SequenceStretch]]],
+    records: Mapping[str, PublishRecord],
+    total: PublishRecord,
+    splits: bool,
+) -> tuple[Verdict, int]:
+    """Every place against what is owed to its region, and how much came late and was flagged.
+
+    Args:
+        groups: region to its instances.
+        received: region to subscriber to what it got.
+        records: region to the record of those whose messages reach it.
+        total: of everybody.
+        splits: whether anything may come late.
+    """
+    places: list[PlaceVerdict] = []
+    late = 0
+    for group, names in groups.items():
+        held = {
+            f"journal {name}": [s for run in journals[name] for s in stretches_of_run(run)]
+            for name in names
+        }
+        flagged = max(
+            (
+                sum(r.count for r in journals[n] if r.kind == Kind.RECORDS and r.flags & Flag.LATE)
+                for n in names
+            ),
+            default=0,
+        )
+        held |= {f"subscriber {name}": list(got) for name, got in received[group].items()}
+        one = judge(held, records[group])
+        for place in one.places:
+            if splits:
+                allowed = min(place.out_of_order, flagged)
+                place.out_of_order -= allowed
+                late += allowed
+            places.append(place)
+    return Verdict(places, total.published_messages, total.persisted_messages), late
+
+
+def seen(
+    journals: Mapping[str, Sequence[Run]],
+    after_txid: Mapping[str, int],
+    upto_txid: Mapping[str, int],
+    members: Mapping[str, HistoryMember],
+    lost: Sequence[LostDisk] = (),
+) -> tuple[dict[str, PublishRecord], PublishRecord]:
+    """What is owed to each region, and to all, of a load that nobody wrote down: everything that an
+    instance journaled as the first, between two of its transaction ids.
+
+    Args:
+        after_txid: of the disk with which each began; a new disk counts from 1 again.
+        upto_txid: of the disk with which each ended.
+        lost: disks that were taken away, in order of time. What was journaled there first is owed
+            like everything else.
+    """
+    total = PublishRecord()
+    records = {member.group: PublishRecord() for member in members.values()}
+    reach: dict[tuple[bytes, bytes], dict[str, set[str]]] = {}
+    for name, final in journals.items():
+        gone = [(each.runs, each.upto_txid) for each in lost if each.instance == name]
+        disks: list[tuple[Sequence[Run], int]] = [*gone, (final, upto_txid[name])]
+        for number, (runs, last_txid) in enumerate(disks):
+            first_txid = 0 if number else after_txid[name]
+            _add_seen(runs, first_txid, last_txid, name, members, records, total, reach)
+    return records, total
+
+
+def _add_seen(
+    runs: Sequence[Run],
+    after_txid: int,
+    upto_txid: int,
+    name: str,
+    members: Mapping[str, HistoryMember],
+    records: Mapping[str, PublishRecord],
+    total: PublishRecord,
+    reach: dict[tuple[bytes, bytes], dict[str, set[str]]],
+) -> None:
+    for run in runs:
+        for publisher, first, last, topic in stretches_of_run(run):
+            total.published.add(publisher, first, last)
+            for record in records.values():
+                record.published.add(publisher, first, last)
+            if run.path or not after_txid < run.first_txid <= upto_txid:
+                continue
+            key = (topic, run.message_type)
+            if key not in reach:
+                reach[key] = reaching(members, topic.decode(), run.message_type.decode())
+            total.persisted.add(publisher, first, last)
+            for group, sources in reach[key].items():
+                if members[name].group in sources:
+                    records[group].persisted.add(publisher, first, last)
+
+
+def unjudged(
+    times_us: Mapping[str, Sequence[int]], faults: Iterable[tuple[int, str]], word: str
+) -> list[str]:
+    """Why a verdict would say nothing: all is well with what nobody published. What can only be
+    acknowledged when a fault is over counts as well: it is what the fault was survived by.
+
+    Args:
+        times_us: who published to the moments at which something of it was `word`.
+        faults: (when it began, what).
+        word: `acknowledged` or `journaled`.
+    """
+    silent = [who for who, us in times_us.items() if not us]
+    found = [f"could not judge: nothing of {who} was {word}" for who in silent]
+    last_us = max((max(us) for us in times_us.values() if us), default=0)
+    if last_us:
+        found += [
+            f"could not judge what this did, as nothing was {word} from then on: {text}"
+            for began_us, text in faults
+            if last_us < began_us
+        ]
+    return found
+
+
+def judge_laws(
+    recording: HistoryBuilder,
+    journals: Mapping[str, list[Run]],
+    statuses: Mapping[str, Mapping[str, Any]],
+    unacked: Mapping[str, int],
+    *,
+    own_load: bool = False,
+) -> tuple[list[checkers.Violation], RunHistory | None]:
+    """What the history breaks; no history where it is too long for that.
+
+    Args:
+        own_load: clients were not recorded and journals begin somewhere: only laws that need
+            neither are judged.
+    """
+    copies = sum(run.count for runs in journals.values() for run in runs)
+    if copies > COPIES_MAX:
+        return [], None
+    history = recording.history(journals, statuses, unacked)
+    if own_load:
+        return [*checkers.once(history), *checkers.loops(history)], history
+    return checkers.check_all(history), history

@@ -1,0 +1,126 @@
+"""Looks at every instance of a fabric while a drill goes on: status and events, by and by.
+
+Each instance is asked on a thread of its own, so that one that stands still keeps nobody from
+looking at the others. Ray's head is asked for nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raylay.services.drills.history_builder import now_us
+from raylay.services.drills.measure import LinkSample, Sample, WaitingBytes
+from raylay.services.errors import FabricError
+from raylay.services.fabric import Fabric
+
+LOOK_S = 0.2
+ANSWER_S_MAX = 3.0
+EVENTS_AT_ONCE = 1000
+
+
+class Watcher:
+    """What was seen. Owner: the drill. Lifecycle: `start` to `stop`; read after `stop`.
+
+    Args:
+        first: what each instance said before: what it had told by then is no news.
+    """
+
+    def __init__(
+        self, fabric: Fabric, first: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        self._fabric = fabric
+        self._first = first or {}
+        self.names = [instance.name for instance in fabric.declared.instances]
+        self.samples: list[Sample] = []
+        self.events: list[dict[str, Any]] = []
+        self.statuses: dict[str, dict[str, Any]] = {}
+        """The last answer of each."""
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._look, args=(name,), daemon=True, name=f"drill-{name}")
+            for name in self.names
+        ]
+
+    def start(self) -> None:
+        """Begins."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends, after a last look."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(2 * ANSWER_S_MAX + LOOK_S)
+        self.samples.sort(key=lambda sample: sample.time_us)
+        self.events.sort(key=lambda event: int(event["time_us"]))
+
+    def _look(self, name: str) -> None:
+        first = self._first.get(name, {})
+        # By its number, as the instance's clock may be set back.
+        pid, number = int(first.get("pid") or 0), int(first.get("last_event") or 0)
+        while True:
+            last = self._over.is_set()
+            began_s, time_us = time.monotonic(), now_us()
+            try:
+                status = self._fabric.ask(name, "status", timeout_s=ANSWER_S_MAX)
+                # It may have stood still, or been another process, when it was asked.
+                time_us = now_us()
+                found: list[dict[str, Any]] = []
+                if int(status.get("pid") or 0) != pid:
+                    # A new process counts from 1 again.
+                    pid, number = int(status.get("pid") or 0), 0
+                if status.get("last_event", 0) > number:
+                    found = self._fabric.ask(
+                        name, "events", number, EVENTS_AT_ONCE, timeout_s=ANSWER_S_MAX
+                    )
+            except FabricError as error:
+                status, found = {"why": str(error)}, []
+            if found:
+                number = int(found[-1]["number"])
+            with self._lock:
+                self.samples.append(sample_of(time_us, name, status))
+                self.events += [{**event, "instance": name} for event in found]
+                if "ready" in status:
+                    self.statuses[name] = status
+            if last:
+                return
+            self._over.wait(max(0.01, LOOK_S - (time.monotonic() - began_s)))
+
+
+def sample_of(time_us: int, name: str, status: dict[str, Any]) -> Sample:
+    """One answer, which stands for the moment at which it came; of none, why, for the moment at
+    which it was asked."""
+    links = {
+        destination: LinkSample(
+            bool(found["connected"]),
+            bool(found["caught_up"]),
+            bool(found["sync"]),
+            bool(found["configured_sync"]),
+            bool(found["safe"]),
+            int(found["owed"]),
+            float(found["age_ms"]),
+            int(found.get("pid") or 0),
+        )
+        for destination, found in status.get("destinations", {}).items()
+    }
+    return Sample(
+        time_us,
+        name,
+        int(status.get("pid") or 0),
+        bool(status.get("ready")),
+        str(status.get("reason") or status.get("why") or ""),
+        links,
+        int(status.get("published") or 0),
+        int(status.get("delivered") or 0),
+        _waiting(status.get("capacity", ())),
+    )
+
+
+def _waiting(pools: Sequence[Mapping[str, Any]]) -> WaitingBytes | None:
+    if not pools:
+        return None
+    return WaitingBytes(*(sum(int(pool[key]) for pool in pools) for key in WaitingBytes._fields))

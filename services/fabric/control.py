@@ -1,0 +1,157 @@
+"""Who controls a fabric: what a remote control says of itself, and instances asked before
+something is done to them from outside.
+
+An instance with `admin` judges every call itself (services/server/control.py). What is done to it
+by other means, a kill or a move, is asked for first, at all that are concerned: one that refuses
+keeps it from all. One that does not run, or hangs, cannot be asked: to start or end it must be
+possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from raylay.services.client.credentials import credentials
+from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
+from raylay.services.fabric.handle import FabricHandle
+from raylay.services.fabric.ray_access import (
+    STATUS_TIMEOUT_S,
+    STOP_TIMEOUT_S_DEFAULT,
+    HeadSilent,
+    actor_state,
+    first_line,
+    ray_module,
+)
+from raylay.services.security.control import Caller
+
+JUDGED_TIMEOUT_S = 15.0
+"""For what an instance asks a module about first: a server of permissions has 7 s."""
+JUDGED = frozenset(
+    (
+        *("downgrade", "upgrade", "inject", "placed", "admit", "proxied", "switch_transport"),
+        *("reset_entitlement", "maintenance", "stop"),
+    )
+)
+"""Methods of an instance that change something: who asks for them is said."""
+
+
+class ControlClient(FabricHandle):
+    """A fabric's handle as somebody's."""
+
+    def act_as(self, user_id: str, password: str = "") -> None:
+        """From now on this handle controls instances as this user, where they have `admin`. Without
+        it the environment says who it is: `RAYLAY_USER`, and `RAYLAY_PASSWORD_FILE` or
+        `RAYLAY_PASSWORD`.
+
+        Args:
+            password: or a token. It is kept in memory alone.
+        """
+        self._said = Caller(user_id, password)
+
+    def authorize(self, names: Iterable[str], call: str, **details: Any) -> None:
+        """Asks instances whether this handle's user may have something done to them. Of those that
+        have no `admin`, or cannot be asked now, nothing is asked.
+
+        Args:
+            call: as in `raylay.services.security.control.PATHS`.
+            details: the names in its path.
+
+        Raises:
+            FabricError: some refuse, a line each.
+            ConfigurationError: what the environment says of the user cannot be read.
+        """
+        ray = ray_module()
+        asked: dict[str, Any] = {}
+        for name in dict.fromkeys(names):
+            if not self._asks_for(name):
+                continue
+            said, handle = self._said_to(name), self._alive(name)
+            if handle is not None:
+                asked[name] = handle.authorize.remote(call, said, details)
+        if asked:
+            ray.wait([*asked.values()], num_returns=len(asked), timeout=JUDGED_TIMEOUT_S)
+        # One that answers by a failure of its own has not allowed it.
+        refused = [text for ref in asked.values() if (text := refusal_of(ref, or_fails=True))]
+        if refused:
+            raise FabricError("\n".join(refused))
+
+    def _alive(self, name: str) -> Any:
+        """The handle of an instance that may answer; None: it has none, or is away."""
+        try:
+            handle = self._handle(name)
+            if handle is None or actor_state(handle).get("state") != "ALIVE":
+                return None
+        except HeadSilent:
+            # Whom this process has talked to before answers without a head.
+            return self._handles.get(name)
+        return handle
+
+    def _asks_for(self, name: str) -> bool:
+        """Whether an instance is to judge who controls it, by the settings."""
+        return name in self.declared.controlled()
+
+    def _said_to(self, name: str) -> Caller | None:
+        """Who this handle says it is at an instance; None: nothing, as nobody asks."""
+        if self._said is not None or not self._asks_for(name):
+            return self._said
+        try:
+            found = credentials()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"to control {name}: {error}") from None
+        return Caller(found.get("user_id", ""), found.get("password", ""))
+
+    def _call(self, handle: Any, name: str, verb: str, *arguments: Any) -> Any:
+        """Calls a method of an instance that changes something; what Ray gives for its answer."""
+        return getattr(handle, verb).remote(*arguments, said=self._said_to(name))
+
+    def _stop(self, handle: Any, said: Caller | None, call: str, **details: Any) -> Any:
+        """Has an instance stop; what Ray gives for its answer.
+
+        Args:
+            said: who asks for it.
+            call: what it is stopped for.
+        """
+        return handle.stop.remote(said=said, call=call, details=details)
+
+    def _stop_gracefully(self, handle: Any, said: Caller | None, call: str, **details: Any) -> None:
+        """As `_stop`, and waits for it for a while.
+
+        Raises:
+            FabricError: it refuses.
+        """
+        ref = self._stop(handle, said, call, **details)
+        done, _ = ray_module().wait([ref], timeout=STOP_TIMEOUT_S_DEFAULT)
+        if done:
+            refused = refusal_of(ref)
+            if refused:
+                raise FabricError(refused)
+
+    def _ask(self, name: str, verb: str, what: str, *arguments: Any) -> Any:
+        handle = self._handle(name)
+        if handle is None:
+            raise FabricError(f"instance {name} does not run")
+        ray = ray_module()
+        timeout_s = JUDGED_TIMEOUT_S if self._asks_for(name) else STATUS_TIMEOUT_S
+        try:
+            return ray.get(self._call(handle, name, verb, *arguments), timeout=timeout_s)
+        except ray.exceptions.RayError as error:
+            raise FabricError(f"{what}: {first_line(error)}") from None
+
+
+def refusal_of(ref: Any, *, or_fails: bool = False) -> str:
+    """Why an instance refuses what was asked of it; empty: it does not, or cannot be asked now.
+
+    Args:
+        or_fails: any failure of the call is a refusal.
+    """
+    ray = ray_module()
+    try:
+        ray.get(ref, timeout=0)
+    except ray.exceptions.RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if or_fails or isinstance(cause, ControlRefused | ConfigurationError):
+            return first_line(error)
+    except ray.exceptions.RayError:
+        pass
+    return ""

@@ -1,0 +1,259 @@
+"""Instances moved to another node when their host is lost, and what they leave there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from raylay.services.configuration.model import (
+    InstanceSettings,
+)
+from raylay.services.errors import FabricError
+from raylay.services.fabric import relocation
+from raylay.services.fabric.instances import InstanceHandles
+from raylay.services.fabric.nodes import NodePlace
+from raylay.services.fabric.plan import (
+    addresses_of,
+    bring_up_to_date,
+    data_directory,
+    replication_address,
+)
+from raylay.services.fabric.ray_access import (
+    POLL_S,
+    START_TIMEOUT_S_DEFAULT,
+    STATUS_TIMEOUT_S,
+    HeadSilent,
+    actor_state,
+    await_process_end,
+    dead_nodes,
+    is_here,
+    living_nodes,
+    ray_module,
+)
+from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
+from raylay.services.fabric.relocation import Relocation, incarnation_of, with_moves
+
+
+class Relocate(InstanceHandles):
+    """Relocation, as relocation.py decides it."""
+
+    def relocate(
+        self,
+        name: str,
+        to: Mapping[str, str] | None = None,
+        *,
+        force: bool = False,
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        moved: Callable[[Relocation], None] = lambda done: None,
+    ) -> Relocation:
+        """Moves an instance whose host is lost to another node of its region: under its name, with
+        a new incarnation, filled from its group. What it was is retired for good, at once where
+        others can be told, else when they are back. Its former data directory is left as it is.
+
+        Args:
+            to: labels of the node; None: the node of its region with the fewest instances.
+            force: also where somebody still sees it alive (it is then stopped first), or where no
+                member of its group is ready to fill it.
+            timeout_s: until it is ready.
+            moved: told what was done once it is written down, before the instance is started.
+
+        Raises:
+            FabricError: it is not moved, and why: an instance may refuse it; or it is, and did not
+                become ready in time.
+        """
+        self._refresh()
+        settings, record = self._known()
+        instance = settings.instance(name)
+        statuses = self._statuses([each.name for each in settings.instances])
+        alive = relocation.seen_alive(name, statuses)
+        filled_by = relocation.sources(settings, name, statuses)
+        refused = relocation.refusal(name, alive, filled_by, force=force)
+        moved_us = max((each.at_us for each in record.left_over if each.name == name), default=0)
+        refused = refused or relocation.too_soon(name, moved_us, time.time_ns() // 1000, force)
+        if refused:
+            raise FabricError(refused)
+        # It too, where it lives: it is ended then.
+        self._authorize_all("place", name)
+        place = relocation.choose(settings, record.nodes, living_nodes(), name, to or {})
+        risk = relocation.risk(settings, name, bool(alive))
+        mine = next(status for status in statuses if status["name"] == name)
+        # Written down first: of two who move it at once, one is refused before anything is ended.
+        left_over = self._move(instance, place, filled_by, statuses, mine.get("incarnation", ""))
+        self._end_for_good(name, timeout_s)
+        move = self._known()[1].moves[name]
+        done = Relocation(name, move.generation, place, risk, left_over)
+        self._tell_moved(done)
+        moved(done)
+        self._launch_again(self._known()[0].instance(name), timeout_s)
+        self.wait_ready(name, timeout_s)
+        for told in done.told:
+            # Each node knows the fabric by name, and each directory its peers, for a restart.
+            self._write_config(self._known()[0].instance(told))
+        return done
+
+    def relocate_due(
+        self, moved: Callable[[Relocation], None] = lambda done: None
+    ) -> list[Relocation]:
+        """Moves the instances whose host is away for longer than `relocate_after` of the settings.
+        `raylay watch` calls it again and again.
+
+        Args:
+            moved: as in `relocate`, of each.
+
+        Raises:
+            FabricError: some cannot be moved, and why, a line each; the others are.
+        """
+        self._refresh()
+        settings, record = self._known()
+        living, dead = living_nodes(), dead_nodes()
+        gone_ms = {
+            name: relocation.gone_since_ms(place, living, dead)
+            for name, place in record.nodes.items()
+        }
+        now_ms = time.time_ns() // 1_000_000
+        names = relocation.due(gone_ms, now_ms, settings.relocate_after_ms)
+        done: list[Relocation] = []
+        errors: list[str] = []
+        for name in names:
+            try:
+                done.append(self.relocate(name, moved=moved))
+            except HeadSilent:
+                raise
+            except FabricError as error:
+                errors.append(str(error))
+        if errors:
+            raise FabricError("\n".join(errors))
+        return done
+
+    def note_reunion(
+        self, name: str, generation: int, *, reunited: bool, lacking: int | None
+    ) -> bool:
+        """Keeps what a reunion found of a left-over directory: then every host's status knows.
+
+        Args:
+            name: of the instance that it was, of this generation.
+            reunited: the fabric lacks nothing of it.
+            lacking: messages that it lacks; None: not known.
+
+        Returns:
+            whether the fabric's record has such a directory.
+
+        Raises:
+            FabricError: the record cannot be written now, and why, or an instance refuses.
+        """
+        self._refresh()
+        self._authorize_all("note_reunion", name)
+        record = self._known()[1]
+        found = [e for e in record.left_over if (e.name, e.generation) == (name, generation)]
+        for each in found:
+            each.reunited, each.lacking, each.forgotten = reunited, lacking, False
+        if found:
+            self._keep(record)
+        return bool(found)
+
+    def forget_left_over(self, directory: str) -> OrphanedDirectory:
+        """Leaves a left-over directory that was removed out of the status from now on.
+
+        Raises:
+            FabricError: it is still there, the fabric knows of none, its record cannot be written
+                now, or an instance refuses.
+        """
+        self._refresh()
+        record = self._known()[1]
+        known = [each for each in record.left_over if not each.forgotten]
+        for each in known:
+            if each.directory == directory:
+                if Path(directory).exists():
+                    raise FabricError(f"{directory} is still there: archive or remove it first")
+                self._authorize_all("forget", each.name)
+                each.forgotten = True
+                self._keep(record)
+                return each
+        raise FabricError(
+            f"fabric {self.name} has no left-over directory {directory} in its record; it has "
+            f"{', '.join(each.directory for each in known) or 'none'}"
+        )
+
+    def _authorize_all(self, call: str, moved: str) -> None:
+        """Asks every instance about a placement: what is known of it is of the whole fabric."""
+        self.authorize([each.name for each in self.declared.instances], call, moved=moved)
+
+    def _end_for_good(self, name: str, timeout_s: float) -> None:
+        handle = self._handle(name)
+        if handle is None:
+            return
+        state = actor_state(handle)
+        if state.get("state") == "ALIVE":
+            self._stop_gracefully(handle, self._said_to(name), "place", moved=name)
+        self._end(name)
+        if is_here(str(state.get("node") or "")):
+            await_process_end(int(state.get("pid") or 0), timeout_s)
+
+    def _move(
+        self,
+        instance: InstanceSettings,
+        place: NodePlace,
+        filled_by: list[str],
+        statuses: list[dict[str, Any]],
+        incarnation: str,
+    ) -> OrphanedDirectory:
+        """Writes the move down: from then on a restart, and whoever asks for addresses, finds the
+        instance there."""
+        settings, record = self._known()
+        name = instance.name
+        before = record.moves.get(name)
+        known = before.generation if before is not None else 0
+        left_over = OrphanedDirectory(
+            name,
+            known,
+            instance.host,
+            dict(instance.node_labels),
+            str(data_directory(record, instance)),
+            replication_address(record, instance),
+            time.time_ns() // 1000,
+            incarnation or incarnation_of(name, statuses),
+        )
+        generation = relocation.next_generation(name, known, statuses)
+        folder = f"{instance.directory or name}.g{generation}"
+        record.left_over.append(left_over)
+        record.moves[name] = RecordedMove(generation, folder, filled_by)
+        record.nodes = {**record.nodes, name: place}
+        if place.address == instance.host:
+            # On one machine what it was may hold its ports for as long as it does not know.
+            del record.ports[name]
+        self._settings = settings = with_moves(settings, record.moves, record.nodes)
+        bring_up_to_date(record, settings)
+        self._keep(record)
+        return left_over
+
+    def _tell_moved(self, done: Relocation) -> None:
+        settings, record = self._known()
+        told = [[done.name, done.generation, *addresses_of(record, settings.instance(done.name))]]
+        ray = ray_module()
+        asked = {}
+        for each in settings.instances:
+            handle = self._handle(each.name) if each.name != done.name else None
+            if handle is not None:
+                asked[each.name] = self._call(handle, each.name, "placed", told)
+        if asked:
+            ray.wait(list(asked.values()), num_returns=len(asked), timeout=STATUS_TIMEOUT_S)
+        for name, ref in asked.items():
+            try:
+                ray.get(ref, timeout=0)
+                done.told.append(name)
+            except ray.exceptions.RayError:
+                done.untold.append(name)
+
+    def _launch_again(self, instance: InstanceSettings, timeout_s: float) -> None:
+        """Ray gives the name of an actor free a moment after its end."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._launch(instance)
+                return
+            except FabricError as error:
+                if "runs in" not in str(error) or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(POLL_S)

@@ -1,0 +1,91 @@
+"""Connections to others, with TLS or without."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import TypeVar
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.net.tls_config import TlsConfig
+from raylay.services.net.tls_files import client_context
+from raylay.services.net.tls_stream import TlsError, TlsStream
+
+MadeProtocol = TypeVar("MadeProtocol", bound=asyncio.BaseProtocol)
+
+
+class _Dialled(TlsStream):
+    """The TLS of one who has connected."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext,
+        make: Callable[[], asyncio.BaseProtocol],
+        name: str,
+        who: str,
+    ) -> None:
+        super().__init__(loop, context, make, server_side=False, name=name, who=who)
+        self.done: asyncio.Future[None] = loop.create_future()
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        super().opened(transport)  # type: ignore[arg-type]
+        self.transport = transport
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def failed(self, error: TlsError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+async def connect(
+    make: Callable[[], MadeProtocol],
+    host: str,
+    port: int,
+    tls: TlsConfig | ssl.SSLContext | None,
+    *,
+    name: str = "",
+) -> tuple[asyncio.Transport, MadeProtocol]:
+    """As `loop.create_connection`, with TLS where `tls` says so: then the protocol is made when the
+    handshake is done. Files are read anew each time: renewed ones are used.
+
+    Args:
+        name: that the server's certificate has to have, where the configuration names none; empty:
+            the host.
+
+    Raises:
+        OSError: nobody answers there; TlsError: TLS failed, or its files cannot be used, and why.
+    """
+    loop = asyncio.get_running_loop()
+    if tls is None:
+        return await loop.create_connection(make, host, port)
+    try:
+        context = tls if isinstance(tls, ssl.SSLContext) else client_context(tls, f"TLS to {host}")
+    except ConfigurationError as error:
+        raise TlsError(str(error)) from None
+    wanted = (tls.server_name if isinstance(tls, TlsConfig) else "") or name or host
+    shown = f"[{host}]" if ":" in host else host
+    _, stream = await loop.create_connection(
+        lambda: _Dialled(loop, context, make, wanted, f"{shown}:{port}"), host, port
+    )
+    try:
+        await stream.done
+    except BaseException:
+        stream.give_up("the attempt was given up")
+        raise
+    assert stream.protocol is not None
+    return stream.transport, stream.protocol  # type: ignore[return-value]
+
+
+async def open_streams(
+    host: str, port: int, tls: TlsConfig | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """As `asyncio.open_connection`, with TLS where `tls` says so. Raises as `connect`."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(loop=loop)
+    transport, protocol = await connect(
+        lambda: asyncio.StreamReaderProtocol(reader, loop=loop), host, port, tls
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -1,0 +1,346 @@
+"""The TLS of one connection, between its socket and its protocol.
+
+Ours, and not the event loop's own: a handshake counts from the first moment, who speaks no TLS is
+told so, alerts reach the other side, and errors are sentences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from raylay.services.net.tls_files import PeerCertificate
+from raylay.services.net.tls_problems import why
+
+HANDSHAKE_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 2.0
+READ_BYTES = 256 * 1024
+HANDSHAKE_BYTES_MAX = 256 * 1024
+"""From the other side, before its handshake is done: certificates included."""
+_RECORD_KINDS = frozenset((20, 21, 22, 23))
+"""The first byte of anything in TLS."""
+HANDSHAKE_RECORD = 22
+
+
+class TlsError(OSError):
+    """TLS failed; the text says why and what to do."""
+
+
+class TlsStream(asyncio.Protocol):
+    """See the top of this file. Owner: the event loop. Lifecycle: one connection.
+
+    Args:
+        context: of its side.
+        make: makes the protocol, when the handshake is done.
+        server_side: whether the other side has connected to this one.
+        name: that the other side's certificate has to have; None: it is not looked at.
+        who: the other side in words, for errors; empty: its address.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext,
+        make: Callable[[], asyncio.BaseProtocol],
+        *,
+        server_side: bool,
+        name: str | None = None,
+        who: str = "",
+    ) -> None:
+        self.loop = loop
+        self.raw: asyncio.Transport | None = None
+        self.protocol: asyncio.Protocol | None = None
+        """That the bytes are for; None: the handshake is not done."""
+        self.peer_certificate: PeerCertificate | None = None
+        self.is_over = False
+        self.who = who
+        self._context: ssl.SSLContext | None = context
+        self._make = make
+        self._server_side = server_side
+        self._name = name
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls: ssl.SSLObject
+        self._came_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- what the shell of a side adds -------------------------------------------------------
+    def begun(self) -> bool:
+        """The socket is connected. Whether to go on."""
+        return True
+
+    def opened(self, transport: TlsTransport) -> None:
+        """The handshake is done."""
+        protocol = self._make()
+        self.protocol = cast(asyncio.Protocol, protocol)
+        protocol.connection_made(transport)
+
+    def failed(self, error: TlsError) -> None:
+        """The handshake failed, or the connection ended within it. Called once."""
+
+    def plain(self) -> bytes:
+        """What is said to one who speaks no TLS."""
+        return b""
+
+    # -- the socket --------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        self.raw = cast(asyncio.Transport, transport)
+        if not self.who:
+            address = transport.get_extra_info("peername")
+            self.who = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "it"
+        if not self.begun():
+            return
+        context, self._context = self._context, None
+        assert context is not None
+        try:
+            self._tls = context.wrap_bio(
+                self._incoming,
+                self._outgoing,
+                server_side=self._server_side,
+                server_hostname=self._name,
+            )
+        except (TypeError, ValueError):
+            self.give_up(f"no certificate can be for the name {self._name!r}: give server_name")
+            return
+        self._timer = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._late)
+        if not self._server_side:
+            self._shake_hands()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came from the socket."""
+        if self.is_over:
+            return
+        if self.protocol is None:
+            self._shake_hands_on(data)
+        else:
+            self._incoming.write(data)
+            self._read()
+
+    def eof_received(self) -> None:
+        """The other side sends no more: the socket is closed."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        before, self.is_over = self.is_over, True
+        self._cancel()
+        if self.protocol is not None:
+            self.protocol.connection_lost(exc)
+        elif not before:
+            words = f": {exc}" if exc else ""
+            self.failed(TlsError(f"{self.who}: the connection ended in the TLS handshake{words}"))
+
+    def pause_writing(self) -> None:
+        """The socket takes less than is written."""
+        if self.protocol is not None:
+            self.protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The socket has taken what was written."""
+        if self.protocol is not None:
+            self.protocol.resume_writing()
+
+    # -- the handshake -----------------------------------------------------------------------
+    def _shake_hands_on(self, data: bytes) -> None:
+        first = not self._came_bytes
+        self._came_bytes += len(data)
+        if first and data and data[0] not in _RECORD_KINDS:
+            raw = self.raw
+            assert raw is not None
+            raw.write(self.plain())
+            self.give_up("it speaks no TLS, and this transport speaks nothing else"
+                         if self._server_side
+                         else "it speaks no TLS: connect without, or to its transport with TLS",
+                         gently=True)  # fmt: skip
+            return
+        if self._came_bytes > HANDSHAKE_BYTES_MAX:
+            self.give_up(f"its TLS handshake is longer than {HANDSHAKE_BYTES_MAX} bytes")
+            return
+        self._incoming.write(data)
+        self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self.flush()
+            return
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            # The alert tells the other side, too.
+            self.flush()
+            self.give_up(why(error, name=self._name or ""), gently=True)
+            return
+        self._cancel()
+        self.flush()
+        self.peer_certificate = PeerCertificate.of(self._tls.getpeercert())
+        raw = self.raw
+        assert raw is not None
+        self.opened(TlsTransport(self, raw, self._tls))
+        if not self.is_over:
+            self._read()
+
+    def _late(self) -> None:
+        self.give_up(f"its TLS handshake was not done within {HANDSHAKE_TIMEOUT_S:g} s")
+
+    def give_up(self, text: str, *, gently: bool = False) -> None:
+        """Ends it before its handshake is done. `gently`: behind what was written."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._cancel()
+        if self.raw is not None:
+            if gently:
+                self.raw.close()
+                self.loop.call_later(CLOSE_TIMEOUT_S, self.raw.abort)
+            else:
+                self.raw.abort()
+        self.failed(TlsError(f"{self.who}: {text}"))
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- behind it ---------------------------------------------------------------------------
+    def _read(self) -> None:
+        """Hands over all that came: in one call, as the protocol may read no more behind it."""
+        read, parts = self._tls.read, []
+        problem: TlsError | None = None
+        is_end = False
+        try:
+            while True:
+                part = read(READ_BYTES)
+                if not part:
+                    is_end = True
+                    break
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            problem = TlsError(f"{self.who}: {why(error, name=self._name or '')}")
+        if self._outgoing.pending:
+            self.flush()
+        protocol, raw = self.protocol, self.raw
+        assert protocol is not None and raw is not None
+        if parts:
+            protocol.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+        if (problem is not None or is_end) and not self.is_over:
+            self.is_over = True
+            raw.abort() if problem is not None else raw.close()
+            if problem is not None:
+                self.protocol = _NOBODY
+                protocol.connection_lost(problem)
+
+    def flush(self) -> None:
+        """Writes to the socket what TLS has ready."""
+        data = self._outgoing.read()
+        raw = self.raw
+        if data and raw is not None and not raw.is_closing():
+            raw.write(data)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypts and writes; TLS takes a record at a time."""
+        if self.is_over or not data:
+            return
+        write = self._tls.write
+        size_bytes = len(data)
+        try:
+            sent = write(data)
+            if sent < size_bytes:
+                view = memoryview(data)
+                while sent < size_bytes:
+                    sent += write(view[sent:])
+        except ssl.SSLError as error:
+            # What it was told ended it: the socket's end follows.
+            self.is_over = True
+            if self.raw is not None:
+                self.raw.abort()
+            del error
+            return
+        self.flush()
+
+    def close(self) -> None:
+        """Says good-bye and closes, behind what was written."""
+        raw = self.raw
+        if raw is None or raw.is_closing():
+            return
+        if not self.is_over:
+            self.is_over = True
+            try:
+                self._tls.unwrap()
+            except ssl.SSLError:
+                pass  # it wants the other side's good-bye, for which nobody waits
+            self.flush()
+        raw.close()
+
+
+class _Nobody(asyncio.Protocol):
+    """What comes behind the end."""
+
+
+_NOBODY = _Nobody()
+
+
+class TlsTransport(asyncio.Transport):
+    """What the protocol writes to."""
+
+    def __init__(self, stream: TlsStream, raw: asyncio.Transport, tls: ssl.SSLObject) -> None:
+        super().__init__()
+        self._stream = stream
+        self._raw = raw
+        self._tls = tls
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Of the socket; `ssl_object` and `peer_certificate` (a PeerCertificate) beside."""
+        if name == "ssl_object":
+            return self._tls
+        if name == "peer_certificate":
+            return self._stream.peer_certificate
+        return self._raw.get_extra_info(name, default)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Sends."""
+        self._stream.write(data)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Sends all of it."""
+        self._stream.write(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the socket has not taken."""
+        return self._raw.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When the protocol is told to write no more."""
+        self._raw.set_write_buffer_limits(high, low)
+
+    def pause_reading(self) -> None:
+        """Reads no more."""
+        self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Reads again."""
+        self._raw.resume_reading()
+
+    def is_closing(self) -> bool:
+        """Whether it is over."""
+        return self._stream.is_over or self._raw.is_closing()
+
+    def close(self) -> None:
+        """Closes behind what was written."""
+        self._stream.close()
+
+    def abort(self) -> None:
+        """Closes at once."""
+        self._stream.is_over = True
+        self._raw.abort()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """From now on what comes is for that one."""
+        self._stream.protocol = cast(asyncio.Protocol, protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Whom what comes is for."""
+        assert self._stream.protocol is not None
+        return self._stream.protocol

@@ -1,0 +1,499 @@
+"""How a link comes to be connected, and stays so: whom it dials and when, whose connection it uses
+instead, its logon, and what its instance says of how to begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from raylay.services.config.instance import DestinationConfig, split_address
+from raylay.services.errors import ConfigurationError, RemoteProtocolError
+from raylay.services.net.dialling import connect
+from raylay.services.net.impaired import ImpairedLine, Impairment
+from raylay.services.net.liveness import SilenceDetector, why_lost
+from raylay.services.net.tls_files import PeerCertificate
+from raylay.services.net.tunnel import TunnelStream
+from raylay.services.plugins.own_credentials import OwnCredentials
+from raylay.services.processes.link.downstream import Downstream
+from raylay.services.processes.link.pump import Pump
+from raylay.services.processes.link.runtime import LinkRuntime
+from raylay.services.protocol.child import control
+from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.protocol.link.replication import (
+    BEAT,
+    UpstreamLogon,
+    link_logon,
+    placed,
+)
+from raylay.services.replication.membership.connection_sharing import (
+    awaits_dial,
+    gives_way,
+    uses_incoming,
+)
+from raylay.services.replication.membership.placement import InstancePlacement, from_wire
+
+CONNECT_TIMEOUT_S = 3.0
+ANSWER_TIMEOUT_S = 10.0
+CHALLENGES_MAX = 8
+"""Of one logon."""
+AWAITS_DIAL_S = 0.5
+"""Where connections are shared, the side that would give way lets the other one dial first for so
+long: about what an instance needs to start a link again that was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedConnection:
+    """A connection that the other side made, as the instance tells of it."""
+
+    upstream: int
+    name: str
+    incarnation: int
+    proven: bool
+
+
+class LinkDialler:
+    """See the file's docstring. Owner: the link's event loop. Lifecycle: `connect_forever` once."""
+
+    def __init__(self, here: LinkRuntime, pump: Pump) -> None:
+        self._here = here
+        self._pump = pump
+        self._line: ImpairedLine | None = None
+        """That a drill can make a bad one."""
+        self._epoch_answer: asyncio.Future[tuple[Header, bytes]] | None = None
+        self._start_answer: asyncio.Future[None] | None = None
+        self._lost = asyncio.Event()
+        self._beginning = control.StartReader()
+        self._shares = uses_incoming(here.config.destination.destination())
+        self._incoming: OfferedConnection | None = None
+        self._arrival = asyncio.Event()
+        self._bringing: set[asyncio.Task[None]] = set()
+        self._failed_upstream = 0
+        """The incoming connection over which the last attempt failed."""
+        self._credentials: dict[int | None, OwnCredentials] = {}
+        """What it says of itself, by the place of the server in the list; None: to a server that
+        has connected."""
+        self._missing = ""
+        """What it cannot log on for; empty: nothing is missing."""
+        self._is_kept_out = False
+        """The last connection ended because of what was sent over it: the next one will, too."""
+        self._last_carried: bool | None = None
+        """Whether it was last connected over a connection of the other side; None: not yet."""
+
+    def open_line(self) -> None:
+        """For a fabric that is marked for drills: connections go over a line that one can break."""
+        self._line = ImpairedLine(self._here.loop)
+
+    # -- what the instance says --------------------------------------------------------------
+    def epoch_given(self, header: Header, description: bytes) -> None:
+        """The instance's answer to `dial`."""
+        if self._epoch_answer is not None and not self._epoch_answer.done():
+            self._epoch_answer.set_result((header, description))
+
+    def part(self, header: Header, body: bytes) -> None:
+        """A part of what the instance says of how to begin."""
+        self._beginning.take(header, body)
+
+    def impair(self, state: dict[str, Any], seconds: float) -> None:
+        """For a drill: how the line is, for so long."""
+        if self._line is not None:
+            self._line.set(Impairment(**state), seconds)
+
+    # -- moved instances ---------------------------------------------------------------------
+    def epoch_refused(self, downstream: Downstream) -> None:
+        """The destination has seen a higher epoch of our instance than this connection's, the last
+        one that it gave out."""
+        if downstream is self._pump.downstream:
+            self._here.tell(encode_frame({"c": "stale"}))
+
+    def placed(self, placements: dict[str, InstancePlacement]) -> None:
+        """The destination tells of instances that were moved."""
+        if placements:
+            self._here.tell(control.placed(placements))
+
+    def aim(self, addresses: tuple[str, ...], news: dict[str, InstancePlacement]) -> None:
+        """Instances were moved: the other side is told, and left where it is what one was."""
+        self._here.config.destination = replace(self._here.config.destination, addresses=addresses)
+        downstream = self._pump.downstream
+        accepted = downstream.accepted if downstream is not None else None
+        if downstream is not None and accepted is not None:
+            if downstream.is_open:
+                downstream.send(placed(news))
+            moved = news.get(accepted.name)
+            if moved is not None and accepted.generation < moved.generation:
+                self.abandon(f"{accepted.name} was moved to {moved.address or 'another host'}")
+        # What is dialled now is worth trying at once.
+        self._arrival.set()
+
+    def abandon(self, why: str) -> None:
+        """Leaves the server that it has reached."""
+        downstream = self._pump.downstream
+        if downstream is not None and downstream.is_open:
+            downstream.why = why
+            downstream.close(why)
+
+    # -- connecting --------------------------------------------------------------------------
+    async def connect_forever(self) -> None:
+        """Connects, stays until the connection is lost, and connects again."""
+        destination = self._here.config.destination
+        pause_ms = destination.retry_ms_min
+        while True:
+            await self._await_incoming()
+            self._arrival.clear()
+            failures: list[str] = []
+            if await self._connect_once(failures) and not self._is_kept_out:
+                pause_ms = destination.retry_ms_min
+            self._here.tell(encode_frame({"c": "disconnected", "why": "; ".join(failures)[:2000]}))
+            # A connection that the other side made meanwhile is a reason to try at once.
+            await self._arrives_within(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, destination.retry_ms_max)
+
+    async def _connect_once(self, failures: list[str]) -> bool:
+        """Tries every way once, in their order, until one has connected and that connection is lost
+        again. Whether one had; `failures` gets what went wrong."""
+        destination = self._here.config.destination
+        incoming = self._incoming
+        if incoming is not None:
+            over = f"over {incoming.name}'s connection"
+            if await self._connected_by(over, self._join(incoming, over), None, failures):
+                return True
+            self._failed_upstream = incoming.upstream
+        ways = zip(destination.addresses, destination.reconnect_timeouts_s(), strict=True)
+        for server, (address, timeout_s) in enumerate(ways):
+            connecting = self._connect(address, server)
+            if await self._connected_by(address, connecting, timeout_s, failures):
+                return True
+        return False
+
+    def _credentials_for(self, server: int | None) -> OwnCredentials:
+        found = self._credentials.get(server)
+        if found is None:
+            config = self._here.config
+            own = config.destination
+            found = self._credentials[server] = OwnCredentials(
+                own.authenticator if server is None else own.authenticator_of(server),
+                f"{config.instance}: destination {own.name}",
+            )
+        return found
+
+    async def _connected_by(
+        self, way: str, connecting: Awaitable[None], timeout_s: float | None, failures: list[str]
+    ) -> bool:
+        """Whether this way it was connected; then that connection is lost again."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await connecting
+        except (OSError, RemoteProtocolError, ConfigurationError, TimeoutError) as error:
+            # An error without words tells nothing: its kind does.
+            failures.append(f"{way}: {str(error) or type(error).__name__}")
+            self._tell_missing(str(error) if isinstance(error, ConfigurationError) else "")
+            self._drop()
+            return False
+        downstream = self._pump.downstream
+        self._last_carried = downstream is not None and downstream.is_carried
+        self._give_way()
+        await self._stay()
+        self._is_kept_out = downstream is not None and downstream.refused == "not_entitled"
+        failures[:] = [f"{way}: {self._why_lost()}"]
+        self._drop()
+        return True
+
+    def _tell_missing(self, text: str) -> None:
+        """That it has nothing to log on with, once."""
+        if text and text != self._missing:
+            self._here.event("link_credentials_missing", text=text)
+        self._missing = text
+
+    async def _await_incoming(self) -> None:
+        """Waits for the other side to connect: where there is nothing to dial as long as it takes,
+        and for a moment where it is for the other side to dial: who dialled last time dials again,
+        the first time a rule decides."""
+        destination = self._here.config.destination
+        if not self._shares or self._incoming is not None:
+            return
+        if destination.addresses:
+            awaits = self._last_carried
+            if awaits is None:
+                awaits = awaits_dial(self._here.config.instance, destination.server_names)
+            if awaits:
+                await self._arrives_within(AWAITS_DIAL_S)
+            return
+        while self._incoming is None:
+            why = f"waits for {_waited_for(destination)} to connect"
+            self._here.tell(encode_frame({"c": "waits", "why": why}))
+            self._arrival.clear()
+            await self._arrival.wait()
+
+    async def _arrives_within(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._arrival.wait(), timeout_s)
+        except TimeoutError:
+            pass
+
+    def offered(self, header: Header) -> None:
+        """The instance tells of a connection that the other side made, or that there is none."""
+        if header["upstream"]:
+            self._incoming = OfferedConnection(
+                header["upstream"], header["name"], header["incarnation"], header["proven"]
+            )
+            self._arrival.set()
+            self._give_way()
+        else:
+            self._incoming = None
+
+    def _give_way(self) -> None:
+        """Where both sides dialled, the connection of one of them is enough."""
+        incoming, downstream = self._incoming, self._pump.downstream
+        if incoming is None or downstream is None or downstream.is_carried:
+            return
+        if not self._pump.is_started or incoming.upstream == self._failed_upstream:
+            return
+        accepted = downstream.accepted
+        config = self._here.config
+        if accepted is None or accepted.incarnation != incoming.incarnation:
+            return
+        if gives_way(config.instance, config.incarnation, incoming.name, incoming.incarnation):
+            downstream.why = f"{incoming.name} has connected: its connection is used"
+            downstream.abort(downstream.why)
+
+    # -- one connection ----------------------------------------------------------------------
+    def _why_lost(self) -> str:
+        downstream = self._pump.downstream
+        return downstream.why if downstream is not None else "connection lost"
+
+    def _drop(self) -> None:
+        downstream = self._pump.drop()
+        if downstream is not None and downstream.is_open:
+            downstream.abort("dropped")
+
+    async def _connect(self, address: str, server: int) -> None:
+        """Dials every address that the name resolves to, logs on, exchanges ranges, starts."""
+        host, port = split_address(address)
+        resolved = await self._here.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        problem: Exception = OSError(f"{host} resolves to nothing")
+        for *_, target in dict.fromkeys(resolved):
+            try:
+                await self._connect_to(str(target[0]), int(target[1]), address, server)
+            except (OSError, RemoteProtocolError, ConfigurationError, TimeoutError) as error:
+                problem = error
+                self._drop()
+            else:
+                return
+        raise problem
+
+    async def _connect_to(self, host: str, port: int, address: str, server: int) -> None:
+        tls, name = self._here.config.destination.tls, split_address(address)[0]
+        await self._log_on(
+            self._opened(lambda make: connect(make, host, port, tls, name=name), None),
+            address,
+            self._credentials_for(server),
+        )
+
+    def _opened(
+        self,
+        connect: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]],
+        incoming: OfferedConnection | None,
+    ) -> Coroutine[Any, Any, tuple[asyncio.Transport, Downstream]]:
+        """A connection by this way, over the line that a drill can make a bad one."""
+
+        def make() -> Downstream:
+            if incoming is None:
+                return Downstream(self._here, self, self._pump, carried=False)
+            return Downstream(self._here, self, self._pump, carried=True, proven=incoming.proven)
+
+        return self._line.open(make, connect) if self._line is not None else connect(make)
+
+    async def _join(self, incoming: OfferedConnection, over: str) -> None:
+        """Connects over a connection that the other side made."""
+        config = self._here.config
+        names = config.destination.server_names if config.destination.addresses else ()
+        front = control.carry(config.destination.name, config.start_number, incoming.upstream)
+        await self._log_on(
+            self._opened(
+                lambda make: self._here.loop.create_unix_connection(make, config.unix_path),
+                incoming,
+            ),
+            over,
+            self._credentials_for(names.index(incoming.name) if incoming.name in names else None),
+            front,
+        )
+
+    async def _log_on(
+        self,
+        connecting: Coroutine[Any, Any, tuple[asyncio.Transport, Downstream]],
+        address: str,
+        credentials: OwnCredentials,
+        front: bytes = b"",
+    ) -> None:
+        """Logs on, exchanges ranges, starts."""
+        self._lost.clear()
+        _, downstream = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+        self._pump.downstream = downstream
+        if front:
+            downstream.send(front)
+        said = await credentials.say()
+        # Asked for when there is somebody to log on to: each is a write to the instance's disk.
+        self._epoch_answer = self._here.loop.create_future()
+        self._here.tell(encode_frame({"c": "dial", "address": address}))
+        self._beginning = control.StartReader()
+        header, description = await self._epoch_answer
+        self._pump.epoch = header["epoch"]
+        config = self._here.config
+        destination = config.destination
+        logon = UpstreamLogon(
+            config.instance,
+            config.group,
+            config.incarnation,
+            destination.group,
+            destination.name,
+            self._pump.epoch,
+            header["digest"],
+            destination.ack_conflation_ms,
+            description,
+            None if downstream.is_carried else config.address,
+            generation=header["generation"],
+            placements=from_wire(header["placements"]),
+            proof=header["proof"],
+        )
+        await self._say(downstream, logon, said, credentials)
+        accepted = downstream.accepted
+        assert accepted is not None
+        if accepted.group != destination.group:
+            raise RemoteProtocolError(
+                f"{accepted.name} is of group {accepted.group!r}, Destination "
+                f"{destination.name!r} expects {destination.group!r}",
+                "group",
+            )
+        if not accepted.validated:
+            self._here.event("link_not_validated", text=f"{accepted.name} does not check links")
+        self._pump.peer = accepted.name
+        self._start_answer = self._here.loop.create_future()
+        self._here.tell(
+            control.connected(
+                accepted.incarnation,
+                accepted.name,
+                accepted.client,
+                address,
+                epoch=self._pump.epoch,
+                same=accepted.same,
+                generation=accepted.generation,
+                placements={} if downstream.is_carried else accepted.placements,
+            )
+        )
+        await self._started_or_lost(downstream, self._start_answer)
+        if not self._pump.is_started:
+            raise ConnectionError(downstream.why or "connection lost")
+
+    async def _say(
+        self,
+        downstream: Downstream,
+        logon: UpstreamLogon,
+        said: tuple[str, str],
+        credentials: OwnCredentials,
+    ) -> None:
+        """Sends the logon, again for each challenge, and waits for the whole answer."""
+        for _ in range(CHALLENGES_MAX + 1):
+            downstream.send(link_logon(replace(logon, user_id=said[0], password=said[1])))
+            challenge = await downstream.answered(ANSWER_TIMEOUT_S)
+            if challenge is None:
+                return
+            said = await credentials.say(challenge)
+        raise RemoteProtocolError(f"it challenges {CHALLENGES_MAX} times and more", "auth")
+
+    async def _started_or_lost(self, downstream: Downstream, started: asyncio.Future[None]) -> None:
+        """Waits for how to begin, which takes a while where there are very many publishers: the
+        other side is not to think that nobody is here."""
+        heartbeat_s = self._here.config.destination.heartbeat_ms / 1000
+        lost = self._here.loop.create_task(self._lost.wait())
+        try:
+            while not started.done() and not lost.done():
+                await asyncio.wait(
+                    (started, lost), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not started.done():
+                    downstream.send(BEAT)
+        finally:
+            lost.cancel()
+
+    def relay(self, command: str, root: int, body: bytes) -> None:
+        """A part of what the destination holds, or waits for: the instance is to know it."""
+        self._here.tell(control.part_of_logon(command, root, body))
+
+    def start(self, header: Header) -> None:
+        """The instance's answer to `connected`. Done at once, not in a task: what it says next
+        belongs to this connection already."""
+        downstream = self._pump.downstream
+        if self._start_answer is None or self._start_answer.done() or downstream is None:
+            return
+        if not downstream.is_open or downstream.accepted is None:
+            return
+        start = self._beginning.started(header)
+        held = downstream.held if downstream.held is not None else self._beginning.held
+        self._beginning = control.StartReader()
+        downstream.held = None
+        self._pump.begin(downstream, held, start)
+        self._start_answer.set_result(None)
+
+    async def _stay(self) -> None:
+        """Beats until the connection is lost."""
+        destination = self._here.config.destination
+        heartbeat_s = destination.heartbeat_ms / 1000
+        timeout_s = destination.timeout_ms / 1000
+        silence = SilenceDetector()
+        while not self._lost.is_set():
+            downstream = self._pump.downstream
+            if downstream is None:
+                return
+            if self._pump.is_lent:
+                # Its instance beats and listens.
+                await self._lost.wait()
+                return
+            now_s = self._here.loop.time()
+            heard_s = downstream.received_at_s
+            silent_s = now_s - heard_s
+            if silence.is_lost(
+                silent_s, heard_s, timeout_s, partial(downstream.host_answers, timeout_s)
+            ):
+                downstream.why = why_lost(silent_s, timeout_s)
+                downstream.abort(downstream.why)
+                return
+            if now_s - downstream.sent_at_s >= heartbeat_s:
+                downstream.send(BEAT)
+            try:
+                await asyncio.wait_for(self._lost.wait(), heartbeat_s / 2)
+            except TimeoutError:
+                pass
+
+    def lost(self, downstream: Downstream) -> None:
+        """The connection downstream ended."""
+        if downstream is self._pump.downstream:
+            self._pump.stop()
+            self._lost.set()
+
+    # -- streams over it ---------------------------------------------------------------------
+    def bring(self, stream: TunnelStream) -> None:
+        """The destination's link to our instance comes over our connection: it is brought there."""
+        task = self._here.loop.create_task(self._bring(stream))
+        self._bringing.add(task)
+        task.add_done_callback(self._bringing.discard)
+
+    def stream_front(self, certificate: PeerCertificate | None) -> bytes:
+        """What our instance is told of a stream that is brought to it, and of the other side."""
+        config = self._here.config
+        shown = None if certificate is None else certificate.to_wire()
+        return control.carried(config.destination.name, config.start_number, shown)
+
+    async def _bring(self, stream: TunnelStream) -> None:
+        config = self._here.config
+        try:
+            await self._here.loop.create_unix_connection(lambda: stream, config.unix_path)
+        except OSError as error:
+            stream.end(f"{config.instance} cannot be reached: {error}", tell=True)
+
+
+def _waited_for(destination: DestinationConfig) -> str:
+    return " or ".join(destination.server_names) or destination.group

@@ -1,0 +1,229 @@
+"""What an instance asks of the messages of a queue: those that are available, or which it has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+import msgpack
+
+from raylay.services.errors import ExpressionError, RaylayError, RemoteProtocolError
+from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, refusal
+from raylay.services.expressions.functions.registry import Functions
+from raylay.services.messages.types.base import MessageType
+from raylay.services.net.framed import FramedConnection, WriteQueue
+from raylay.services.processes.queue_owner.bodies import Bodies
+from raylay.services.protocol.child import queue_control as control
+from raylay.services.protocol.frames import Header
+from raylay.services.queues.machine import QueueMachine
+from raylay.services.queues.message import AVAILABLE, GONE, QueuedMessage
+from raylay.services.queues.records import keys_of
+from raylay.services.sow.queue_rows import QueueRows, RowTerms
+
+READ_AT_ONCE = 100
+"""Messages that one turn reads and asks a filter of; deliveries come in between."""
+RANGES_AT_ONCE = 2_048
+"""Of messages that are acknowledged by a filter: an instance takes as many in 3 ms."""
+KEYS_AT_ONCE = 4_096
+"""Messages that are acknowledged by a filter and told of together."""
+ROWS_BYTES = 256 * 1024
+PAUSE_S = 0.005
+"""While the instance does not read."""
+
+
+def key_parts(keys: list[tuple[int, int]]) -> list[tuple[dict[int, list[int]], int]]:
+    """These messages in answers of so few ranges that an instance acknowledges each in one turn.
+
+    Returns:
+        Of each answer: publisher to first, last, first, last, …; and how many messages it is of.
+    """
+    parts: list[tuple[dict[int, list[int]], int]] = []
+    flat: dict[int, list[int]] = {}
+    count = ranges = 0
+    for publisher, found in keys_of(keys).items():
+        for first, last in found:
+            if ranges == RANGES_AT_ONCE:
+                parts.append((flat, count))
+                flat, count, ranges = {}, 0, 0
+            flat.setdefault(publisher, []).extend((first, last))
+            count += last - first + 1
+            ranges += 1
+    return [*parts, (flat, count)]
+
+
+class QueueQueries:
+    """See the file's docstring. Owner: the queue's owner."""
+
+    def __init__(
+        self,
+        machine: QueueMachine,
+        bodies: Bodies,
+        kind: MessageType,
+        functions: Functions,
+        instance: FramedConnection,
+        outbox: WriteQueue,
+    ) -> None:
+        self._machine = machine
+        self._bodies = bodies
+        self._kind = kind
+        self._functions = functions
+        self._turns = _Turns()
+        self._instance = instance
+        self._outbox = outbox
+
+    async def answer(self, header: Header) -> None:
+        """Answers one question, in turns."""
+        number, question = control.read_ask(header)
+        try:
+            wanted = self._wanted(question.filter)
+            if question.what == "status":
+                body = json.dumps(self._machine.status()).encode()
+                self._instance.send(control.answer(number, body, count=0))
+            elif question.what == "keys":
+                await self._keys(number, wanted)
+            else:
+                terms = RowTerms(question.select, question.order_by, question.top, question.skip)
+                await self._rows(number, wanted, QueueRows(terms, self._kind))
+        except RaylayError as error:
+            reason = getattr(error, "reason", "") or "storage_error"
+            self._instance.send(
+                control.answer(number, b"", count=0, error=str(error), reason=reason)
+            )
+        self._outbox.flush()
+
+    def _wanted(self, text: str) -> Expression | None:
+        if not text:
+            return None
+        try:
+            return expression(text, SUBSCRIPTION, self._functions)
+        except ExpressionError as error:
+            raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
+
+    async def _each(
+        self, wanted: Expression | None, *, available: bool, reads: Callable[[], bool]
+    ) -> AsyncIterator[QueuedMessage]:
+        """The messages that there are when each is come to, in turns that are short however many
+        there are.
+
+        Args:
+            reads: whether a message that passes is read.
+        """
+        machine, through_txid, seen = self._machine, self._machine.folded_txid, 0
+        await self._turns.next()
+        part = machine.part()
+        while part:
+            for message in part:
+                if wanted is not None or reads():
+                    seen += 1
+                    if seen % READ_AT_ONCE == 0:
+                        await self._turns.next()
+                if message.txid > through_txid:
+                    return
+                if message.state == GONE or (available and message.state != AVAILABLE):
+                    continue
+                if wanted is None or machine.fits(message, wanted):
+                    yield message
+            await self._turns.next()
+            part = machine.part(part[-1].txid)
+
+    async def _keys(self, number: int, wanted: Expression | None) -> None:
+        found: list[tuple[int, int]] = []
+        async for message in self._each(wanted, available=False, reads=bool):
+            if not self._machine.may_be_said(message):
+                continue
+            found.append(message.key)
+            if len(found) >= KEYS_AT_ONCE:
+                await self._say_keys(number, found, more=True)
+                found = []
+        await self._say_keys(number, found, more=False)
+
+    async def _say_keys(self, number: int, found: list[tuple[int, int]], *, more: bool) -> None:
+        parts = key_parts(found)
+        for at, (flat, count) in enumerate(parts, 1):
+            is_more = more or at < len(parts)
+            body = msgpack.packb(flat)
+            self._instance.send(control.answer(number, body, count=count, more=is_more))
+            self._outbox.flush()
+            if is_more:
+                # Each part is a turn of the instance, between which it does everything else.
+                await asyncio.sleep(PAUSE_S)
+
+    async def _rows(self, number: int, wanted: Expression | None, rows: QueueRows) -> None:
+        sending = _Sending(self, number)
+        async for message in self._each(wanted, available=True, reads=lambda: rows.reads):
+            if not rows.reads:
+                rows.passed()
+                continue
+            row = rows.put(message.txid, self._bodies.record(message.txid))
+            if row is not None:
+                await sending.put(row)
+        while rest := rows.rest():
+            for row in rest:
+                await sending.put(row)
+            await self._turns.next()
+        sending.say(more=False, matches=rows.matches)
+
+    def say(self, frame: bytes) -> None:
+        """Tells the instance, now."""
+        self._instance.send(frame)
+        self._outbox.flush()
+
+    async def until_it_reads(self) -> None:
+        """Waits while the instance does not read what it was told."""
+        while self._instance.is_open and not self._instance.may_write:
+            await asyncio.sleep(PAUSE_S)
+
+
+class _Turns:
+    """Lets questions go on, one in each pass of the loop: however many there are, a pass is short.
+
+    Invariant: while somebody waits, `_next` is to be called.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def next(self) -> None:
+        """Waits for its turn."""
+        loop = asyncio.get_running_loop()
+        mine = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._next)
+        self._waiting.append(mine)
+        await mine
+
+    def _next(self) -> None:
+        mine = self._waiting.popleft()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+        if not mine.done():
+            mine.set_result(None)
+
+
+class _Sending:
+    """Rows on their way to the instance."""
+
+    def __init__(self, answering: QueueQueries, number: int) -> None:
+        self._answering = answering
+        self._number = number
+        self._rows: list[bytes] = []
+        self._size_bytes = 0
+
+    async def put(self, row: bytes) -> None:
+        """One more."""
+        if self._rows and self._size_bytes + len(row) > ROWS_BYTES:
+            self.say(more=True)
+            await self._answering.until_it_reads()
+        self._rows.append(row)
+        self._size_bytes += len(row)
+
+    def say(self, *, more: bool, matches: int = 0) -> None:
+        """Those that there are."""
+        rows, self._rows, self._size_bytes = self._rows, [], 0
+        self._answering.say(
+            control.answer(
+                self._number, b"".join(rows), count=len(rows), more=more, matches=matches
+            )
+        )

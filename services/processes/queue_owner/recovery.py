@@ -1,0 +1,147 @@
+"""Where a queue is begun to be made: behind what its store has, or, where that has nothing, is
+damaged or of another configuration, where the configuration says (`recovery_point`)."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from raylay.services.config.instance import QueueOwnerConfig
+from raylay.services.errors import CorruptRecord, StorageError
+from raylay.services.messages.bookmarks import Point
+from raylay.services.messages.records import Flag, Run
+from raylay.services.protocol.child.queue_control import OwnerBegin
+from raylay.services.queues.checkpoint import QueueCheckpoint, RecoveryStart
+from raylay.services.queues.definition import QueueDefinition, recovery_from
+from raylay.services.queues.records import U64_MAX
+from raylay.storage.queue import QueueStore, StoredQueue
+
+HEADERS_AT_ONCE = 4_096
+
+
+class HeaderReader(Protocol):
+    """What is read of the journal (`JournalReader`)."""
+
+    def read_headers(self, after_txid: int, runs_max: int = ...) -> list[Run]:
+        """Committed runs behind a transaction id, without their records."""
+
+
+def rules_of(definition: QueueDefinition, incarnation: int) -> bytes:
+    """Of all that decides which messages a queue has.
+
+    Args:
+        incarnation: of the instance: another one has another journal.
+    """
+    return json.dumps(
+        [
+            incarnation,
+            definition.stored_as,
+            definition.kind,
+            definition.topic,
+            definition.filter,
+            definition.recovery_point,
+            definition.initial_owner,
+        ]
+    ).encode()
+
+
+def start_of(
+    config: QueueOwnerConfig, snapshot: QueueCheckpoint, begin: OwnerBegin
+) -> RecoveryStart:
+    """What a queue's machine begins with.
+
+    Its life names that of the instance's process, too: an old copy of the data directory that was
+    put back counts its starts anew, and its journal gets again what it wrote after the copy.
+    """
+    life = (config.life + config.start_number) & U64_MAX
+    return RecoveryStart(snapshot, begin.fence_txid, life, begin.leases, begin.serves)
+
+
+def begun(
+    definition: QueueDefinition,
+    incarnation: int,
+    store: QueueStore,
+    journal: HeaderReader,
+    committed_txid: int,
+) -> tuple[QueueCheckpoint, str]:
+    """As `beginning`. Where a queue begins anew that is stored at once: `now` is said once, and
+    what comes from then on belongs to it, whatever ends its owner.
+
+    Raises:
+        StorageError: the journal or the store cannot be read.
+    """
+    stored = store.load()
+    found, why = beginning(definition, incarnation, stored, journal, committed_txid)
+    if stored is None or why:
+        rules = rules_of(definition, incarnation)
+        with suppress(StorageError):  # who saves it next says so
+            store.save(StoredQueue(found.after_txid, rules, found.to_bytes()))
+    return found, why
+
+
+def beginning(
+    definition: QueueDefinition,
+    incarnation: int,
+    stored: StoredQueue | None,
+    journal: HeaderReader,
+    committed_txid: int,
+) -> tuple[QueueCheckpoint, str]:
+    """What a queue is made with.
+
+    Args:
+        incarnation: of the instance.
+        stored: what its store has.
+        committed_txid: the last transaction that is committed.
+
+    Returns:
+        That, and why what was stored was not used; empty: it was, or there was nothing.
+
+    Raises:
+        StorageError: the journal cannot be read.
+    """
+    why = ""
+    point = recovery_from(definition.recovery_point)
+    if stored is not None:
+        why = "its configuration has changed"
+        if stored.rules == rules_of(definition, incarnation):
+            try:
+                found = QueueCheckpoint.from_bytes(stored.snapshot)
+                if found.folded_txid <= committed_txid:
+                    return found, ""
+                why = (
+                    f"it is of transaction {found.folded_txid}, and the journal ends with "
+                    f"{committed_txid}"
+                )
+                if point.kind == "now":
+                    # It was said when the queue was begun: what came since then is in it.
+                    if found.after_txid <= committed_txid:
+                        return replace(found, folded_txid=committed_txid), why
+                    return QueueCheckpoint(committed_txid), why
+            except CorruptRecord as error:
+                why = str(error)
+    return QueueCheckpoint(_behind(point, journal, committed_txid)), why
+
+
+def _behind(point: Point, journal: HeaderReader, committed_txid: int) -> int:
+    if point.kind == "epoch":
+        return 0
+    after_txid = 0
+    while point.kind != "now":
+        runs = journal.read_headers(after_txid, HEADERS_AT_ONCE)
+        if not runs:
+            break
+        for run in runs:
+            if point.kind == "time" and run.receive_time_us >= point.time_us:
+                return run.first_txid - 1
+            if (
+                run.publisher == point.publisher
+                and run.first_sequence <= point.sequence <= run.last_sequence
+            ):
+                if run.flags & Flag.CONTIGUOUS:
+                    return run.first_txid + point.sequence - run.first_sequence
+                # Its place in the run is not known: some before it come, too.
+                return run.first_txid - 1
+        after_txid = runs[-1].last_txid
+    return committed_txid

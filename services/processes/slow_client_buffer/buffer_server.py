@@ -1,0 +1,129 @@
+"""The buffer of one capacity pool: it stores what its instance puts, and gives it back.
+
+It decides nothing. It holds the Unix socket to its instance and one file; the socket closing ends
+it, and the file goes with it. What is put is written a batch at a time, and before whatever is
+taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from raylay.services.config.buffer import SlowClientBufferConfig
+from raylay.services.errors import StorageError, StorageFull
+from raylay.services.net.framed import WriteQueue
+from raylay.services.processes.child_program import ChildProgram, InstanceSocket
+from raylay.services.protocol.child import buffer_control as control
+from raylay.services.protocol.frames import Header
+from raylay.services.telemetry import logs
+from raylay.storage.offline import LmdbOfflineStore, OfflineStore
+
+BATCH_BYTES = 1024 * 1024
+BATCH_S = 0.02
+"""What is put waits for more for so long, or until it is BATCH_BYTES."""
+
+
+class BufferServer(ChildProgram):
+    """One buffer, running. Owner: the SlowClientBuffer actor. Lifecycle: `run` until the instance
+    is gone or says stop."""
+
+    def __init__(self, config: SlowClientBufferConfig) -> None:
+        self._config = config
+        self._puts: list[tuple[int, bytes]] = []
+        self._puts_bytes = 0
+        self._seen: dict[int, int] = {}
+        """The last frame of each client."""
+        self._unsaid: dict[int, int] = {}
+        """Of those, what the instance was not told to be stored."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._store: OfflineStore
+        self._instance: InstanceSocket
+
+    async def run(self) -> str:
+        """Runs until the instance is gone; returns why.
+
+        Raises:
+            OSError: the instance's socket cannot be connected.
+            StorageError: the file cannot be used; names it.
+        """
+        config = self._config
+        loop = self.begin()
+        self._store = LmdbOfflineStore(config.path, config.disk_bytes_max)
+        try:
+            outbox = WriteQueue(loop)
+            _, self._instance = await loop.create_unix_connection(
+                lambda: InstanceSocket(self, outbox, loop), config.unix_path
+            )
+            self._instance.send(control.hello(config.pool, config.start_number, os.getpid()))
+            return await self.gone
+        finally:
+            self._store.close()
+
+    def failed(self, text: str) -> None:
+        """Its instance ends those whose frames it held."""
+        logs.get("slow_client_buffer").error(
+            "buffer_failed", name=self._config.process_name, text=text
+        )
+        self.instance_lost(f"a fault: {text}")
+        self._instance.abort("a fault of the buffer")
+
+    # -- what the instance says ----------------------------------------------------------------
+    def instance_said(self, header: Header, body: bytes) -> None:
+        """A frame of the instance's."""
+        command = header["c"]
+        if command == "put":
+            client = control.whole(header, "k")
+            self._puts.append((client, body))
+            self._puts_bytes += len(body)
+            self._seen[client] = self._unsaid[client] = control.whole(header, "n")
+            if self._puts_bytes >= BATCH_BYTES:
+                self._write()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(BATCH_S, self._write)
+        elif command == "take":
+            self._write()
+            self._take(control.whole(header, "k"), control.whole(header, "max"))
+        elif command == "drop":
+            client = control.whole(header, "k")
+            self._puts = [each for each in self._puts if each[0] != client]
+            self._seen.pop(client, None)
+            self._unsaid.pop(client, None)
+            self._store.drop(client)
+        elif command == "stop":
+            self.instance_lost("the instance said stop")
+
+    def _write(self) -> None:
+        """Stores what was put, and says so."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        puts, self._puts, self._puts_bytes = self._puts, [], 0
+        if not puts:
+            return
+        try:
+            self._store.put(puts)
+        except StorageFull as error:
+            for client in {client for client, _ in puts}:
+                self._lose(client, error)
+            return
+        unsaid, self._unsaid = self._unsaid, {}
+        self._instance.send(control.stored(unsaid))
+
+    def _lose(self, client: int, error: StorageError) -> None:
+        """What waited for it is not whole any more."""
+        self._seen.pop(client, None)
+        self._unsaid.pop(client, None)
+        self._store.drop(client)
+        self._instance.send(control.lost(client, str(error)))
+
+    def _take(self, client: int, bytes_max: int) -> None:
+        pieces = self._store.take(client, bytes_max)
+        size_bytes = sum(map(len, pieces))
+        front = control.taken(
+            client,
+            self._seen.get(client, 0),
+            size_bytes,
+            is_empty=not self._store.bytes_of(client),
+        )
+        self._instance.send_parts([front, *pieces], len(front) + size_bytes)

@@ -1,0 +1,1 @@
+"""What an instance and the processes beside it say to one another."""

@@ -1,0 +1,358 @@
+"""What an instance and its own links say to each other over the instance's Unix socket: frames.
+
+    link to instance
+      hello         destination, start (number of this start), pid
+      wake          destination, start: on a second connection, over which the instance then sends
+                    nothing but WAKE: committed up to this transaction id
+      carry         destination, start, upstream: the first frame of a connection of its own, which
+                    from then on is a stream over the incoming connection of that number
+      carried       destination, start: the first frame of a connection of its own, which from then
+                    on is a stream that came over the link's connection: another instance's link
+      waits         why: nothing can be dialled now
+      dial          asks for what a logon downstream needs
+      held, waited  root; body: a part of the sets as it came from the destination
+      connected     epoch: that it logged on with, incarnation, name, client, address, same,
+                    generation, placements; all parts of held and waited have come before
+      disconnected  why
+      placed        placements: of moved instances, as the destination tells of them
+      answered      at: ns when it was answered there; body: persisted (ranges root by root),
+                    conflicts (ranges)
+      progress      tx: stored_txid, u: caught up, skipped; body: resending (ranges)
+      event         event, details
+      lend          what LentState has, epoch, peer; body: held, unavailable. The descriptor has
+                    come before, by datagram to the path of the Unix socket with LENT_SUFFIX behind
+                    it: lent, destination, start
+      keeps         for_good: the answer to `borrow` where it does not lend its connection
+      pong          the answer to `ping`: so answer owners of queues and buffers, too
+      counts        sent records, sent bytes, in flight …: for status only
+
+    instance to link
+      epoch         epoch, digest, generation, placements, proof: the answer to `dial`; the epoch is
+                    on disk; body: what the instance tells of itself (description.py)
+      aim           addresses: dial these from now on; placements: news of moved instances
+      refuse        why: go on to the next server, this one may not be used
+      part          of: held (when the digests agreed), notice, mark or unavailable, root; body: a
+                    part of these sets
+      start         sync, root (of what clients publish here), tx: last_txid, whole; all parts have
+                    come before
+      incoming      upstream, name, incarnation: the incoming connection that the link may use;
+                    upstream 0: there is none; proven: that it may say of this instance that it is
+                    an old copy
+      told          tx: committed up to here
+      notice        tx: last_txid; body: awaited (ranges root by root)
+      mode          sync
+      borrow        tx: committed up to here; asks for the connection: `lend` or `keeps` answers
+      beside        stretch: what the filters left out over the connection that it has lent, body:
+                    publisher to ranges
+      returned      why: the connection that it has lent is over
+      queue         body: a frame for the destination, where it understands that (queue_requests.py)
+      ping          it has said nothing for a while: `pong` answers
+      stop          go away
+
+Both ends are of one version: they are started from one installation, so nothing is negotiated.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgpack
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.protocol.link.replication import parts, read_part
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.effects import (
+    LinkAnswered,
+    LinkLacks,
+    LinkProgress,
+    Ranges,
+    Rooted,
+    ranges_of,
+)
+from raylay.services.replication.membership.placement import InstancePlacement, to_wire
+from raylay.services.replication.values import DirectLinkState, LinkStart
+
+PING, PONG = encode_frame({"c": "ping"}), encode_frame({"c": "pong"})
+"""Whether a child is there, whatever it is, and that it is."""
+CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
+
+LENT_SUFFIX = ".lent"
+"""Behind the path of an instance's Unix socket: where its links send descriptors."""
+WAKE = struct.Struct("<Q")
+
+_pack = msgpack.Packer(use_bin_type=True).pack
+
+
+def _body(*values: Any) -> bytes:
+    packed: bytes = _pack(values)
+    return packed
+
+
+def _values(body: bytes) -> list[Any]:
+    found: list[Any] = msgpack.unpackb(body, strict_map_key=False)
+    return found
+
+
+def _ranges(value: dict[int, list[list[int]]]) -> Ranges:
+    return {key: [(first, last) for first, last in pairs] for key, pairs in value.items()}
+
+
+def _rooted(value: dict[int, dict[int, list[list[int]]]]) -> Rooted:
+    return {root: _ranges(ranges) for root, ranges in value.items()}
+
+
+def hello(destination: str, start_number: int, pid: int) -> bytes:
+    """A link says which one it is."""
+    return encode_frame(
+        {"c": "hello", "destination": destination, "start": start_number, "pid": pid}
+    )
+
+
+def wake(destination: str, start_number: int) -> bytes:
+    """The first and only frame of a link's second connection."""
+    return encode_frame({"c": "wake", "destination": destination, "start": start_number})
+
+
+def carry(destination: str, start_number: int, upstream: int) -> bytes:
+    """The first frame of a connection that goes on over an incoming one."""
+    return encode_frame(
+        {"c": "carry", "destination": destination, "start": start_number, "upstream": upstream}
+    )
+
+
+def carried(destination: str, start_number: int, certificate: list[str] | None = None) -> bytes:
+    """The first frame of a connection that brings another instance's link.
+
+    Args:
+        certificate: of the other side of the connection that it came over (`PeerCertificate`);
+            None: it showed none.
+    """
+    header: Header = {"c": "carried", "destination": destination, "start": start_number}
+    if certificate is not None:
+        header["certificate"] = certificate
+    return encode_frame(header)
+
+
+def incoming(upstream: int, name: str, incarnation: int, *, proven: bool = False) -> bytes:
+    """The incoming connection that a link may use."""
+    header: Header = {"c": "incoming", "upstream": upstream, "name": name}
+    return encode_frame(header | {"incarnation": incarnation, "proven": proven})
+
+
+def connected(
+    incarnation: int,
+    name: str,
+    client: str,
+    address: str,
+    *,
+    epoch: int,
+    same: bool,
+    generation: int = 0,
+    placements: Mapping[str, InstancePlacement] | None = None,
+) -> bytes:
+    """The link is connected. `same`: the digests agreed."""
+    header: Header = {
+        "c": "connected",
+        "epoch": epoch,
+        "incarnation": incarnation,
+        "name": name,
+        "client": client,
+        "address": address,
+        "same": same,
+        "generation": generation,
+        "placements": to_wire(placements or {}),
+    }
+    return encode_frame(header)
+
+
+def part_of_logon(command: str, root: int, body: bytes) -> bytes:
+    """A part of `held` or `waited`, as it came from the destination."""
+    return encode_frame({"c": command, "root": root}, body)
+
+
+def placed(placements: Mapping[str, InstancePlacement]) -> bytes:
+    """The destination told of moved instances."""
+    return encode_frame({"c": "placed", "placements": to_wire(placements)})
+
+
+def aim(addresses: tuple[str, ...], news: Mapping[str, InstancePlacement]) -> bytes:
+    """Instances were moved: what the link dials from now on, and what it is to tell."""
+    return encode_frame({"c": "aim", "addresses": addresses, "placements": to_wire(news)})
+
+
+def refuse(why: str) -> bytes:
+    """The server that the link has reached may not be used."""
+    return encode_frame({"c": "refuse", "why": why})
+
+
+def answered(effect: LinkAnswered, at_ns: int) -> bytes:
+    """The destination answered."""
+    return encode_frame(
+        {"c": "answered", "at": at_ns},
+        _body(effect.persisted, effect.conflicts),
+    )
+
+
+def read_answered(body: bytes) -> tuple[Rooted, Ranges]:
+    """(persisted, conflicts) of `answered`."""
+    persisted, conflicts = _values(body)
+    return _rooted(persisted), _ranges(conflicts)
+
+
+def lacks(effect: LinkLacks) -> bytes:
+    """What will never be sent."""
+    return encode_frame({"c": "lacks"}, _body(effect.ranges))
+
+
+def read_lacks(body: bytes) -> Ranges:
+    """The inverse of `lacks`."""
+    return _ranges(_values(body)[0])
+
+
+def progress(effect: LinkProgress) -> bytes:
+    """How far the link is."""
+    return encode_frame(
+        {
+            "c": "progress",
+            "tx": effect.stored_txid,
+            "u": effect.caught_up,
+            "skipped": effect.skipped,
+        },
+        _body(effect.resending) if effect.resending else b"",
+    )
+
+
+def read_progress(header: Header, body: bytes) -> LinkProgress:
+    """The inverse of `progress`."""
+    resending = _ranges(_values(body)[0]) if body else {}
+    return LinkProgress(header["tx"], resending, header["u"], header["skipped"])
+
+
+def start_frames(start: LinkStart, held: PublisherRanges | None) -> Iterator[bytes]:
+    """What a connected link begins with, each frame made when it is asked for. `held`: what the
+    destination holds, where the link does not know it because the digests agreed."""
+    every = [
+        ("held", 0, held or PublisherRanges()),
+        *(("notice", root, sets) for root, sets in start.notice.roots.items()),
+        *(("mark", root, sets) for root, sets in start.mark.roots.items()),
+        ("unavailable", 0, start.unavailable),
+    ]
+    for name, root, sets in every:
+        for part in parts(sets):
+            yield encode_frame({"c": "part", "of": name, "root": root}, part)
+    yield encode_frame(
+        {
+            "c": "start",
+            "sync": start.sync,
+            "root": start.own_root,
+            "tx": start.last_txid,
+            "whole": start.whole,
+        }
+    )
+
+
+class StartReader:
+    """Puts together what `start_frames` makes.
+
+    Owner: the link. Lifecycle: one connection.
+    """
+
+    def __init__(self) -> None:
+        self.held = PublisherRanges()
+        """What the destination holds, where it did not say that itself."""
+        self._notice = RootedRanges()
+        self._mark = RootedRanges()
+        self._unavailable = PublisherRanges()
+
+    def take(self, header: Header, body: bytes) -> None:
+        """Takes a `part`."""
+        rooted = {"notice": self._notice, "mark": self._mark}.get(header["of"])
+        if rooted is not None:
+            read_part(body, rooted.of(header["root"]))
+        else:
+            read_part(body, self.held if header["of"] == "held" else self._unavailable)
+
+    def started(self, header: Header) -> LinkStart:
+        """The last frame came."""
+        return LinkStart(
+            header["sync"],
+            self._notice,
+            self._mark,
+            header["root"],
+            header["tx"],
+            self._unavailable,
+            header["whole"],
+        )
+
+
+def lent(destination: str, start_number: int) -> bytes:
+    """The datagram with which a link's descriptor comes."""
+    return encode_frame({"c": "lent", "destination": destination, "start": start_number})
+
+
+def beside(stretch: int, ranges: PublisherRanges) -> bytes:
+    """What an instance's filters left out in a stretch of the journal, while it had a connection of
+    the link's."""
+    return encode_frame({"c": "beside", "stretch": stretch}, msgpack.packb(ranges.to_wire()))
+
+
+def read_beside(header: Header, body: bytes) -> tuple[int, PublisherRanges]:
+    """The inverse of `beside`."""
+    ranges = PublisherRanges.from_wire(msgpack.unpackb(body, strict_map_key=False))
+    return header["stretch"], ranges
+
+
+def queue(frame: bytes) -> bytes:
+    """A frame for the destination."""
+    return encode_frame({"c": "queue"}, frame)
+
+
+def lend(state: DirectLinkState, epoch: int, peer: str) -> bytes:
+    """A link lends its connection."""
+    header: Header = {
+        "c": "lend",
+        "downstream": state.downstream,
+        "tx": state.cursor,
+        "number": state.number,
+        "root": state.own_root,
+        "sync": state.sync,
+        "whole": state.whole,
+        "epoch": epoch,
+        "peer": peer,
+    }
+    return encode_frame(header, _body(ranges_of(state.held), ranges_of(state.unavailable)))
+
+
+def read_lend(header: Header, body: bytes) -> DirectLinkState:
+    """The inverse of `lend`."""
+    held, unavailable = map(_sets, _values(body))
+    return DirectLinkState(
+        header["downstream"],
+        held,
+        header["tx"],
+        header["number"],
+        header["root"],
+        header["sync"],
+        unavailable,
+        header["whole"],
+    )
+
+
+def _sets(ranges: dict[int, list[list[int]]]) -> PublisherRanges:
+    sets = PublisherRanges()
+    for publisher, pairs in _ranges(ranges).items():
+        sets.add_ranges(publisher, pairs)
+    return sets
+
+
+def notice(awaited: Rooted, last_txid: int) -> bytes:
+    """Ask the destination."""
+    return encode_frame({"c": "notice", "tx": last_txid}, _body(awaited))
+
+
+def read_notice(body: bytes) -> Rooted:
+    """The awaited ranges of `notice`."""
+    return _rooted(_values(body)[0])

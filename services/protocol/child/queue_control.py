@@ -1,0 +1,632 @@
+"""What an instance and the owners of its queues say to each other over the instance's Unix socket:
+frames.
+
+    owner to instance
+      hello    queue, start (number of this start), pid: the first frame
+      deliver  session, sub, tx: folded_txid, sent: whether it has left the queue already, n, tr:
+               when, in microseconds since 1970, where one of the messages is sampled; body: n
+               leases (txid, publisher, sequence, number, until: u64 each), then the n records, as
+               they are in the journal
+      draft    tag, cmd; body: of the record
+      letters  why: one of `UNDONE`; body: records of messages, as they are in the journal, whose
+               dead letters are to be journaled before the next draft
+      request  n; body: what is wanted, msgpack: [publisher, sequence, generation, owner] each
+      floor    tx: what is below is not needed any more
+      expired  body: msgpack: [txid, publisher, sequence, reason] each
+      counts   tx: folded_txid, counts: for status
+      answer   id, more: whether another one comes, n, error, reason; with the last one matches:
+               messages that there are; body: whatever was asked for
+      event    event, details
+
+    instance to owner
+      begin    fence, tx: committed up to here, serves, steady: what the queues' steady clock is
+               ahead of the monotonic one of the host, in microseconds; body: msgpack: leases,
+               consumers, names of incarnations, and tx and offset of each `clock` so far
+      told     tx: committed up to here
+      sub      session, sub, client, filter, max
+      left     session, sub
+      done     body: msgpack: publisher to first, last, first, last, …: an acknowledgment of these
+               is on its way to the disk
+      cancel, bounce  session, sub; body: leases (publisher, sequence, number: u64 each)
+      failed   tx: what is behind it did not come to the disk; body: tags, u64 each
+      request  from, n; body as above
+      names    body: msgpack: incarnation to the name of the instance that bears it
+      serves   from now on it may deliver
+      proxied  on, reachable: names of instances
+      ask      id, what (`sow`, `keys` or `status`), filter; of `sow` as well select, order_by, top,
+               skip
+      clock    tx, offset: the wall clock of the instance was set: receive times behind this
+               transaction are so many microseconds ahead of its steady clock
+      stop     go away
+
+Both ends are of one version: they are started from one installation, so nothing is negotiated.
+What either reads is checked all the same: a process may be hit by anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import msgpack
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.frames import Header, encode_frame, encode_front
+from raylay.services.queues.decisions import (
+    Consumer,
+    ConsumerSubscription,
+    DeliverLeased,
+    DeliverOnce,
+    Expiration,
+    Key,
+    LeasedDelivery,
+    MessageLease,
+    QueueRecordDraft,
+    TransferCandidate,
+    TransferRequest,
+)
+from raylay.services.queues.records import Keys, read_keys
+
+_LEASED = struct.Struct("<QQQQQ")
+_GIVEN_BACK = struct.Struct("<QQQ")
+_TAG = struct.Struct("<Q")
+_LENGTH = struct.Struct("<I")
+RECORD_BYTES_MIN = 60
+U64_MAX = (1 << 64) - 1
+MESSAGES_MAX = 65_536
+"""Of one delivery."""
+LEASED_BYTES = _LEASED.size
+
+
+def _pack(value: Any) -> bytes:
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def _unpack(body: bytes) -> Any:
+    try:
+        return msgpack.unpackb(body, strict_map_key=False)
+    except Exception as error:  # msgpack raises many kinds on bad bytes
+        raise _wrong(f"a body that is no msgpack ({type(error).__name__})") from None
+
+
+def _wrong(what: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"a queue's owner and its instance: {what}", "bad_frame")
+
+
+def whole(header: Header, name: str) -> int:
+    """A whole number of a header, from 0 to 2**64 - 1.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value <= U64_MAX:
+        raise _wrong(f"`{name}` of {header['c']} is no whole number")
+    return value
+
+
+def text(header: Header, name: str) -> str:
+    """A text of a header.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    value = header.get(name)
+    if type(value) is not str:
+        raise _wrong(f"`{name}` of {header['c']} is no text")
+    return value
+
+
+def consumer_of(header: Header) -> Consumer:
+    """The consumer that a frame is about.
+
+    Raises:
+        RemoteProtocolError: it is about none.
+    """
+    return whole(header, "session"), text(header, "sub")
+
+
+def _about(command: str, consumer: Consumer) -> Header:
+    return {"c": command, "session": consumer[0], "sub": consumer[1]}
+
+
+# -- the owner says ------------------------------------------------------------------------------
+
+
+def hello(queue: str, start_number: int, pid: int) -> bytes:
+    """An owner says which queue it is of, as `QueueDefinition.stored_as`."""
+    return encode_frame({"c": "hello", "queue": queue, "start": start_number, "pid": pid})
+
+
+class QueueDelivery(NamedTuple):
+    """A delivery as it came.
+
+    Attributes:
+        records: all of them, back to back.
+        decided_us: when, in microseconds since 1970, where one of the messages is sampled; else 0.
+    """
+
+    decision: DeliverLeased | DeliverOnce
+    records: bytes
+    decided_us: int = 0
+
+
+def deliver(
+    decision: DeliverLeased | DeliverOnce, records: Sequence[bytes], decided_us: int = 0
+) -> tuple[Sequence[bytes], int]:
+    """A decision with the records of its messages, and how many bytes that is."""
+    consumer, messages, folded_txid = decision
+    pack = _LEASED.pack
+    leases = b"".join(
+        [pack(txid, *key, number, until_us) for txid, key, number, until_us in messages]
+    )
+    header: Header = {
+        "c": "deliver",
+        "session": consumer[0],
+        "sub": consumer[1],
+        "tx": folded_txid,
+        "sent": type(decision) is DeliverOnce,
+        "n": len(messages),
+    }
+    if decided_us:
+        header["tr"] = decided_us
+    size_bytes = len(leases) + sum(map(len, records))
+    front = encode_front(header, size_bytes)
+    return (front, leases, *records), len(front) + size_bytes
+
+
+def read_deliver(header: Header, body: bytes) -> QueueDelivery:
+    """The inverse of `deliver`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    count = whole(header, "n")
+    records_at = count * LEASED_BYTES
+    if not 1 <= count <= MESSAGES_MAX or records_at + count * RECORD_BYTES_MIN > len(body):
+        raise _wrong(f"a delivery of {count} messages in {len(body)} bytes")
+    messages = [
+        LeasedDelivery(txid, (publisher, sequence), number, until_us)
+        for txid, publisher, sequence, number, until_us in _LEASED.iter_unpack(body[:records_at])
+    ]
+    kind = DeliverOnce if header.get("sent") else DeliverLeased
+    decision = kind(consumer_of(header), messages, whole(header, "tx"))
+    decided_us = whole(header, "tr") if "tr" in header else 0
+    return QueueDelivery(decision, body[records_at:], decided_us)
+
+
+def records_of(delivery: QueueDelivery, kept: Iterable[LeasedDelivery]) -> list[bytes]:
+    """The records of some of a delivery's messages, in order.
+
+    Raises:
+        RemoteProtocolError: the records do not fit together.
+    """
+    records, at = delivery.records, 0
+    numbers = {(each.key, each.number) for each in kept}
+    found: list[bytes] = []
+    for each in delivery.decision.messages:
+        if at + RECORD_BYTES_MIN > len(records):
+            raise _wrong("a delivery whose records are cut short")
+        end = at + _LENGTH.unpack_from(records, at)[0]
+        if end > len(records) or end < at + RECORD_BYTES_MIN:
+            raise _wrong("a delivery whose records do not fit together")
+        if (each.key, each.number) in numbers:
+            found.append(records[at:end])
+        at = end
+    return found
+
+
+def draft(said: QueueRecordDraft) -> bytes:
+    """A record is to be journaled."""
+    return encode_frame({"c": "draft", "tag": said.tag, "cmd": said.command}, said.body)
+
+
+def read_draft(header: Header, body: bytes) -> QueueRecordDraft:
+    """The inverse of `draft`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    return QueueRecordDraft(whole(header, "tag"), whole(header, "cmd"), body)
+
+
+def letters(reason: str, records: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    """Messages leave a queue undone, for this reason: their dead letters are to be journaled. The
+    frame in parts, and how many bytes that is."""
+    size_bytes = sum(map(len, records))
+    front = encode_front({"c": "letters", "why": reason}, size_bytes)
+    return (front, *records), len(front) + size_bytes
+
+
+def request(said: TransferRequest, asker: str = "") -> bytes:
+    """Messages of others are asked for.
+
+    Args:
+        asker: name of the instance; empty: this one.
+    """
+    wanted = [[*each.key, each.generation, each.owner] for each in said.wanted]
+    header: Header = {"c": "request", "n": said.count}
+    if asker:
+        header["from"] = asker
+    return encode_frame(header, _pack(wanted))
+
+
+def read_request(header: Header, body: bytes) -> TransferRequest:
+    """The inverse of `request`; who asks is in the header.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    said = _unpack(body)
+    if type(said) is not list:
+        raise _wrong("a request of no messages")
+    return TransferRequest(whole(header, "n"), [_wanted(each) for each in said])
+
+
+def _wanted(said: Any) -> TransferCandidate:
+    if type(said) is not list or len(said) != 4 or type(said[3]) is not str:
+        raise _wrong("a request with something else than messages")
+    publisher, sequence, generation, owner = said
+    return TransferCandidate((_u64(publisher), _u64(sequence)), _u64(generation), owner)
+
+
+def _u64(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= U64_MAX:
+        raise _wrong("a number that is none of 64 bits")
+    return value
+
+
+def floor(txid: int) -> bytes:
+    """What is below is not needed any more."""
+    return encode_frame({"c": "floor", "tx": txid})
+
+
+def expired(said: Sequence[Expiration]) -> bytes:
+    """Messages left the queue without being done."""
+    return encode_frame({"c": "expired"}, _pack([[e.txid, *e.key, e.reason] for e in said]))
+
+
+def read_expired(body: bytes) -> list[Expiration]:
+    """The inverse of `expired`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    said = _unpack(body)
+    if type(said) is not list:
+        raise _wrong("expired messages that are no list")
+    found = []
+    for each in said:
+        if type(each) is not list or len(each) != 4 or type(each[3]) is not str:
+            raise _wrong("expired messages that are none")
+        found.append(Expiration(_u64(each[0]), (_u64(each[1]), _u64(each[2])), each[3]))
+    return found
+
+
+def counts(folded_txid: int, found: Mapping[str, Any]) -> bytes:
+    """How it goes, for status."""
+    return encode_frame({"c": "counts", "tx": folded_txid, "counts": dict(found)})
+
+
+def answer(
+    number: int,
+    body: bytes,
+    *,
+    count: int,
+    more: bool = False,
+    matches: int = 0,
+    error: str = "",
+    reason: str = "",
+) -> bytes:
+    """A part of the answer to `ask`.
+
+    Args:
+        count: messages that it is of.
+        matches: with the last part: messages that there are.
+        error: why there is none; empty: there is.
+        reason: of the error.
+    """
+    header: Header = {"c": "answer", "id": number, "n": count, "more": more}
+    if matches:
+        header["matches"] = matches
+    if error:
+        header |= {"error": error, "reason": reason}
+    return encode_frame(header, body)
+
+
+class QueueAnswer(NamedTuple):
+    """A part of what an owner answers.
+
+    Attributes:
+        more: whether another one comes.
+        error: why there is no answer; empty: there is one.
+        reason: of the error.
+        matches: with the last part: messages that there are.
+    """
+
+    body: bytes
+    more: bool
+    error: str
+    reason: str = ""
+    matches: int = 0
+
+
+def read_answer(header: Header, body: bytes) -> tuple[int, QueueAnswer]:
+    """The inverse of `answer`."""
+    matches = whole(header, "matches") if "matches" in header else 0
+    reason = str(header.get("reason") or "internal_error")
+    more, error = bool(header.get("more")), str(header.get("error") or "")
+    return whole(header, "id"), QueueAnswer(body, more, error, reason, matches)
+
+
+# -- the instance says ---------------------------------------------------------------------------
+
+
+class OwnerBegin(NamedTuple):
+    """What an owner begins with: see `Beginning` (services/queues/frontend.py).
+
+    Attributes:
+        committed_txid: it may read the journal up to here.
+        serves: whether it may deliver.
+        names: of incarnations.
+        steady_base_us: what the queues' steady clock is ahead of the host's monotonic one.
+        clock_steps: after_txid and offset of each, as of `ClockSteps.all`.
+    """
+
+    fence_txid: int
+    committed_txid: int
+    serves: bool
+    leases: list[MessageLease]
+    consumers: list[ConsumerSubscription]
+    names: dict[int, str]
+    steady_base_us: int = 0
+    clock_steps: Sequence[tuple[int, int]] = ()
+
+
+def begin(said: OwnerBegin) -> bytes:
+    """What an owner begins with."""
+    leases = [[*each.key, *each.consumer, each.number, each.until_us] for each in said.leases]
+    consumers = [
+        [*each.consumer, each.client, each.filter, each.backlog_max] for each in said.consumers
+    ]
+    header: Header = {"c": "begin", "fence": said.fence_txid, "tx": said.committed_txid}
+    header |= {"serves": said.serves, "steady": said.steady_base_us}
+    return encode_frame(
+        header, _pack([leases, consumers, dict(said.names), list(said.clock_steps)])
+    )
+
+
+def read_begin(header: Header, body: bytes) -> OwnerBegin:
+    """The inverse of `begin`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    said = _unpack(body)
+    try:
+        leases, consumers, names, steps = said
+        return OwnerBegin(
+            whole(header, "fence"),
+            whole(header, "tx"),
+            bool(header.get("serves")),
+            [
+                MessageLease((publisher, sequence), (session, name), number, until_us)
+                for publisher, sequence, session, name, number, until_us in leases
+            ],
+            [
+                ConsumerSubscription((session, name), client, filter_, backlog_max)
+                for session, name, client, filter_, backlog_max in consumers
+            ],
+            _names(names),
+            _signed(header, "steady"),
+            [(_u64(after_txid), int(offset_us)) for after_txid, offset_us in steps],
+        )
+    except (TypeError, ValueError):
+        raise _wrong("a beginning that is none") from None
+
+
+def told(last_txid: int) -> bytes:
+    """Something was committed."""
+    return encode_frame({"c": "told", "tx": last_txid})
+
+
+def sub(each: ConsumerSubscription) -> bytes:
+    """A consumer came, or asks for something else."""
+    header = _about("sub", each.consumer)
+    header |= {"client": each.client, "filter": each.filter, "max": each.backlog_max}
+    return encode_frame(header)
+
+
+def read_sub(header: Header) -> ConsumerSubscription:
+    """The inverse of `sub`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    return ConsumerSubscription(
+        consumer_of(header), text(header, "client"), text(header, "filter"), whole(header, "max")
+    )
+
+
+def left(consumer: Consumer, *, has_said: bool = False) -> bytes:
+    """A consumer is gone.
+
+    Args:
+        has_said: it unsubscribed, and gave back before what no handler was given.
+    """
+    header = _about("left", consumer)
+    if has_said:
+        header["said"] = True
+    return encode_frame(header)
+
+
+def cancel(consumer: Consumer, leases: Iterable[tuple[Key, int]], *, unseen: bool = False) -> bytes:
+    """A consumer gives messages back.
+
+    Args:
+        unseen: no handler was given them.
+    """
+    header = _about("cancel", consumer)
+    if unseen:
+        header["unseen"] = True
+    return encode_frame(header, _given_back(leases))
+
+
+def bounce(consumer: Consumer, leases: Iterable[tuple[Key, int]]) -> bytes:
+    """A decision came too late for these."""
+    return encode_frame(_about("bounce", consumer), _given_back(leases))
+
+
+def _given_back(leases: Iterable[tuple[Key, int]]) -> bytes:
+    return b"".join([_GIVEN_BACK.pack(*key, number) for key, number in leases])
+
+
+def done(keys: Keys) -> bytes:
+    """An acknowledgment of these is on its way to the disk."""
+    flat = {publisher: [*chain.from_iterable(ranges)] for publisher, ranges in keys.items()}
+    return encode_frame({"c": "done"}, _pack(flat))
+
+
+def read_done(body: bytes) -> Keys:
+    """The inverse of `done`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    return read_keys(body)
+
+
+def read_leases(body: bytes) -> list[tuple[Key, int]]:
+    """Keys and numbers of `cancel` and `bounce`.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    if len(body) % _GIVEN_BACK.size:
+        raise _wrong("leases that are cut short")
+    return [
+        ((publisher, sequence), number)
+        for publisher, sequence, number in _GIVEN_BACK.iter_unpack(body)
+    ]
+
+
+def failed(tags: Iterable[int], committed_txid: int) -> bytes:
+    """What was staged behind a transaction id did not come to the disk: these drafts among it."""
+    header: Header = {"c": "failed", "tx": committed_txid}
+    return encode_frame(header, b"".join(map(_TAG.pack, tags)))
+
+
+def read_tags(body: bytes) -> list[int]:
+    """The tags of `failed`.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    if len(body) % _TAG.size:
+        raise _wrong("tags that are cut short")
+    return [tag for (tag,) in _TAG.iter_unpack(body)]
+
+
+def names(found: Mapping[int, str]) -> bytes:
+    """Which instances bear these incarnations."""
+    return encode_frame({"c": "names"}, _pack(dict(found)))
+
+
+def read_names(body: bytes) -> dict[int, str]:
+    """The inverse of `names`.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    return _names(_unpack(body))
+
+
+def _names(said: Any) -> dict[int, str]:
+    if type(said) is not dict or not all(type(name) is str for name in said.values()):
+        raise _wrong("names that are none")
+    return {_u64(incarnation): name for incarnation, name in said.items()}
+
+
+SERVES = encode_frame({"c": "serves"})
+STOP = encode_frame({"c": "stop"})
+
+
+def clock(after_txid: int, offset_us: int) -> bytes:
+    """The wall clock of the instance was set: see `ClockSteps` (services/queues/clock_steps.py)."""
+    return encode_frame({"c": "clock", "tx": after_txid, "offset": offset_us})
+
+
+def read_clock(header: Header) -> tuple[int, int]:
+    """The inverse of `clock`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    return whole(header, "tx"), _signed(header, "offset")
+
+
+def _signed(header: Header, name: str) -> int:
+    value = header.get(name)
+    if type(value) is not int:
+        raise _wrong(f"a clock whose {name} is no number")
+    return value
+
+
+def proxied(on: bool, reachable: Iterable[str]) -> bytes:
+    """Whether it may take over what belongs to instances that cannot be reached.
+
+    Args:
+        reachable: those that can.
+    """
+    return encode_frame({"c": "proxied", "on": on, "reachable": sorted(reachable)})
+
+
+def read_proxied(header: Header) -> tuple[bool, frozenset[str]]:
+    """The inverse of `proxied`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    reachable = header.get("reachable")
+    if type(reachable) is not list or not all(type(name) is str for name in reachable):
+        raise _wrong("`reachable` of proxied is no list of names")
+    return bool(header.get("on")), frozenset(reachable)
+
+
+class QueueQuestion(NamedTuple):
+    """What is asked about the messages that there are.
+
+    Attributes:
+        what: `sow`: the records of those that are available; `keys`: of all; `status`: of the
+            queue, as JSON.
+        filter: which messages; empty: all.
+        select, order_by, top, skip: of `sow`; as of a query (services/sow/queue_rows.py).
+    """
+
+    what: str
+    filter: str = ""
+    select: str = ""
+    order_by: str = ""
+    top: int | None = None
+    skip: int = 0
+
+
+_TEXTS = ("filter", "select", "order_by")
+
+
+def ask(number: int, question: QueueQuestion) -> bytes:
+    """Asks that."""
+    given = {name: value for name, value in question._asdict().items() if value not in ("", None)}
+    return encode_frame({"c": "ask", "id": number, **given})
+
+
+def read_ask(header: Header) -> tuple[int, QueueQuestion]:
+    """The inverse of `ask`."""
+    top = whole(header, "top") if "top" in header else None
+    wanted, select, order = (str(header.get(name) or "") for name in _TEXTS)
+    skip = whole(header, "skip") if "skip" in header else 0
+    question = QueueQuestion(text(header, "what"), wanted, select, order, top, skip)
+    return whole(header, "id"), question

@@ -1,0 +1,1 @@
+"""What clients and instances say to one another."""

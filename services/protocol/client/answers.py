@@ -1,0 +1,240 @@
+"""What an instance says to a client of the native protocol, as frames (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgpack
+
+from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.protocol.frames import (
+    FRAME_FRONT,
+    PROTOCOL_VERSION,
+    Header,
+    encode_frame,
+    encode_front,
+    pack_header,
+)
+
+HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
+"""Larger range sets travel in the body: a header ends at 64 KiB."""
+MISSING_PUBLISHERS_MAX = 100
+"""A subscriber is told the missing messages of so many publishers one by one."""
+OVERTAKEN = "overtaken"
+"""Reason of a bookmark subscription's end: retention removed what was to be delivered next. Who
+subscribes again with what he has is told what is missing."""
+LOGON_ANSWER_BYTES_MAX = 60 * 1024
+
+HEARTBEAT = encode_frame({"c": "heartbeat"})
+
+
+def acknowledgment(
+    kind: str,
+    command_id: str = "",
+    reason: str = "",
+    text: str = "",
+    body: bytes = b"",
+    **extras: Any,
+) -> bytes:
+    """An ack of a command; with a `reason` it says that the command failed."""
+    header: Header = {"c": "ack", "a": kind}
+    if command_id:
+        header["cid"] = command_id
+    header["status"] = "failure" if reason else "success"
+    if reason:
+        header["reason"] = reason
+        header["text"] = text[:1024]
+    header.update(extras)
+    return encode_frame(header, body)
+
+
+def logon_answer(
+    command_id: str,
+    *,
+    instance: str,
+    group: str,
+    incarnation: int,
+    publisher: int,
+    durable: list[Range],
+    highest: int,
+    peers: list[dict[str, Any]],
+    now_us: int,
+    unused: Range | None = None,
+) -> bytes:
+    """The answer to an accepted logon. `durable` is cut where the header would be too long: the
+    client then resends a little more, and is acked for it as for everything durable. `unused`: the
+    sequences that it goes on with."""
+    extras: Header = {} if unused is None else {"unused": list(unused)}
+    # A range is at most 19 bytes.
+    room = max(LOGON_ANSWER_BYTES_MAX - len(msgpack.packb([peers, command_id])) - 2_048, 0) // 19
+    return acknowledgment(
+        "processed",
+        command_id,
+        v=PROTOCOL_VERSION,
+        instance=instance,
+        group=group,
+        incarnation=incarnation,
+        publisher=publisher,
+        durable=durable[: min(room, 2_000)],
+        highest=highest,
+        peers=peers,
+        now=now_us,
+        **extras,
+    )
+
+
+def persisted_ack(sequence: int, reason: str = "", text: str = "", unjournaled: int = 0) -> bytes:
+    """Everything of the connection up to `sequence` is durable; with a reason: it is refused.
+    `unjournaled`: how many of those newly covered went to live subscribers only."""
+    if reason:
+        return acknowledgment("persisted", "", reason, text, s=sequence)
+    header: Header = {"c": "ack", "a": "persisted", "s": sequence, "status": "success"}
+    if unjournaled:
+        header["unjournaled"] = unjournaled
+    return encode_frame(header)
+
+
+def safety_notice(peers: list[dict[str, Any]]) -> bytes:
+    """Which peers a client may fail over to."""
+    return encode_frame({"c": "safety", "peers": peers})
+
+
+def ranges_ack(
+    kind: str,
+    subscription: str,
+    have: PublisherRanges | None,
+    command_id: str = "",
+    missing: PublisherRanges | None = None,
+) -> bytes:
+    """An ack about a bookmark subscription, with ranges in the header, or, large ones, the body.
+
+    `missing`: what retention removed. It is told as a count, and for each of the publishers that
+    lack most as a count, the first and the last.
+    """
+    extras: dict[str, Any] = {"sub": subscription}
+    if missing:
+        counts = {publisher: sequences.count for publisher, sequences in missing.sets.items()}
+        told = sorted(counts, key=lambda publisher: -counts[publisher])[:MISSING_PUBLISHERS_MAX]
+        extras["missing"] = sum(counts.values())
+        extras["missing_of"] = {
+            publisher: [
+                counts[publisher],
+                missing.sets[publisher].first(),
+                missing.sets[publisher].last(),
+            ]
+            for publisher in told
+        }
+    body = _with_have(extras, have)
+    return acknowledgment(kind, command_id, body=body, **extras)
+
+
+def _with_have(header: Header, have: PublisherRanges | None) -> bytes:
+    """Puts ranges into a header. The body, where they are too large for that."""
+    if have is None:
+        return b""
+    wire = have.to_wire()
+    if sum(map(len, wire.values())) + 16 * len(wire) > HAVE_IN_HEADER_BYTES_MAX:
+        return bytes(msgpack.packb(wire))
+    header["have"] = wire
+    return b""
+
+
+class DeliveryProtocol(Protocol):
+    """What of a delivery is written (`subscriptions.delivery.Delivery`)."""
+
+    first_txid: int
+    receive_time_us: int
+    count: int
+    size_bytes: int
+    traced: bool
+    bodies: list[bytes]
+
+
+def delivery_parts(subscription: str, delivery: DeliveryProtocol) -> tuple[Sequence[bytes], int]:
+    """A delivery, and how many bytes it is. The records are shared with other subscribers, so that
+    only what is in front of them is made here."""
+    header: Header = {
+        "c": "p",
+        "sub": subscription,
+        "n": delivery.count,
+        "ts": delivery.receive_time_us,
+    }
+    if delivery.first_txid:
+        header["tx"] = delivery.first_txid
+    if delivery.traced:
+        header["tr"] = 1
+    # As encode_front does it, without the call: this is done for each subscriber.
+    packed: bytes = pack_header(header)
+    size_bytes = delivery.size_bytes
+    front = FRAME_FRONT.pack(2 + len(packed) + size_bytes, len(packed)) + packed
+    return (front, *delivery.bodies), len(front) + size_bytes
+
+
+def queue_delivery_parts(
+    subscription: str,
+    count: int,
+    now_us: int,
+    lease_ms: int | None,
+    records: Sequence[bytes],
+    traced: bool = False,
+) -> tuple[Sequence[bytes], int]:
+    """Messages of a queue, and how many bytes that is.
+
+    Args:
+        now_us: when they are sent.
+        lease_ms: for so long they are the client's; None: until they are gone.
+        records: all of them, in one piece or several.
+        traced: whether one of them carries a trace context.
+    """
+    header: Header = {"c": "p", "sub": subscription, "n": count, "ts": now_us, "q": 1}
+    if lease_ms is not None:
+        header["lp"] = lease_ms
+    if traced:
+        header["tr"] = 1
+    return _with_records(header, records, sum(map(len, records)))
+
+
+def group_begin(subscription: str) -> bytes:
+    """What there is comes now: behind it the rows of a query."""
+    return encode_frame({"c": "group_begin", "sub": subscription})
+
+
+def sow_parts(subscription: str, rows: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    """Some rows of a query, records all, and how many bytes that is."""
+    header: Header = {"c": "sow", "sub": subscription, "n": len(rows)}
+    return _with_records(header, rows, sum(map(len, rows)))
+
+
+def group_end(
+    subscription: str, sent: int, matches: int, have: PublisherRanges | None = None
+) -> bytes:
+    """All rows of a query were sent.
+
+    Args:
+        sent: so many.
+        matches: so many there are that the query asks for, those above `top_n` among them.
+        have: where a replay follows: what lies before it, and the rows are the state of.
+    """
+    header: Header = {"c": "group_end", "sub": subscription, "n": sent, "matches": matches}
+    body = _with_have(header, have)
+    return encode_frame(header, body)
+
+
+def oof_parts(
+    subscription: str, reason: str, left: DeliveryProtocol
+) -> tuple[Sequence[bytes], int]:
+    """What has left the focus of a subscription, and how many bytes that is.
+
+    Args:
+        reason: `deleted`, `expired`, `match` or `entitlement`.
+    """
+    header: Header = {"c": "oof", "sub": subscription, "n": left.count, "r": reason}
+    return _with_records(header, left.bodies, left.size_bytes)
+
+
+def _with_records(
+    header: Header, records: Sequence[bytes], size_bytes: int
+) -> tuple[Sequence[bytes], int]:
+    front = encode_front(header, size_bytes)
+    return (front, *records), len(front) + size_bytes

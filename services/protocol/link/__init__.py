@@ -1,0 +1,1 @@
+"""What instances say to one another over links."""

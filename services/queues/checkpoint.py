@@ -1,0 +1,310 @@
+"""What has ever been in a queue, and from where it can be made again (rules 7 and 9).
+
+A queue owner keeps little on its disk: it reads the journal again from the oldest message that is
+still in the queue, and begins with what had been there and what was early *there*. This point is
+the floor. It lies before an arrival, and moves on when all of the oldest arrival's
+messages have left the queue.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import msgpack
+
+from raylay.services.errors import CorruptRecord
+from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.queues.decisions import MessageLease
+from raylay.services.queues.early_records import Covers, EarlyRecords
+
+JOINED_US = 100_000
+"""Runs that come within so many microseconds may be one arrival."""
+JOINED_MAX = 1_024
+"""Transaction ids that an arrival of several runs spans."""
+ARRIVALS_MAX = 1_024
+"""So many, and twice as many as when it was last done: then those that are empty are put
+together."""
+USED_MAX = 4_096
+"""Early entries behind the floor: with more, and more than an eighth of the arrivals, those that
+are used are forgotten."""
+
+
+class Arrival:
+    """Messages that came one soon after another.
+
+    Attributes:
+        live: how many of them are in the queue.
+        received_us: when the first of them came to this instance, in microseconds since 1970.
+        stretches: publisher, first and last sequence, and so on: what came.
+    """
+
+    __slots__ = ("first_txid", "last_txid", "live", "received_us", "stretches")
+
+    def __init__(self, first_txid: int, received_us: int) -> None:
+        self.first_txid = first_txid
+        self.last_txid = first_txid - 1
+        self.received_us = received_us
+        self.live = 0
+        # An array: with many publishers, each of their messages is a stretch.
+        self.stretches = array("Q")
+
+    def add(self, publisher: int, ranges: list[Range], last_txid: int) -> None:
+        """These came, too."""
+        self.last_txid = last_txid
+        stretches = self.stretches
+        for first, last in ranges:
+            if stretches and stretches[-3] == publisher and stretches[-1] + 1 == first:
+                stretches[-1] = last
+            else:
+                stretches.extend((publisher, first, last))
+
+    def parts(self) -> Iterator[tuple[int, list[Range]]]:
+        """Publishers and sequences of all that came."""
+        for publisher, first, last in zip(*[iter(self.stretches)] * 3, strict=True):
+            yield publisher, [(first, last)]
+
+    def covers(self, publisher: int, first: int, last: int) -> bool:
+        """Whether all of these came."""
+        return any(
+            each == publisher and begin <= first and last <= end
+            for each, begin, end in zip(*[iter(self.stretches)] * 3, strict=True)
+        )
+
+
+@dataclass(slots=True)
+class QueueCheckpoint:
+    """What a queue is made again with.
+
+    Attributes:
+        after_txid: the journal is to be read behind this transaction id.
+        folded_txid: how far it had been read; what was told of it is not told again.
+        early, held: as of `after_txid`.
+        names: of incarnations.
+    """
+
+    after_txid: int = 0
+    folded_txid: int = 0
+    early: dict[str, Any] = field(default_factory=lambda: {"removals": [], "moves": []})
+    held: PublisherRanges = field(default_factory=PublisherRanges)
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """For the queue's store."""
+        packed: bytes = msgpack.packb(
+            {
+                "after": self.after_txid,
+                "folded": self.folded_txid,
+                "early": self.early,
+                "held": self.held.to_wire(),
+                "names": dict(self.names),
+            }
+        )
+        return packed
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> QueueCheckpoint:
+        """The inverse of `to_bytes`.
+
+        Raises:
+            CorruptRecord: the bytes are no snapshot.
+        """
+        try:
+            said = msgpack.unpackb(stored, strict_map_key=False)
+            EarlyRecords.from_wire(said["early"], 0)
+            return cls(
+                said["after"],
+                said["folded"],
+                said["early"],
+                PublisherRanges.from_wire(said["held"]),
+                said["names"],
+            )
+        except Exception as error:  # whatever the bytes bring it to raise
+            raise CorruptRecord(f"the bytes are no snapshot of a queue: {error}") from None
+
+
+@dataclass(slots=True)
+class RecoveryStart:
+    """What a queue's machine begins with.
+
+    Attributes:
+        fence_txid: what its predecessor drafted is committed up to here, or has failed; before the
+            machine has read that far, it decides nothing.
+        life: number of this start of the instance or of its queue owner, never used twice under
+            one incarnation: tags of drafts are its own.
+        leases: those that consumers have, whose sessions and ends have not come.
+        is_serving: whether the instance may serve (rule 12); else `serves` is to come.
+    """
+
+    snapshot: QueueCheckpoint = field(default_factory=QueueCheckpoint)
+    fence_txid: int = 0
+    life: int = 0
+    leases: Sequence[MessageLease] = ()
+    is_serving: bool = True
+
+
+class ArrivalLog:
+    """See the file's docstring.
+
+    Invariants: `_arrivals` are all that came behind the floor, in order, and the first one has a
+        message in the queue. `_held_then` is what had been in the queue at the floor, `held` now.
+    Owner: the queue's machine.
+    """
+
+    __slots__ = (
+        "_advanced",
+        "_arrivals",
+        "_held_then",
+        "_looked_at",
+        "early",
+        "folded_txid",
+        "held",
+    )
+
+    def __init__(self, snapshot: QueueCheckpoint, early_kept_us: int) -> None:
+        self.folded_txid = snapshot.after_txid
+        self.early = EarlyRecords.from_wire(snapshot.early, early_kept_us)
+        self.held = snapshot.held.copy()
+        self._held_then = snapshot.held.copy()
+        self._arrivals: deque[Arrival] = deque()
+        self._looked_at = 0
+        self._advanced = self.folded_txid
+        """What is up to here may have been removed from the journal."""
+
+    @property
+    def floor_txid(self) -> int:
+        """The queue can be made again from what is behind this transaction id."""
+        return self._arrivals[0].first_txid - 1 if self._arrivals else self.folded_txid
+
+    @property
+    def oldest(self) -> Arrival | None:
+        """The arrival that has the oldest message of the queue. None: it is empty."""
+        return self._arrivals[0] if self._arrivals else None
+
+    def behind(self, txid: int, most: int) -> list[Arrival]:
+        """The next arrivals that began behind this transaction id and have messages in the queue:
+        those of about so many transactions, one at least if there is one."""
+        arrivals, found, spanned = self._arrivals, [], 0
+        at = bisect_right(arrivals, txid, key=lambda each: each.first_txid)
+        for arrival in islice(arrivals, at, None):
+            if arrival.live:
+                found.append(arrival)
+                spanned += arrival.last_txid - arrival.first_txid + 1
+                if spanned >= most:
+                    break
+        return found
+
+    def arrived(
+        self,
+        publisher: int,
+        ranges: list[Range],
+        first_txid: int,
+        last_txid: int,
+        received_us: int,
+    ) -> Arrival:
+        """Messages came in: theirs, or an earlier arrival that they are now part of. Who puts them
+        into the queue counts them there (`live`)."""
+        self.held.add_ranges(publisher, ranges)
+        last = self._arrivals[-1] if self._arrivals else None
+        if (
+            last is None
+            or not last.live
+            or received_us - last.received_us >= JOINED_US
+            or last_txid - last.first_txid >= JOINED_MAX
+        ):
+            last = Arrival(first_txid, received_us)
+            self._arrivals.append(last)
+        last.add(publisher, ranges, last_txid)
+        return last
+
+    def reaches_back(self, arrival: Arrival, txid: int) -> bool:
+        """Whether the journal keeps a record that came before this arrival, the last one, for as
+        long as a message of it is in the queue. Where nothing else came between, the arrival begins
+        at the record then."""
+        if arrival.first_txid <= txid:
+            return True
+        before = self._arrivals[-2].last_txid if len(self._arrivals) > 1 else 0
+        if txid <= max(before, self._advanced):
+            return False
+        arrival.first_txid = txid
+        return True
+
+    def advance(self) -> None:
+        """Moves the floor on. For when all that was read has been folded."""
+        passed: list[tuple[int, list[Range]]] = []
+        arrivals = self._arrivals
+        while arrivals and not arrivals[0].live:
+            arrival = arrivals.popleft()
+            for publisher, ranges in arrival.parts():
+                self._held_then.add_ranges(publisher, ranges)
+                passed.append((publisher, ranges))
+        self._advanced = self.floor_txid
+        self.early.floor_reached(self._advanced, passed)
+        if len(arrivals) > 2 * self._looked_at + ARRIVALS_MAX:
+            self._put_together()
+        if self.early.is_long(USED_MAX + len(arrivals) // 8):
+            self._forget_used()
+
+    def _forget_used(self) -> None:
+        """Forgets what was early and is asked for no more. The floor is before an arrival of which
+        something is left, or behind all that is gone side by side behind that one."""
+        self._put_together()
+        found: list[tuple[int, Covers]] = []
+        since_txid = 0
+        for arrival in self._arrivals:
+            if arrival.live:
+                since_txid = arrival.first_txid
+            else:
+                found.append((since_txid, arrival.covers))
+        self.early.forget_used(found)
+
+    def _put_together(self) -> None:
+        """Makes one of arrivals side by side that nothing is left of: else one message that stays
+        for ever would keep one of each that came after it."""
+        found: deque[Arrival] = deque()
+        for arrival in self._arrivals:
+            before = found[-1] if found else None
+            if arrival.live or before is None or before.live:
+                found.append(arrival)
+                continue
+            if not isinstance(before, _Left):
+                before = found[-1] = _Left(before)
+            before.take(arrival)
+        self._arrivals = found
+        self._looked_at = len(found)
+
+    def snapshot(self, names: Mapping[int, str]) -> QueueCheckpoint:
+        """What the queue can be made again with."""
+        return QueueCheckpoint(
+            self.floor_txid, self.folded_txid, self.early.to_wire(), self._held_then, names
+        )
+
+
+class _Left(Arrival):
+    """Several arrivals of which nothing is left in the queue."""
+
+    __slots__ = ("ranges",)
+
+    def __init__(self, first: Arrival) -> None:
+        super().__init__(first.first_txid, first.received_us)
+        self.ranges = PublisherRanges()
+        self.take(first)
+
+    def take(self, other: Arrival) -> None:
+        """Puts the next one to it."""
+        self.last_txid = other.last_txid
+        for publisher, ranges in other.parts():
+            self.ranges.add_ranges(publisher, ranges)
+
+    def parts(self) -> Iterator[tuple[int, list[Range]]]:
+        """Publishers and sequences of all that came."""
+        return ((publisher, list(ranges)) for publisher, ranges in self.ranges.sets.items())
+
+    def covers(self, publisher: int, first: int, last: int) -> bool:
+        """Whether all of these came."""
+        return self.ranges.covers(publisher, [(first, last)])

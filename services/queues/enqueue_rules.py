@@ -1,0 +1,187 @@
+"""What a queue asks of a message when it comes in, while its bytes are at hand: whether it belongs
+to the queue, its priority, whether it is a barrier, and when it expires."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
+from raylay.services.expressions import values
+from raylay.services.expressions.compiler import compiled_value
+from raylay.services.expressions.expression import Expression, Use, expression, refusal
+from raylay.services.expressions.functions.registry import EvalContext, Functions
+from raylay.services.messages.records import EXPIRATION_S_MAX, Record, Run, decode_record
+from raylay.services.messages.topic_pattern import TopicPattern
+from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey, is_regex
+from raylay.services.messages.types.base import MessageTypeTable
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.entry import PRIORITY_MAX
+
+OF_QUEUE = Use("an expression of a queue", frozenset(("message",)), deterministic=True)
+"""All instances must come to the same, whenever they read the message."""
+_RECORD = struct.Struct("<I20xI8xQ")
+"""Of a record (services/messages/records.py): its length, expiration in seconds, sequence."""
+
+
+class EnqueueCandidate(NamedTuple):
+    """A message of the queue that comes in.
+
+    Attributes:
+        priority: None: the queue has none.
+        expires_us: in microseconds since 1970; 0: never.
+    """
+
+    at: int
+    sequence: int
+    priority: int | None
+    is_barrier: bool
+    expires_us: int
+
+
+class EnqueueRules:
+    """See the file's docstring.
+
+    Args:
+        types: what bodies are read by; only asked where the definition has an expression.
+
+    Raises:
+        ConfigurationError: an expression of the definition is none; with its column.
+        MessageTypeError: there is no such message type.
+    """
+
+    __slots__ = (
+        "_barrier",
+        "_expiration_us",
+        "_filter",
+        "_knows",
+        "_message_type",
+        "_model",
+        "_pattern",
+        "_priority",
+        "_reads",
+        "_topic",
+        "_type",
+    )
+
+    def __init__(
+        self, definition: QueueDefinition, types: MessageTypeTable, functions: Functions
+    ) -> None:
+        def read(text: str, what: str) -> Expression | None:
+            try:
+                return expression(text, OF_QUEUE, functions) if text else None
+            except ExpressionError as error:
+                raise ConfigurationError(
+                    f"queue {definition.name}: {what}: {refusal(text, error)}"
+                ) from None
+
+        self._filter = read(definition.filter, "filter")
+        self._barrier = read(definition.barrier, "barrier")
+        priority = read(definition.priority, "priority")
+        self._priority = compiled_value(priority.tree) if priority else None
+        self._reads = bool(definition.filter or definition.barrier or definition.priority)
+        self._type = types[definition.message_type] if self._reads else None
+        self._message_type = definition.message_type.encode()
+        self._topic = definition.topic.encode()
+        self._pattern = TopicPattern(definition.topic) if is_regex(definition.topic) else None
+        self._knows: dict[TopicKey, bool] = {}
+        self._expiration_us = definition.expiration_us
+        self._model = definition.expiration_model
+
+    def takes(self, topic: bytes, message_type: bytes) -> bool:
+        """Whether messages of this topic and type may be in the queue."""
+        if message_type != self._message_type:
+            return False
+        if self._pattern is None:
+            return topic == self._topic
+        found = self._knows.get((topic, message_type))
+        if found is None:
+            if len(self._knows) >= TOPIC_CACHE_MAX:
+                self._knows.clear()
+            found = self._pattern.search(topic.decode("utf-8", "replace"))
+            self._knows[topic, message_type] = found
+        return found
+
+    def plain(self, run: Run) -> list[int] | None:
+        """The sequences of a run, where nothing else is to be known of any of its messages."""
+        if self._reads or self._expiration_us:
+            return None
+        found: list[int] = []
+        payload, offset, unpack = run.payload, 0, _RECORD.unpack_from
+        for _ in range(run.count):
+            length, expiration_s, sequence = unpack(payload, offset)
+            if expiration_s and self._model != "queue":
+                return None
+            found.append(sequence)
+            offset += length
+        return found
+
+    def each(self, run: Run, received_us: int) -> Iterator[EnqueueCandidate]:
+        """The messages of a run that belong to the queue; `at`: how many are before it.
+
+        Args:
+            received_us: when the run was received, by the clock that messages expire by.
+        """
+        payload, offset, unpack = run.payload, 0, _RECORD.unpack_from
+        priority: int | None = None
+        is_barrier = False
+        for at in range(run.count):
+            length, expiration_s, sequence = unpack(payload, offset)
+            if self._reads:
+                found = self._read(decode_record(payload, offset, verify=False))
+                if found is None:
+                    offset += length
+                    continue
+                priority, is_barrier = found
+            period_us = self._period_us(expiration_s)
+            expires_us = received_us + period_us if period_us else 0
+            yield EnqueueCandidate(at, sequence, priority, is_barrier, expires_us)
+            offset += length
+
+    def _read(self, record: Record) -> tuple[int | None, bool] | None:
+        """Priority, and whether it is a barrier; None: it does not belong to the queue. A body that
+        cannot be read passes no filter."""
+        assert self._type is not None
+        has_priority = self._priority is not None
+        try:
+            tree = self._type.parse(record.body)
+        except MessageTypeError:
+            return None if self._filter else (0 if has_priority else None, False)
+        beside = around(record)
+        if self._filter is not None and not self._filter.matches(tree, beside):
+            return None
+        is_barrier = self._barrier is not None and self._barrier.matches(tree, beside)
+        if self._priority is None:
+            return None, is_barrier
+        return _whole(values.number(self._priority(tree, beside))), is_barrier
+
+    def _period_us(self, expiration_s: int) -> int:
+        """From when it is received; 0: for ever. A message says nothing with 0, and with the
+        highest number that it never expires."""
+        queue_us = self._expiration_us
+        if not expiration_s or self._model == "queue":
+            return queue_us
+        own_us = 0 if expiration_s == EXPIRATION_S_MAX else expiration_s * 1_000_000
+        if self._model == "latest":
+            return max(own_us, queue_us) if own_us and queue_us else 0
+        if self._model == "earliest":
+            return min(own_us or queue_us, queue_us or own_us)
+        return own_us
+
+
+def around(record: Record) -> EvalContext:
+    """What an expression of a queue may ask beside the message."""
+    return EvalContext(
+        topic=record.topic,
+        size_bytes=len(record.body),
+        correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
+        bookmark=record.bookmark,
+    )
+
+
+def _whole(found: float | None) -> int:
+    """As documented: an unsigned number of 64 bits; NULL and NaN are lowest."""
+    if found is None or found != found:
+        return 0
+    return int(min(max(found, 0), PRIORITY_MAX))

@@ -1,0 +1,595 @@
+"""A queue on its instance's side: what of its owner's decisions still holds when it arrives.
+
+The owner of a queue decides in a process of its own, by what it has folded. On the way from there
+sessions end, leases run out, and acknowledgments are committed. So a delivery names the session,
+the number and end of the lease, and the transaction that the owner had folded; here, where sessions
+live and the journal is written, it is sent or sent back (rules 8 to 10 of queues).
+
+    Owner: the instance's loop. No clock, socket or disk: values in, values out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import Range, SequenceSet
+from raylay.services.messages.records import (
+    Command,
+    Kind,
+    Run,
+    iterate_records,
+    publisher_id,
+    unnumbered_publisher_id,
+)
+from raylay.services.queues.decisions import (
+    Consumer,
+    ConsumerSubscription,
+    DeliverLeased,
+    DeliverOnce,
+    Key,
+    LeasedDelivery,
+    MessageLease,
+    TransferCandidate,
+    TransferRequest,
+)
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.recent_removals import NOTHING, RecentRemovals
+from raylay.services.queues.records import (
+    Acknowledgment,
+    Keys,
+    OwnershipChange,
+    Transfer,
+    pack_transfer,
+    read_acknowledgment,
+    read_removal,
+    read_transfer,
+)
+
+AUTHORS_MAX = 4_096
+"""Lives of instances whose requests are remembered."""
+REQUESTS_MAX = 1_024
+"""Of one life: numbers below the highest that are told apart. Who is older was seen."""
+LOOKED_AT_LEAST = 1_024
+"""Sequences of a client's ranges that are looked up one by one, beside as many as twice the leases
+that there are. With more, the leases are sorted."""
+SWEPT_AT_ONCE = 4_096
+"""Leases that one `tick` looks at."""
+BARRIERS_MAX = 1_000
+"""Of one consumer: the last barriers that it was sent are known for what they are."""
+
+
+EARLY_MAX = 200_000
+"""Ranges that an owner remembers of acknowledgments whose messages have not come, 60 to 200 bytes
+each. With more, a client acknowledges nothing here but what is leased here; with twice as many,
+those counted in that the owner has not read yet."""
+EARLY_LINKS_MAX = 10 * EARLY_MAX
+"""What instances bring is not refused: with more than this of all, they are slowed. One that is cut
+off from where messages are taken in hears of their acknowledgments by others meanwhile."""
+SLOWED_MIN_US, SLOWED_MAX_US = 10_000, 3_000_000
+"""For so long who brings others is not read after a frame. Longer, it would be taken for silent."""
+SLOWED_RANGES = 25_000
+"""For so many ranges more that time doubles."""
+
+
+class DeliveryCheck(NamedTuple):
+    """What of a decision holds.
+
+    Attributes:
+        send: to the consumer, now.
+        bounced: keys and numbers of leases: the owner is told that nobody has them.
+    """
+
+    send: Sequence[LeasedDelivery]
+    bounced: list[tuple[Key, int]]
+
+
+class OwnerHandshake(NamedTuple):
+    """What an owner that begins is told.
+
+    Attributes:
+        fence_txid: it decides nothing before it has folded up to here: all that its predecessor had
+            drafted is below, or will never be.
+        leases: that consumers hold now.
+        consumers: that there are.
+    """
+
+    fence_txid: int
+    leases: list[MessageLease]
+    consumers: list[ConsumerSubscription]
+
+
+def _without(ranges: Iterable[Range], others: Sequence[int]) -> list[Range]:
+    """The ranges less these sequences; both ascend."""
+    left: list[Range] = []
+    for first, last in ranges:
+        for other in others[bisect_left(others, first) : bisect_right(others, last)]:
+            if first < other:
+                left.append((first, other - 1))
+            first = other + 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+class QueueFrontend:
+    """See the file's docstring.
+
+    Invariants: a message has one lease at most. One of a consumer that is not here is over: it
+        stands in `_leases` until it is met.
+    Lifecycle: one life of the instance.
+
+    Args:
+        definition: of the queue.
+        instance: name of this instance.
+        incarnation, life: its own.
+    """
+
+    def __init__(
+        self, definition: QueueDefinition, instance: str, incarnation: int, life: int = 0
+    ) -> None:
+        self.definition = definition
+        self.topic = definition.name.encode()
+        self.message_type = definition.message_type.encode()
+        self.consumers: dict[Consumer, ConsumerSubscription] = {}
+        self.instance = instance
+        self.is_heralded = not definition.is_distributed
+        """Whether the journal says who bears this incarnation."""
+        self.delivered = 0
+        """Messages that were sent, in this life."""
+        self.bounced = 0
+        """Decisions that were sent back: messages."""
+        self.acknowledging: Callable[[Keys], None] = lambda keys: None
+        """Told of acknowledgments that are on their way to the disk, for the owner."""
+        self.early_size = 0
+        """Ranges of acknowledgments whose messages have not come, as the owner says."""
+        self.has_owner = False
+        self.behind_us = 0
+        """What the steady clock of the queues, by which leases end, is behind the instance's."""
+        self._to_read: deque[tuple[int, int]] = deque()
+        """Transaction ids of acknowledgments that the owner has not read, and ranges of each that
+        are not leased here."""
+        self._unread = 0
+        self._incarnation = incarnation
+        self._life = life
+        self._publishers: dict[Consumer, frozenset[int]] = {}
+        """Ids under which consumers' clients publish, and acknowledge: their own, and that of what
+        this instance numbers for them."""
+        self._leases: dict[int, dict[int, tuple[Consumer, int, int]]] = {}
+        """By publisher and sequence: consumer, number and end."""
+        self._barriers: dict[Consumer, deque[Key]] = {}
+        """The barriers that consumers were sent last: nobody holds a barrier, and all whom it was
+        sent to acknowledge it."""
+        self._removed = RecentRemovals()
+        self._to_sweep: list[int] = []
+        """Publishers whose leases are looked at next."""
+        self._sweeping: tuple[int, list[int]] = (0, [])
+        """A publisher, and sequences of its leases that are to be looked at."""
+
+    # -- the owner -----------------------------------------------------------------------------
+    def owner_came(self, staged_txid: int, now_us: int) -> OwnerHandshake:
+        """An owner connected; its predecessor's socket is closed.
+
+        Args:
+            staged_txid: the last transaction that is committed or on its way to the disk. What an
+                owner decides, it decides behind it.
+        """
+        self.has_owner = True
+        self._removed.clear()
+        return OwnerHandshake(staged_txid, self.leases(now_us), list(self.consumers.values()))
+
+    def owner_left(self) -> None:
+        """Nobody decides for now, so nothing needs to be judged."""
+        self.has_owner = False
+        self._removed.clear()
+
+    def folded(self, txid: int) -> None:
+        """The owner says how far it has folded, though it may have decided nothing."""
+        self._removed.forget(txid)
+        while self._to_read and self._to_read[0][0] <= txid:
+            self._unread -= self._to_read.popleft()[1]
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged behind this transaction id comes to the disk."""
+        while self._to_read and self._to_read[-1][0] > committed_txid:
+            self._unread -= self._to_read.pop()[1]
+
+    # -- consumers -----------------------------------------------------------------------------
+    def subscribed(self, each: ConsumerSubscription) -> None:
+        """A consumer came, or asks for something else: it keeps its leases."""
+        self.consumers[each.consumer] = each
+        unnumbered = unnumbered_publisher_id(each.client, self._incarnation, self._life)
+        self._publishers[each.consumer] = frozenset((publisher_id(each.client), unnumbered))
+
+    def left(self, consumer: Consumer) -> bool:
+        """A consumer is gone, and its leases with it. Whether there was one."""
+        if self.consumers.pop(consumer, None) is None:
+            return False
+        del self._publishers[consumer]
+        self._barriers.pop(consumer, None)
+        return True
+
+    def session_left(self, session: int) -> list[Consumer]:
+        """All of a session's are gone: which."""
+        found = [consumer for consumer in self.consumers if consumer[0] == session]
+        for consumer in found:
+            self.left(consumer)
+        return found
+
+    # -- decisions -----------------------------------------------------------------------------
+    def decide(self, decision: DeliverLeased | DeliverOnce, now_us: int) -> DeliveryCheck:
+        """What of a decision holds now.
+
+        Args:
+            now_us: by the instance's steady clock.
+        """
+        consumer, messages, folded_txid = decision
+        removed = self._removed
+        if removed:
+            removed.forget(folded_txid)
+        if consumer not in self.consumers:
+            self.bounced += len(messages)
+            return DeliveryCheck([], [(each.key, each.number) for each in messages])
+        if type(decision) is DeliverOnce:
+            # Their removal is in the journal already: that is why they are sent.
+            self.delivered += len(messages)
+            if self.definition.barrier and not self.definition.at_most_once:
+                sent = self._barriers.setdefault(consumer, deque(maxlen=BARRIERS_MAX))
+                sent.extend(each.key for each in messages)
+            return DeliveryCheck(messages, [])
+        is_behind = removed.is_behind(folded_txid)
+        if not is_behind and not removed.touches(messages):
+            removed = NOTHING
+        bounced = [
+            each
+            for each in messages
+            if 0 < each.until_us <= now_us or (removed and (is_behind or each.key in removed))
+        ]
+        if bounced:
+            back = {(each.key, each.number) for each in bounced}
+            messages = [each for each in messages if (each.key, each.number) not in back]
+            self.bounced += len(bounced)
+        leases = self._leases
+        for _, (publisher, sequence), number, until_us in messages:
+            of = leases.get(publisher)
+            if of is None:
+                of = leases[publisher] = {}
+            of[sequence] = consumer, number, until_us
+        self.delivered += len(messages)
+        return DeliveryCheck(messages, [(each.key, each.number) for each in bounced])
+
+    # -- leases --------------------------------------------------------------------------------
+    def leases(self, now_us: int) -> list[MessageLease]:
+        """Those that have not ended."""
+        return [
+            MessageLease((publisher, sequence), consumer, number, until_us)
+            for publisher, of in self._leases.items()
+            for sequence, (consumer, number, until_us) in of.items()
+            if not 0 < until_us <= now_us and consumer in self.consumers
+        ]
+
+    @property
+    def lease_count(self) -> int:
+        """How many there are, some of which may be over."""
+        return sum(map(len, self._leases.values()))
+
+    def cancelled(self, session: int | None, keys: Keys) -> dict[Consumer, list[tuple[Key, int]]]:
+        """A session gives messages back.
+
+        Args:
+            session: None: whoever holds them.
+
+        Returns:
+            What of it was held, by consumer, with the numbers of the leases: the owner is
+            to be told. What it did not hold, or not any more, changes nothing.
+        """
+        found: dict[Consumer, list[tuple[Key, int]]] = {}
+        for publisher, ranges in keys.items():
+            for sequence in self._held(publisher, ranges):
+                consumer, number, _ = self._leases[publisher][sequence]
+                if session in (None, consumer[0]) and consumer in self.consumers:
+                    found.setdefault(consumer, []).append(((publisher, sequence), number))
+        for cancelled in found.values():
+            for key, _ in cancelled:
+                self._end_lease(*key)
+        return found
+
+    def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
+        """What of a client's record counts: where leasing is strict, what the client holds here
+        now. What is no one's here may be another client's at another instance.
+
+        Judged here, on its way in, and nowhere else: in the journal it counts for all. At most
+        once nothing is leased, and nothing is judged.
+
+        Args:
+            by: publisher id of the client.
+
+        Returns:
+            The same object where all of it counts.
+        """
+        if not self.definition.strict or self.definition.at_most_once:
+            return said
+        return self.held_by(said, by, now_us)
+
+    def without_others(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
+        """What of an acknowledgment of messages that this instance owns counts: where leasing is
+        strict, all but what another client holds here now. What an instance owns nobody holds
+        elsewhere.
+
+        Args:
+            by: publisher id of the client.
+        """
+        if not self.definition.strict:
+            return said
+        kept: dict[int, Sequence[Range]] = {}
+        for publisher, ranges in said.keys.items():
+            others = []
+            for sequence in self._held(publisher, ranges):
+                consumer, _, until_us = self._leases[publisher][sequence]
+                is_others = by not in self._publishers.get(consumer, (by,))
+                if is_others and not 0 < until_us <= now_us:
+                    others.append(sequence)
+            kept[publisher] = ranges
+            if others:
+                kept[publisher] = _without(ranges, sorted(others))
+        return said._replace(keys={each: ranges for each, ranges in kept.items() if ranges})
+
+    def held_by(self, said: Acknowledgment, by: int, now_us: int = 0) -> Acknowledgment:
+        """What of an acknowledgment is of messages that a client was delivered here and nobody else
+        was since. Barriers that it was sent count: to acknowledge one changes nothing.
+
+        Args:
+            by: publisher id of the client.
+            now_us: only leases count that have not ended by then; 0: those, too.
+
+        Returns:
+            The same object where that is all of it.
+        """
+        kept: dict[int, Sequence[Range]] = {}
+        is_whole = True
+        for publisher, ranges in said.keys.items():
+            of = self._leases.get(publisher, {})
+            mine = [
+                at
+                for at in self._held(publisher, ranges)
+                if by in self._publishers.get(of[at][0], ()) and not 0 < of[at][2] <= now_us
+            ]
+            count = sum(last - first + 1 for first, last in ranges)
+            if len(mine) < count and self._barriers:
+                mine = self._and_barriers(mine, publisher, ranges, by)
+            if len(mine) == count:
+                kept[publisher] = ranges
+                continue
+            is_whole = False
+            if mine:
+                found = SequenceSet((at, at) for at in mine)
+                kept[publisher] = found.within(min(mine), max(mine))
+        return said if is_whole else said._replace(keys=kept)
+
+    def _and_barriers(
+        self, mine: list[int], publisher: int, ranges: Iterable[Range], by: int
+    ) -> list[int]:
+        """These sequences and those of barriers in the ranges that a client was sent."""
+        found = set(mine)
+        for consumer, sent in self._barriers.items():
+            if by in self._publishers[consumer]:
+                there = sorted(at for of, at in sent if of == publisher)
+                for first, last in ranges:
+                    found.update(there[bisect_left(there, first) : bisect_right(there, last)])
+        return sorted(found)
+
+    def lets_in(self, said: Acknowledgment) -> bool:
+        """Whether an acknowledgment may be journaled: where very many wait for messages that have
+        not come, only what is leased here is known to have come."""
+        size = self.early_size
+        # What the owner has not read may be of messages that are here.
+        few = size < EARLY_MAX and size + self._unread < 2 * EARLY_MAX
+        return few or not self._elsewhere(said.keys)
+
+    def slowed_us(self, *, is_link: bool) -> int:
+        """For how long who has just brought acknowledgments of what is not leased here is not to be
+        read, in microseconds: a client until the owner has read what there is. It ends in any
+        case: what these wait for may come behind them."""
+        over = self.early_size + self._unread - (EARLY_LINKS_MAX if is_link else EARLY_MAX)
+        if over <= 0 or not self.has_owner:
+            return 0
+        return min(SLOWED_MIN_US << min(over // SLOWED_RANGES, 32), SLOWED_MAX_US)
+
+    def _elsewhere(self, keys: Keys) -> int:
+        """How many ranges of these are not leased here, wholly or in part."""
+        count = 0
+        for publisher, ranges in keys.items():
+            held = self._held(publisher, ranges)
+            if len(held) < sum(last - first + 1 for first, last in ranges):
+                count += len(_without(ranges, sorted(held)))
+        return count
+
+    def staged(self, said: Acknowledgment, txid: int) -> bool:
+        """An acknowledgment is on its way to the disk, under this transaction id. Whether it is of
+        anything that is not leased here."""
+        count = self._elsewhere(said.keys)
+        if count:
+            self._unread += count
+            self._to_read.append((txid, count))
+        if self.has_owner:
+            self.acknowledging(said.keys)
+        return count > 0
+
+    def tick(self, now_us: int) -> None:
+        """Forgets leases that are over: some at a time, for there may be very many."""
+        publisher, sequences = self._sweeping
+        room, is_new = SWEPT_AT_ONCE, not (sequences or self._to_sweep)
+        while room:
+            if not sequences:
+                if is_new and not self._to_sweep:
+                    self._to_sweep, is_new = list(self._leases), False
+                if not self._to_sweep:
+                    break
+                publisher = self._to_sweep.pop()
+                sequences = list(self._leases.get(publisher, ()))
+                room -= 1
+                continue
+            part = sequences[-room:]
+            del sequences[-room:]
+            room -= len(part)
+            of = self._leases.get(publisher, {})
+            for sequence in part:
+                lease = of.get(sequence)
+                if lease is not None and (0 < lease[2] <= now_us or lease[0] not in self.consumers):
+                    self._end_lease(publisher, sequence)
+        self._sweeping = publisher, sequences
+
+    def _held(self, publisher: int, ranges: Iterable[Range]) -> list[int]:
+        """Sequences in these ranges that are leased. Somebody else says how many and how long the
+        ranges are: what it costs is bounded by the leases."""
+        of = self._leases.get(publisher)
+        if of is None:
+            return []
+        found: list[int] = []
+        left = 2 * len(of) + LOOKED_AT_LEAST
+        ordered: list[int] | None = None
+        for first, last in ranges:
+            if first == last:
+                if first in of:
+                    found.append(first)
+                continue
+            width = last - first + 1
+            if width <= left:
+                left -= width
+                found += [at for at in range(first, last + 1) if at in of]
+                continue
+            if ordered is None:
+                ordered = sorted(of)
+            found += ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
+        return found
+
+    def _end_lease(self, publisher: int, sequence: int) -> None:
+        of = self._leases[publisher]
+        del of[sequence]
+        if not of:
+            del self._leases[publisher]
+
+    # -- what was committed --------------------------------------------------------------------
+    def fold(self, run: Run) -> None:
+        """Records of the queue's topic were committed."""
+        if run.kind != Kind.RECORDS:
+            return
+        txid = run.first_txid
+        for record in iterate_records(run.payload):
+            try:
+                if record.command == Command.QUEUE_ACKNOWLEDGMENT:
+                    self._gone(read_acknowledgment(record.body).keys, txid)
+                elif record.command == Command.QUEUE_REMOVAL:
+                    self._gone(read_removal(record.body).keys, txid)
+                elif record.command == Command.TRANSFER:
+                    names = read_transfer(record.body).names
+                    if names.get(self._incarnation) == self.instance:
+                        self.is_heralded = True
+            except RemoteProtocolError:
+                pass  # Nobody can read it: it changes nothing, here and everywhere.
+            txid += 1
+
+    def _gone(self, keys: Keys, txid: int) -> None:
+        if self.has_owner:
+            self._removed.add(keys, txid)
+        if self._leases:
+            for publisher, ranges in keys.items():
+                for sequence in self._held(publisher, ranges):
+                    self._end_lease(publisher, sequence)
+
+    def claims(self, publisher: int, ranges: Iterable[Range], given: str) -> list[OwnershipChange]:
+        """Whose messages are that a client sends again and that are new here (rule 3).
+
+        Args:
+            given: the instance that they were given to first; empty: it is not known.
+
+        Returns:
+            What is to be journaled directly before them. At most once they stay with whom they
+            were given to, which may have sent them: as if they had come from there, in generation
+            0. In a higher one they would take back what that instance has granted meanwhile. Where
+            nobody knows who that was, they are claimed all the same: two instances would otherwise
+            believe for ever that they are their own.
+        """
+        if self.definition.kind != "queue":
+            return []
+        is_known = self.definition.at_most_once and given
+        generation, owner = (0, given) if is_known else (1, self.instance)
+        return [
+            OwnershipChange(publisher, first, last, generation, owner) for first, last in ranges
+        ]
+
+    def herald(self) -> bytes:
+        """The body of the transfer that says who bears this incarnation; empty: the journal says it
+        already. To be journaled before this instance serves."""
+        if self.is_heralded:
+            return b""
+        names = {self._incarnation: self.instance}
+        return pack_transfer(Transfer(self.instance, 0, (), names))
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequest:
+    """A request on its way from instance to instance. It is not journaled: who needs it repeats it.
+
+    Attributes:
+        incarnation, life: of the instance that asks.
+        number: of the request, in that life.
+        name: of that instance.
+        queue: as `QueueDefinition.stored_as`.
+        count, wanted: as of a `TransferRequest`.
+    """
+
+    incarnation: int
+    life: int
+    number: int
+    name: str
+    queue: str
+    count: int
+    wanted: Sequence[TransferCandidate]
+
+
+class Flood:
+    """Requests go to all instances, over whatever links there are, to each once.
+
+    Lifecycle: one life of the instance.
+
+    Args:
+        name, incarnation, life: of this instance.
+    """
+
+    def __init__(self, name: str, incarnation: int, life: int) -> None:
+        self._of = name, incarnation, life
+        self._number = 0
+        self._seen: OrderedDict[tuple[int, int], tuple[int, set[int]]] = OrderedDict()
+        """By life: the highest number, and those just below it that came."""
+
+    def made(self, queue: str, request: TransferRequest) -> RoutedRequest:
+        """A request of this instance's own."""
+        name, incarnation, life = self._of
+        self._number += 1
+        return RoutedRequest(
+            incarnation, life, self._number, name, queue, request.count, request.wanted
+        )
+
+    def is_new(self, asked: RoutedRequest) -> bool:
+        """Whether it is to be heeded and passed on: it is another's, and did not come before."""
+        of = asked.incarnation, asked.life
+        if of == self._of[1:]:
+            return False
+        highest, below = self._seen.get(of, (0, set()))
+        if asked.number in below or asked.number <= highest - REQUESTS_MAX:
+            return False
+        below.add(asked.number)
+        if asked.number > highest:
+            highest = asked.number
+            if len(below) > 2 * REQUESTS_MAX:
+                below = {each for each in below if each > highest - REQUESTS_MAX}
+        self._seen[of] = highest, below
+        self._seen.move_to_end(of)
+        if len(self._seen) > AUTHORS_MAX:
+            self._seen.popitem(last=False)
+        return True

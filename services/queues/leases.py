@@ -1,0 +1,205 @@
+"""The messages that consumers have: whose, until when, and how often in vain."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from raylay.services.queues.decisions import Consumer, MessageLease
+from raylay.services.queues.message import DONE, QueuedMessage
+
+STALE_MAX = 1_000
+"""Ends of leases that are over otherwise, beside as many as there are leases."""
+
+
+_End = tuple[int, int, int, QueuedMessage]
+"""Of a lease: when, its number, the message's transaction id, the message."""
+
+
+class _Tries:
+    """What was done in vain with a message here since the last start."""
+
+    __slots__ = ("cancels", "deliveries")
+
+    def __init__(self) -> None:
+        self.cancels = 0
+        self.deliveries = 0
+
+
+class LeaseTable:
+    """See the file's docstring.
+
+    Invariant: a message is in `_of` at the consumer that its lease, `held`, names.
+    Owner: the queue's machine.
+
+    Args:
+        deliveries_max, cancels_max: as in the queue's definition; 0: any number.
+    """
+
+    __slots__ = (
+        "_blamed",
+        "_cancels_max",
+        "_count",
+        "_deliveries_max",
+        "_ends",
+        "_of",
+        "_tries",
+        "ended_count",
+    )
+
+    def __init__(self, deliveries_max: int = 0, cancels_max: int = 0) -> None:
+        self._deliveries_max = deliveries_max
+        self._cancels_max = cancels_max
+        self._of: dict[Consumer, dict[QueuedMessage, None]] = {}
+        self._blamed: dict[Consumer, int] = {}
+        """The highest lease number that a consumer had when one of its leases ended by time: of
+        those up to it, no other one counts as delivered in vain."""
+        self._ends: list[_End] = []
+        self._tries: dict[QueuedMessage, _Tries] = {}
+        self._count = 0
+        self.ended_count = 0
+        """Leases that ended by time."""
+
+    def __len__(self) -> int:
+        """Leases that there are."""
+        return self._count
+
+    @property
+    def first_us(self) -> int:
+        """When the next lease may end, in microseconds since 1970; 0: none does by itself."""
+        return self._ends[0][0] if self._ends else 0
+
+    def consumers(self) -> list[Consumer]:
+        """Those who have messages."""
+        return list(self._of)
+
+    def of(self, consumer: Consumer) -> list[QueuedMessage]:
+        """What the consumer has."""
+        return list(self._of.get(consumer, ()))
+
+    def lease(self, message: QueuedMessage, lease: MessageLease) -> None:
+        """Notes a lease, which the message holds."""
+        there = self._of.get(lease.consumer)
+        if there is None:
+            there = self._of[lease.consumer] = {}
+        there[message] = None
+        self._count += 1
+        if lease.until_us:
+            ends = self._ends
+            heapq.heappush(ends, (lease.until_us, lease.number, message.txid, message))
+            if len(ends) > 2 * self._count + STALE_MAX:
+                self._ends = [each for each in ends if _is(each)]
+                heapq.heapify(self._ends)
+
+    def lease_all(
+        self, consumer: Consumer, messages: Sequence[QueuedMessage], until_us: int
+    ) -> None:
+        """Notes leases of one consumer, which the messages hold; they end at one time, or never
+        where that is 0."""
+        if until_us:
+            for message in messages:
+                assert isinstance(message.held, MessageLease)
+                self.lease(message, message.held)
+            return
+        there = self._of.get(consumer)
+        if there is None:
+            there = self._of[consumer] = {}
+        there.update(dict.fromkeys(messages))
+        self._count += len(messages)
+
+    def end_all(self, consumer: Consumer, messages: Sequence[QueuedMessage]) -> None:
+        """As `end` of each, and `forget`: leases of one consumer."""
+        there = self._of[consumer]
+        for message in messages:
+            del there[message]
+        if not there:
+            del self._of[consumer]
+        self._count -= len(messages)
+        if self._tries:
+            for message in messages:
+                self._tries.pop(message, None)
+
+    def end(self, message: QueuedMessage, lease: MessageLease) -> None:
+        """Forgets a lease, which the message is to hold no longer."""
+        there = self._of[lease.consumer]
+        del there[message]
+        if not there:
+            del self._of[lease.consumer]
+        self._count -= 1
+
+    def ended(self, now_us: int) -> list[QueuedMessage]:
+        """Messages whose leases end now: each is to be ended."""
+        found: list[QueuedMessage] = []
+        while self._ends and self._ends[0][0] <= now_us:
+            each = heapq.heappop(self._ends)
+            if _is(each):
+                found.append(each[3])
+        self.ended_count += len(found)
+        return found
+
+    def suspects(self, ended: Sequence[QueuedMessage]) -> list[QueuedMessage]:
+        """Those of messages whose leases end now, unsaid, that count as delivered in vain: of what
+        a consumer held at one time and has not acknowledged, the oldest one."""
+        if not self._deliveries_max:
+            return []
+        found: list[QueuedMessage] = []
+        for message in ended:
+            lease = message.held
+            assert isinstance(lease, MessageLease)
+            consumer = lease.consumer
+            if message.state == DONE or lease.number <= self._blamed.get(consumer, 0):
+                continue
+            there = [each for each in self._of[consumer] if each.state != DONE]
+            self._blamed[consumer] = max(map(_lease_number, there))
+            oldest = min(there, key=_lease_number)
+            if _lease_number(oldest) == lease.number or oldest in ended:
+                found.append(oldest)
+        return found
+
+    def gone(self, consumer: Consumer) -> None:
+        """The consumer is no more."""
+        self._blamed.pop(consumer, None)
+
+    def tried(self, message: QueuedMessage, *, is_cancel: bool) -> str:
+        """It was delivered in vain, or given back on purpose: the reason why it is to be removed;
+        empty: none."""
+        if not (self._deliveries_max or self._cancels_max):
+            return ""
+        tries = self._tries.get(message)
+        if tries is None:
+            tries = self._tries[message] = _Tries()
+        tries.deliveries += 1
+        tries.cancels += is_cancel
+        return self.spent(message)
+
+    def spent(self, message: QueuedMessage) -> str:
+        """Why it is to be removed, for what was done in vain with it; empty: it is not."""
+        tries = self._tries.get(message)
+        if tries is None:
+            return ""
+        if self._cancels_max and tries.cancels >= self._cancels_max:
+            return "max_cancels"
+        if self._deliveries_max and tries.deliveries >= self._deliveries_max:
+            return "max_deliveries"
+        return ""
+
+    def forget(self, message: QueuedMessage) -> None:
+        """It has left the queue."""
+        if self._tries:
+            self._tries.pop(message, None)
+
+    def oldest(self) -> QueuedMessage | None:
+        """Of those that consumers have, the one that came first."""
+        held = (message for there in self._of.values() for message in there)
+        return min(held, key=lambda message: message.txid, default=None)
+
+
+def _lease_number(message: QueuedMessage) -> int:
+    held = message.held
+    return held.number if isinstance(held, MessageLease) else 0
+
+
+def _is(end: _End) -> bool:
+    """Whether the lease is still there."""
+    held = end[3].held
+    return isinstance(held, MessageLease) and held.number == end[1]

@@ -1,0 +1,51 @@
+"""A message as it stands in a queue.
+
+A queue may hold a million messages, so one is a single object of few fields: what it has in common
+with those that came with it is in their `Arrival`, and its register is shared with all that have
+the same one.
+"""
+
+from __future__ import annotations
+
+from raylay.services.queues.checkpoint import Arrival
+from raylay.services.queues.decisions import Key, MessageLease
+from raylay.services.queues.entry import ABSENT, QueueEntry, order_of
+from raylay.services.queues.ownership import Ownership
+
+AVAILABLE, LEASED, FROZEN, GONE, DONE = range(5)
+"""What is with a message here: whoever owns it may have it delivered; a consumer has it; a draft
+about it is on its way to the disk; it has left the queue; a consumer has it and takes no place for
+it any more, for its acknowledgment is on its way to the disk."""
+
+
+class QueuedMessage(QueueEntry):
+    """A message in a queue.
+
+    Attributes:
+        state: `AVAILABLE`, `LEASED`, `FROZEN`, `GONE` or `DONE`.
+        held: of a leased one its lease, done with or not, of a frozen one the tag of its draft.
+    """
+
+    __slots__ = ("arrival", "held", "register", "state")
+
+    held: MessageLease | int | None
+
+    def __init__(
+        self,
+        arrival: Arrival,
+        txid: int,
+        key: Key,
+        register: Ownership,
+        priority: int | None = None,
+        is_barrier: bool = False,
+    ) -> None:
+        # As `QueueEntry` does, without a call: there is one for each message that comes.
+        self.txid = txid
+        self.publisher, self.sequence = key
+        self.order = txid if priority is None else order_of(txid, priority)
+        self.is_barrier = is_barrier
+        self.standing = ABSENT
+        self.arrival = arrival
+        self.register = register
+        self.state = AVAILABLE
+        self.held = None

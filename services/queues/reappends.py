@@ -1,0 +1,87 @@
+"""What came before its message and was used, to be said once more behind it (rule 7 of queues).
+
+Journals are removed from the front. A removal or a transfer that came before its message may be
+removed while the message stays; whoever gets the message from there then gets it as if nothing had
+been said of it. So an instance to which the message comes later says the same again, in records of
+its own: they stand behind the message, in its journal and in all that have it from there. A claim
+stands directly before its message, and stays while that is in the queue: it is not said again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.queues.early_records import PublisherRangeMap
+from raylay.services.queues.ownership import Ownership, is_better
+from raylay.services.queues.records import (
+    RANGES_MAX,
+    Acknowledgment,
+    Keys,
+    OwnershipChange,
+    parts_of,
+)
+
+
+class Reappends:
+    """See the file's docstring.
+
+    Invariant: what a record behind the message has said already is not in it.
+    Owner: the queue's machine.
+    """
+
+    __slots__ = ("_gone", "_moves")
+
+    def __init__(self) -> None:
+        self._gone = PublisherRanges()
+        self._moves: PublisherRangeMap[Ownership] = PublisherRangeMap(is_better)
+
+    def __bool__(self) -> bool:
+        return bool(self._gone.sets or self._moves)
+
+    def removed(self, publisher: int, sequence: int) -> None:
+        """A message came that had been removed."""
+        self._gone.add(publisher, sequence, sequence)
+
+    def moved(self, publisher: int, first: int, last: int, register: Ownership) -> None:
+        """Messages came, and whose they are had been said."""
+        self._moves.add(publisher, first, last, register)
+
+    def heard_removal(self, keys: Keys) -> None:
+        """A record says that these have left the queue: nothing else is to be said of them."""
+        for publisher, ranges in keys.items():
+            self._gone.remove_ranges(publisher, ranges)
+            self._moves.take(publisher, ranges)
+
+    def heard_move(self, move: OwnershipChange) -> None:
+        """A record says whose these are."""
+        publisher, first, last, generation, owner = move
+        heard = Ownership(generation, owner)
+        for begin, end, register in self._moves.take(publisher, [(first, last)]):
+            if is_better(register, heard):
+                self._moves.add(publisher, begin, end, register)
+
+    def take(self) -> tuple[list[Keys], list[list[OwnershipChange]]]:
+        """All of it, to be said now: keys of each removal, and moves of each transfer."""
+        gone: dict[int, list[Range]] = {}
+        for publisher, part in self._gone.items():
+            gone.setdefault(publisher, []).append(part)
+        removals = [each.keys for each in parts_of(Acknowledgment(gone))] if gone else []
+        moves = [
+            OwnershipChange(publisher, first, last, *register)
+            for publisher, first, last, register in self._moves.pieces()
+        ]
+        self.__init__()  # type: ignore[misc]
+        return removals, list(_parts(moves))
+
+    def again(self, keys: Keys, moves: Iterable[OwnershipChange]) -> None:
+        """It was not said after all."""
+        for publisher, ranges in keys.items():
+            self._gone.add_ranges(publisher, ranges)
+        for publisher, first, last, generation, owner in moves:
+            self._moves.add(publisher, first, last, Ownership(generation, owner))
+
+
+def _parts(moves: list[OwnershipChange]) -> Iterator[list[OwnershipChange]]:
+    for at in range(0, len(moves), RANGES_MAX):
+        yield moves[at : at + RANGES_MAX]

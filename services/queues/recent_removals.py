@@ -1,0 +1,100 @@
+"""Which messages have left a queue since its owner last told what it has folded: what it decided
+before it knew that is sent back (rule 10 of queues)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raylay.services.messages.ranges import CHUNK, PublisherRanges
+from raylay.services.queues.decisions import Key, LeasedDelivery
+from raylay.services.queues.records import Keys
+
+REMOVED_MAX = 16_384
+"""Ranges of what has left the queue that are remembered while its owner is behind; a wide one
+counts as one for each 4,096 sequences."""
+
+
+class RecentRemovals:
+    """See the file's docstring.
+
+    In two parts by age, so that memory is bounded by what an owner is behind, and looking costs no
+    search. A message may still be found here when the owner knows of its end: nobody delivers it.
+    Where there is too much of it, only the transaction id is kept: all that was decided before the
+    owner knew of that is sent back.
+    """
+
+    __slots__ = (
+        "_all_txid",
+        "_old",
+        "_old_count",
+        "_old_txid",
+        "_young",
+        "_young_count",
+        "_young_txid",
+    )
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._old = PublisherRanges()
+        self._young = PublisherRanges()
+        self._old_txid = self._young_txid = self._all_txid = 0
+        self._old_count = self._young_count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._old_txid or self._young_txid or self._all_txid)
+
+    def add(self, keys: Keys, txid: int) -> None:
+        """These have left it by this transaction."""
+        self._young_count += sum(
+            1 + (last - first) // CHUNK for ranges in keys.values() for first, last in ranges
+        )
+        if self._old_count + self._young_count > REMOVED_MAX:
+            self.clear()
+            self._all_txid = txid
+            return
+        for publisher, ranges in keys.items():
+            self._young.add_ranges(publisher, ranges)
+        self._young_txid = txid
+
+    def is_behind(self, folded_txid: int) -> bool:
+        """Whether who has folded up to there may have decided on anything that is gone."""
+        return folded_txid < self._all_txid
+
+    def forget(self, folded_txid: int) -> None:
+        """The owner has folded all up to there."""
+        if folded_txid < self._all_txid:
+            return
+        self._all_txid = 0
+        if folded_txid >= self._old_txid:
+            self._old, self._old_txid = self._young, self._young_txid
+            self._young, self._young_txid = PublisherRanges(), 0
+            self._old_count, self._young_count = self._young_count, 0
+            if folded_txid >= self._old_txid:
+                self.clear()
+
+    def touches(self, messages: Sequence[LeasedDelivery]) -> bool:
+        """Whether one of these messages, or one between them, is found here."""
+        if not self or not messages:
+            return False
+        keys = [each.key for each in messages]
+        (publisher, first), (other, last) = min(keys), max(keys)
+        if publisher != other:
+            return True
+        return any(
+            found is not None and found.touches(first, last)
+            for found in (self._young.sets.get(publisher), self._old.sets.get(publisher))
+        )
+
+    def __contains__(self, key: Key) -> bool:
+        publisher, sequence = key
+        for part in (self._young, self._old):
+            found = part.sets.get(publisher)
+            if found is not None and sequence in found:
+                return True
+        return False
+
+
+NOTHING = RecentRemovals()

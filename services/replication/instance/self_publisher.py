@@ -1,0 +1,180 @@
+"""Records that the instance itself makes: transfers, grants, what expires.
+
+They are journaled and replicated like those of a client, in batches, under a publisher id of their
+own: of the author's name, the incarnation, and the life of the process. Without the last an old
+copy of the data directory that was put in place would number anew what its lost tail had.
+
+Nobody is called back. A record takes effect when it is read back from the commit (`committed`),
+like every other one, whoever made it: so a restart, which reads the same journal, comes to the same
+state. Where the append fails, all that was not committed is undone (`failed`), for what was drafted
+last was drafted on what came before it. Who drafted it drafts again by what is true then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from raylay.services.errors import LocalProtocolError
+from raylay.services.messages.records import (
+    RECORD_BYTES_MAX,
+    Command,
+    Kind,
+    RecordBuilder,
+    Run,
+    author_publisher_id,
+    run_of,
+    scan,
+)
+from raylay.services.replication.values import Identity
+
+RUN_BYTES_MAX = 256 * 1024
+"""Of the drafts that one run is made of: more are several; a record alone may be larger."""
+BUILDERS_MAX = 1_024
+"""Topics whose builders are kept."""
+
+
+class PendingRecord(NamedTuple):
+    """A record that was made and is not in the journal.
+
+    Attributes:
+        sequence: its number, which no other draft gets.
+        record: its bytes.
+    """
+
+    sequence: int
+    topic: str
+    message_type: str
+    record: bytes
+
+
+class SelfPublisher:
+    """What one part of the instance writes into the journal. See the file's docstring.
+
+    Invariants: each draft is taken up or undone, once, in the order of their numbers; no number is
+    given twice, not even that of one that was undone: what failed to be written may be there still.
+    Owner: the part of the instance that drafts, on its loop. Lifecycle: one life of the instance.
+
+    Args:
+        name: of the author; unique in the instance.
+        identity: of the instance, in this life.
+
+    Attributes:
+        publisher: the id under which it writes.
+    """
+
+    __slots__ = ("_builders", "_drafts", "_last", "_under_way", "publisher")
+
+    def __init__(self, name: str, identity: Identity) -> None:
+        self.publisher = author_publisher_id(name, identity.incarnation, identity.life)
+        self._last = 0
+        self._builders: dict[tuple[str, str], RecordBuilder] = {}
+        self._drafts: list[PendingRecord] = []
+        self._under_way: deque[tuple[Run, list[PendingRecord]]] = deque()
+        """What was handed out and is not committed yet: runs, and what they are made of."""
+
+    def __len__(self) -> int:
+        """How many drafts are neither taken up nor undone."""
+        return len(self._drafts) + sum(len(drafts) for _, drafts in self._under_way)
+
+    def draft(
+        self,
+        topic: str,
+        message_type: str,
+        body: bytes,
+        now_us: int,
+        *,
+        command: int = Command.PUBLISH,
+        key: bytes = b"",
+        correlation: bytes = b"",
+        expiration_s: int = 0,
+        bytes_max: int = RECORD_BYTES_MAX,
+    ) -> int:
+        """Drafts a record, of which nothing is true yet. Returns its sequence.
+
+        Args:
+            now_us: by the clock on the wall: its origin time.
+            bytes_max: of the record.
+
+        Raises:
+            LocalProtocolError: it can be no record; nothing was drafted.
+        """
+        of = topic, message_type
+        builder = self._builders.get(of)
+        if builder is None:
+            if len(self._builders) >= BUILDERS_MAX:
+                self._builders.clear()
+            builder = self._builders[of] = RecordBuilder(self.publisher, *of)
+        sequence = self._last + 1
+        record = builder.build(
+            sequence,
+            body,
+            now_us,
+            command=command,
+            expiration_s=expiration_s,
+            key=key,
+            correlation=correlation,
+        )
+        if len(record) > bytes_max:
+            raise LocalProtocolError(
+                f"a record of {len(record)} bytes was drafted on topic {topic!r}: the limit is "
+                f"{bytes_max}"
+            )
+        self._last = sequence
+        self._drafts.append(PendingRecord(sequence, *of, record))
+        return sequence
+
+    def runs(self) -> list[Run]:
+        """What was drafted since the last call, to be journaled at once, in this order."""
+        made: list[tuple[Run, list[PendingRecord]]] = []
+        together: list[PendingRecord] = []
+        size = 0
+        for draft in self._drafts:
+            size += len(draft.record)
+            if together and (together[-1][1:3] != draft[1:3] or size > RUN_BYTES_MAX):
+                made += _runs(together)
+                together, size = [], len(draft.record)
+            together.append(draft)
+        if together:
+            made += _runs(together)
+        self._drafts = []
+        self._under_way += made
+        return [run for run, _ in made]
+
+    def committed(self, runs: Iterable[Run]) -> list[PendingRecord]:
+        """What of these committed runs is of this author, in order: it takes effect now."""
+        found: list[PendingRecord] = []
+        for run in runs:
+            if run.publisher == self.publisher and run.kind == Kind.RECORDS:
+                under_way, drafts = self._under_way[0]
+                # Where a commit is folded in turns, a run comes in parts.
+                assert run.last_txid <= under_way.last_txid, "runs are committed in their order"
+                if run.last_txid == under_way.last_txid:
+                    self._under_way.popleft()
+                    found += drafts
+        return found
+
+    def failed(self, committed_txid: int) -> list[PendingRecord]:
+        """The journal could not write what is behind this transaction id. What of it is of this
+        author is undone, and what was drafted behind that: returned, in order. What is on disk is
+        told by `committed`, before this or after it."""
+        undone: list[PendingRecord] = []
+        while self._under_way and self._under_way[-1][0].first_txid > committed_txid:
+            undone[:0] = self._under_way.pop()[1]
+        undone += self._drafts
+        self._drafts = []
+        return undone
+
+
+def _runs(drafts: list[PendingRecord]) -> list[tuple[Run, list[PendingRecord]]]:
+    """Drafts of one topic and type: a run of each stretch that may be one, which are messages, or
+    records of one command."""
+    payload = b"".join(draft.record for draft in drafts)
+    made: list[tuple[Run, list[PendingRecord]]] = []
+    at = 0
+    for chunk in scan(payload):
+        run = run_of(chunk, payload)
+        made.append((run, drafts[at : at + run.count]))
+        at += run.count
+    return made

@@ -1,0 +1,1 @@
+"""The sending half of replication: what goes to one destination, and when."""

@@ -1,0 +1,82 @@
+"""The language of content filters as links and instances ask it (content.py, docs/filters.md).
+
+A message whose body cannot be read passes no filter: what is no order is no order of a region
+either. So does everybody decide who has the record, since nothing but the record counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
+from raylay.services.expressions.expression import REPLICATION, Expression, expression, refusal
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
+from raylay.services.messages.records import Record
+from raylay.services.messages.types.base import MessageTypeTable
+
+
+class ExpressionLanguage:
+    """A `FilterLanguage`: the filters of this installation.
+
+    Args:
+        types: what bodies are read by.
+        functions: those that filters may use.
+    """
+
+    __slots__ = ("_functions", "_message", "_record", "_types")
+
+    def __init__(self, types: MessageTypeTable, functions: Functions = BUILT_IN) -> None:
+        self._types = types
+        self._functions = functions
+        self._record: Record | None = None
+        self._message: dict[str, Any] | None = None
+
+    def compiled(self, text: str, where: str) -> ExpressionFilter:
+        """The filter that is written so.
+
+        Raises:
+            ConfigurationError: naming the place, the text, the column and what is wrong.
+        """
+        try:
+            return ExpressionFilter(expression(text, REPLICATION, self._functions), self)
+        except ExpressionError as error:
+            raise ConfigurationError(f"{where}: {refusal(text, error)}") from None
+
+    def message(self, record: Record) -> dict[str, Any] | None:
+        """What the body of a record says; None where it cannot be read. It is parsed once for all
+        filters that ask for it in turn."""
+        if record is not self._record:
+            try:
+                self._message = self._types[record.message_type].parse(record.body)
+            except MessageTypeError:
+                self._message = None
+            self._record = record
+        return self._message
+
+
+class ExpressionFilter:
+    """A `ContentFilter`: an expression over what is in a record and nothing else."""
+
+    __slots__ = ("_asks_around", "_language", "_matches")
+
+    def __init__(self, found: Expression, language: ExpressionLanguage) -> None:
+        self._matches = found.matches
+        self._language = language
+        self._asks_around = found.asks_around
+
+    def passes(self, record: Record) -> bool:
+        """Whether the record goes on."""
+        message = self._language.message(record)
+        if message is None:
+            return False
+        return self._matches(message, _around(record) if self._asks_around else NO_CONTEXT)
+
+
+def _around(record: Record) -> EvalContext:
+    return EvalContext(
+        topic=record.topic,
+        size_bytes=len(record.body),
+        correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
+        bookmark=record.bookmark,
+    )

@@ -1,0 +1,102 @@
+"""What the content filters of a link do not let through, remembered: so that it reads no message a
+second time only to leave it out again.
+
+A destination holds what passed, never the rest. By what it holds alone a link would have to read,
+at each reconnect, every stretch of the journal in which its filters left something out. A verdict
+never changes while the filters are the same: so what was left out counts, when the link looks where
+to begin, as what need not be sent.
+
+It is kept by stretches of the journal, so that it goes with what is removed from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.messages.records import Run
+
+STRETCH = 1 << 20
+"""Transaction ids; every second one of them left out is 128 KiB."""
+
+
+class FilteredOut:
+    """Invariant: whatever is in it was judged by these filters, and did not pass.
+
+    Owner: a link's machine. Lifecycle: as long as the filters; over restarts by what `changed`
+    gave (services/processes/link/filtered_out_store.py).
+    """
+
+    __slots__ = ("_changed", "_stretches")
+
+    def __init__(self) -> None:
+        self._stretches: dict[int, PublisherRanges] = {}
+        self._changed: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._stretches)
+
+    def add(self, run: Run, ranges: list[Range], passed: list[Range]) -> None:
+        """Of a run's `ranges` only `passed` did."""
+        rest = SequenceSet(ranges)
+        rest.difference_update(SequenceSet(passed))
+        number = run.first_txid // STRETCH
+        self._of(number).add_ranges(run.publisher, list(rest))
+        self._changed.add(number)
+
+    def update(self, number: int, ranges: PublisherRanges) -> None:
+        """Adds what was judged elsewhere, or in an earlier life, in one stretch."""
+        self._of(number).update(ranges)
+        self._changed.add(number)
+
+    def _of(self, number: int) -> PublisherRanges:
+        return self._stretches.setdefault(number, PublisherRanges())
+
+    def changed(self) -> Iterator[tuple[int, PublisherRanges | None]]:
+        """The stretches that were added to or forgotten (None) since the last call."""
+        changed, self._changed = sorted(self._changed), set()
+        for number in changed:
+            yield number, self._stretches.get(number)
+
+    def taken(self) -> dict[int, PublisherRanges]:
+        """All of it, which is in here no more."""
+        found, self._stretches = self._stretches, {}
+        self._changed.clear()
+        return found
+
+    def forget(self, first_txid: int) -> None:
+        """The journal begins here now."""
+        for number in [each for each in self._stretches if (each + 1) * STRETCH <= first_txid]:
+            del self._stretches[number]
+            self._changed.add(number)
+
+    def settles(
+        self,
+        held: PublisherRanges | None,
+        first_txid: int,
+        last_txid: int,
+        publisher: int,
+        ranges: Iterable[Range],
+    ) -> bool:
+        """Whether each of these messages is held there or was left out. They lie in the journal
+        from `first_txid` to `last_txid`."""
+        theirs = held.get(publisher) if held is not None else None
+        if theirs is not None and all(theirs.covers(a, b) for a, b in ranges):
+            return True
+        if not self._stretches:
+            return False
+        rest = ranges.copy() if isinstance(ranges, SequenceSet) else SequenceSet(ranges)
+        if theirs is not None:
+            rest.difference_update(theirs)
+        # A run, or a segment, may reach into the next stretch.
+        for number in range(first_txid // STRETCH, last_txid // STRETCH + 1):
+            stretch = self._stretches.get(number)
+            found = stretch.get(publisher) if stretch is not None else None
+            if found is not None:
+                rest.difference_update(found)
+        return not rest
+
+    def settles_run(self, held: PublisherRanges | None, run: Run) -> bool:
+        """The same of a run, of which the header is enough."""
+        ranges = [(run.first_sequence, run.last_sequence)]
+        return self.settles(held, run.first_txid, run.last_txid, run.publisher, ranges)

@@ -1,0 +1,706 @@
+"""The link's machine: what one destination has, and what it must be sent next (design.md 4).
+
+Values in, values out. The shell reads the journal behind `cursor` and no further than `told_txid`,
+gives the runs to `take`, sends the batches, and passes the downstream's acks to `acked`.
+
+Invariants: stored_txid <= cursor <= told_txid; a batch's number is one above the last one's; what
+is held there or on its way there is never sent again in this connection; the window counts bytes
+that are not stored yet, never what is not persisted (simulated: windows freed by persisted
+deadlock).
+
+Where several instances reach one destination, each message that one of them sends on is there by
+the others too, an instant apart. An async link therefore waits with what the destination was seen
+to get by another way: it is the turn of whoever published it, or is nearer to that one. While the
+destination goes on to show that it gets such messages they are skipped; when it stops, they are
+sent after a moment, and the link is slower to believe it again. Order is kept: what comes behind a
+message that waits, waits too. Nothing is skipped that was not shown to be there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
+from raylay.services.replication.awaited_marks import take_marks, without_flags
+from raylay.services.replication.effects import (
+    LinkAnswered,
+    LinkEffect,
+    LinkLacks,
+    LinkProgress,
+    Ranges,
+    Rooted,
+    SendBatch,
+    ranges_of,
+    rooted_of,
+)
+from raylay.services.replication.link.alternate_path import DEFERRED_US_MAX, AlternatePath
+from raylay.services.replication.link.content import DestinationFilters, FilterLanguage
+from raylay.services.replication.link.filtered_out import FilteredOut
+from raylay.services.replication.link.routing import DestinationRoute, Router, came_from
+from raylay.services.replication.unavailable import decode_unavailable
+from raylay.services.replication.values import DirectLinkState, LinkStart
+
+WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024
+WINDOW_BATCHES_MAX = 256
+YOURS_SHOWN_MAX = 16
+"""Ranges in one connection: one that is missing is enough to know."""
+CONFLATION_MS_MAX = 1_000
+"""Where acks are held back for longer, nothing waits for them."""
+WAYS_MAX = 10_000
+_RECORDS = int(Kind.RECORDS)
+
+Way = tuple[tuple[int, ...], bytes]
+"""Path and topic: messages that have both in common come by the same links."""
+
+
+class OutboundLink:
+    """See the file's docstring. Owner: the DestinationLink actor. Lifecycle: as long as the actor;
+    `connected` begins a connection anew."""
+
+    def __init__(
+        self,
+        destination: DestinationRoute,
+        window_bytes: int = WINDOW_BYTES_DEFAULT,
+        removed: Callable[[], PublisherRanges] = PublisherRanges,
+        filters: FilterLanguage | None = None,
+    ) -> None:
+        """
+        Args:
+            removed: what the journal held once and holds no more. Reads only; called on rare paths.
+            filters: what content filters are written in; None: they do not run.
+        """
+        self._removed = removed
+        self._unavailable = PublisherRanges()
+        self._whole = False
+        self.beside = FilteredOut()
+        self.destination = destination
+        self.router = Router(destination, DestinationFilters(destination.topics, filters))
+        self.window_bytes = window_bytes
+        self.told_txid = 0
+        self.cursor = 0
+        self.resync_to = 0
+        self.is_connected = False
+        self.sync = destination.sync
+        self.sent_records = 0
+        self.sent_bytes = 0
+        self.skipped = 0
+        self.deferrals_ended = 0
+        """How often a message was sent that had waited for another way."""
+        self._elsewhere: dict[Way, AlternatePath] = {}
+        self._ways: dict[int, Way] = {}
+        """Publisher to the way of its last message that others brought here."""
+        self._may_defer = (
+            not destination.sync and destination.ack_conflation_ms <= CONFLATION_MS_MAX
+        )
+        self._deferred: Way | None = None
+        """Of the message that waits."""
+        self._deferred_txid = 0
+        self._deferred_us = 0
+        self._shown_upto: dict[int, int] = {}
+        """Publisher to the highest of its sequences that the destination got by other ways. What is
+        missing below it was passed by there: each way keeps a publisher's order."""
+        self._news_us = 0
+        self._has_news = False
+        self._jitter = 0
+        """What is added to each patience, in 32nds of it."""
+        self._downstream = 0
+        self._number = 0
+        self._held = PublisherRanges()
+        self._at_connect: PublisherRanges | None = None
+        self._came_from_there = PublisherRanges()
+        self._yours: Ranges = {}
+        self._yours_shown = 0
+        self._own_root = 0
+        self._mark = RootedRanges()
+        self._once_more = PublisherRanges()
+        """Held there and marked nevertheless: sent once more in the resync, if it is still here."""
+        self._looked_for = PublisherRanges()
+        self._looked_to_txid = 0
+        """What is still marked of that when all up to here is read, is in the journal no more."""
+        self._notices = RootedRanges()
+        self._named = RootedRanges()
+        """Asked for by its name, and not known to be there: asked for again when it is shown."""
+        # (number, last txid before the batch, bytes)
+        self._in_flight: deque[tuple[int, int, int]] = deque()
+        self._bytes_in_flight = 0
+        self._caught_up_number = 0
+        self._told_stored = 0
+
+    # -- connection --------------------------------------------------------------------------
+    def connected(
+        self, downstream: int, held: PublisherRanges, start: LinkStart, first_txid: int
+    ) -> list[LinkEffect]:
+        """The connection is made: ranges are exchanged, the instance was asked.
+
+        Args:
+            downstream: incarnation there.
+            held: what is stored there.
+            first_txid: oldest transaction id in the journal.
+        """
+        self.is_connected = True
+        self._downstream = downstream
+        self._held = held
+        self._at_connect = held.copy()
+        self._came_from_there = PublisherRanges()
+        self._yours, self._yours_shown = {}, 0
+        self._own_root = start.own_root
+        self._unavailable, self._whole = start.unavailable.copy(), start.whole
+        self._mark = start.mark.copy()
+        self._once_more, self._looked_for = PublisherRanges(), PublisherRanges()
+        self._looked_to_txid = start.last_txid
+        self._notices, self._named = RootedRanges(), RootedRanges()
+        for marks in self._mark.roots.values():
+            self._looked_for.update(marks)
+        for root, asked in start.notice.roots.items():
+            for publisher, ranges in asked.sets.items():
+                # Held there under the same identity, and not answered: sent once more instead of
+                # only named, so that the destination compares the contents before it answers.
+                self._mark.of(root).add_ranges(publisher, ranges)
+                self._once_more.add_ranges(publisher, ranges)
+                self._looked_for.add_ranges(publisher, ranges)
+                self._held.remove_ranges(publisher, ranges)
+                self._at_connect.remove_ranges(publisher, ranges)
+        self.sync = start.sync
+        self._deferred, self._deferred_txid = None, 0
+        self._shown_upto.clear()
+        self._jitter = (start.own_root ^ downstream) % 16
+        self._number = 0
+        self._in_flight.clear()
+        self._bytes_in_flight = 0
+        self._caught_up_number = 0
+        self._told_stored = 0
+        self.beside.forget(first_txid)
+        self.cursor = max(0, first_txid - 1)
+        self.resync_to = start.last_txid
+        self.told_txid = max(self.told_txid, start.last_txid)
+        return self.flush_notices()
+
+    def disconnected(self) -> None:
+        """The connection ended."""
+        self.is_connected = False
+
+    def lend(self) -> DirectLinkState | None:
+        """What a machine elsewhere goes on with in this connection, which is over for this one.
+        None: not now, as something is to be sent, on its way, or asked for."""
+        if (
+            not self.is_connected
+            or self._at_connect is not None
+            or self.cursor < self.told_txid
+            or self._in_flight
+            or self._caught_up_number
+            or self._deferred is not None
+            or any((self._notices, self._mark, self._named, self._yours))
+        ):
+            return None
+        self.is_connected = False
+        there = self._downstream, self._held, self.cursor, self._number
+        return DirectLinkState(*there, self._own_root, self.sync, self._unavailable, self._whole)
+
+    def borrow(self, state: DirectLinkState) -> None:
+        """Goes on in the connection of a machine elsewhere. Call it on a new machine."""
+        self.is_connected = True
+        self._downstream, self._own_root = state.downstream, state.own_root
+        self._jitter = (state.own_root ^ state.downstream) % 16
+        self._held, self._number, self.sync = state.held, state.number, state.sync
+        self._unavailable, self._whole = state.unavailable, state.whole
+        self.cursor = self.told_txid = self.resync_to = state.cursor
+        self._looked_to_txid = self._told_stored = state.cursor
+
+    def told(self, last_txid: int) -> None:
+        """The instance committed up to here."""
+        self.told_txid = max(self.told_txid, last_txid)
+
+    def set_mode(self, sync: bool) -> None:
+        """Whether what is sent from now on is marked awaited."""
+        self.sync = sync
+
+    def notice(self, awaited: Rooted, last_txid: int) -> list[LinkEffect]:
+        """The instance became awaited for these, committed up to `last_txid`, or was upgraded: ask
+        the destination. What it is not known to hold is marked when it is read, and asked for by
+        its name when there is nothing left to read it from."""
+        if not self.is_connected:
+            return []
+        for root, asked in awaited.items():
+            for publisher, ranges in asked.items():
+                held = self._held.get(publisher)
+                for a, b in ranges:
+                    there = held.within(a, b) if held is not None else []
+                    absent = held.missing(a, b) if held is not None else [(a, b)]
+                    if there:
+                        self._notices.of(root).add_ranges(publisher, there)
+                    if absent:
+                        self._mark.of(root).add_ranges(publisher, absent)
+                        self._looked_for.add_ranges(publisher, absent)
+        self._looked_to_txid = max(self._looked_to_txid, last_txid)
+        self._name_what_is_gone()
+        return self.flush_notices()
+
+    def flush_notices(self) -> list[LinkEffect]:
+        """Sends waiting notices at once: control never waits for the window."""
+        if not self.is_connected or not self._notices:
+            return []
+        return [self._batch([], RootedRanges(), 0)]
+
+    # -- the journal -------------------------------------------------------------------------
+    @property
+    def resyncing(self) -> bool:
+        """Whether the cursor is still in what was there when the connection began."""
+        return self.is_connected and self._at_connect is not None
+
+    @property
+    def wants(self) -> bool:
+        """Whether the shell should read behind the cursor and call `take`."""
+        return (
+            self.is_connected
+            and (self.cursor < self.told_txid or self._at_connect is not None)
+            and self._bytes_in_flight < self.window_bytes
+            and len(self._in_flight) < WINDOW_BATCHES_MAX
+            and self._deferred is None
+        )
+
+    @property
+    def due_us(self) -> int | None:
+        """When a message that waits has waited long enough: the shell calls `look_again` then.
+        None: none waits."""
+        elsewhere = self._elsewhere.get(self._deferred) if self._deferred is not None else None
+        if elsewhere is None:
+            return None
+        patience_us = elsewhere.patience_us
+        patience_us += patience_us * self._jitter // 32
+        patience_us += 1_000 * self.destination.ack_conflation_ms
+        since_us = self._deferred_us
+        # Other messages of the way say nothing of this one where the one before it was missed.
+        if not elsewhere.misses:
+            since_us = max(since_us, self._news_us)
+        return min(since_us + patience_us, self._deferred_us + DEFERRED_US_MAX)
+
+    def look_again(self) -> None:
+        """Has `take` look again at a message that waits."""
+        self._deferred = None
+
+    def skip_segments(self, summaries: list[tuple[int, int, PublisherRanges]]) -> None:
+        """Moves the cursor over sealed segments (oldest first) that the destination held whole when
+        the connection began. What it was seen to hold since then is for `take`: its answer is
+        still to be asked for."""
+        held = self._at_connect
+        if held is None:
+            return
+        for first, last, content in summaries:
+            if last <= self.cursor:
+                continue
+            if first > self.cursor + 1 or last > self.resync_to:
+                break
+            if not all(
+                self.beside.settles(held, first, last, *each) for each in content.sets.items()
+            ):
+                break
+            self.cursor = last
+
+    def skip_headers(self, runs: list[Run]) -> bool:
+        """Moves the cursor over runs that need not be sent, during a resync. True when all of
+        `runs` were skipped: read on; False: read with payloads from the cursor, for `take`."""
+        for run in runs:
+            if run.last_txid <= self.cursor:
+                continue
+            if run.first_txid > self.resync_to:
+                return False
+            if run.kind == Kind.RECORDS and self._routed(run):
+                if not self.beside.settles_run(self._at_connect, run):
+                    return False
+            elif run.kind == Kind.RECORDS:
+                if self._downstream in run.path and not (run.contiguous or run.payload):
+                    return False  # only its records say which sequences it holds
+                self._ask_where_it_came_from(run)
+            self.cursor = run.last_txid
+        return True
+
+    def take(self, runs: list[Run], now_us: int = 0) -> list[LinkEffect]:
+        """Takes committed runs read behind the cursor, in order, and makes one batch of what must
+        be sent. With no runs, ends a resync that has nothing left to send.
+
+        Args:
+            now_us: by a clock that only goes forward; 0: no message waits for another way.
+        """
+        before = self.cursor
+        # Removed by force before it could be sent: ids follow one another.
+        gap = bool(runs) and runs[0].first_txid > before + 1
+        may_defer = self._may_defer and now_us > 0 and not gap and not self.sync
+        if self._has_news:
+            self._news_us, self._has_news = now_us, False
+        batch: list[Run] = []
+        settled: list[tuple[int, list[Range]]] = []
+        awaited = RootedRanges()
+        resending: Ranges = {}
+        answered = PublisherRanges()
+        skipped = 0
+        size = 0
+        for run in runs:
+            last_txid = run.first_txid + run.count - 1
+            if last_txid <= self.cursor:
+                continue
+            if run.kind != _RECORDS:
+                self.cursor = last_txid
+                if run.kind == Kind.UNAVAILABLE and run.first_txid > self.resync_to:
+                    # Found out since the connect: the destination is to know it, too.
+                    self._unavailable.update(decode_unavailable(run))
+                    gap = True
+                continue
+            if not self._routed(run):
+                self.cursor = last_txid
+                self._ask_where_it_came_from(run)
+                continue
+            part, surplus = self._missing_part(run)
+            if may_defer and run.path and self._defers(run, part, now_us):
+                break
+            self.cursor = last_txid
+            if surplus:
+                skipped += self._skip(run, surplus, answered, resending)
+            if part is None:
+                continue
+            batch.append(part)
+            size += len(part.payload)
+            self.sent_records += part.count
+            ranges = part.ranges()
+            self._held.add_ranges(part.publisher, ranges)
+            if run.first_txid <= self.resync_to:
+                resending.setdefault(part.publisher, []).extend(ranges)
+                if self.sync and part.flags & Flag.AWAITED:
+                    waits = self._flagged_and_owed(part, ranges)
+                    if sum(b - a + 1 for a, b in waits) < part.count:
+                        settled.append((len(batch) - 1, waits))
+            if self.sync and self._mark:
+                self._take_marks(run, ranges, awaited)
+        effects: list[LinkEffect] = []
+        self.skipped += skipped
+        if resending:
+            effects.append(LinkProgress(self._told_stored, resending, False, 0))
+        if answered.sets:
+            effects.append(LinkAnswered({UNAWAITED: ranges_of(answered)}, {}))
+        ends = self._at_connect is not None and self.cursor >= self.resync_to
+        if ends and self._came_from_there:
+            effects.append(LinkAnswered({UNAWAITED: ranges_of(self._came_from_there)}, {}))
+            self._came_from_there = PublisherRanges()
+        self._name_what_is_gone()
+        if batch or awaited or self._notices or ends or gap or self._yours:
+            marked = self.sync
+            if settled:
+                marked = len(settled) < len(batch) or any(waits for _, waits in settled)
+                if marked:
+                    batch = without_flags(batch, settled)
+            sent = self._batch(batch, awaited, size, before, ends, marked)
+            if ends or (gap and self._at_connect is None):
+                effects += self._tell_lacks(sent)
+            effects.append(sent)
+            if ends:
+                self._at_connect = None
+                self._caught_up_number = self._number
+        if skipped or not self._in_flight:
+            effects.extend(self._progress(skipped))
+        return effects
+
+    def pass_by(self, runs: list[Run]) -> list[LinkEffect] | None:
+        """Moves the cursor over what was just committed where all of it came from the destination
+        and there is nothing to say of it, as with most of what the other one of a pair commits:
+        `take` comes to the same by a longer way. None: nothing was moved, `take` decides."""
+        asks = self._mark.roots or self._notices.roots or self._looked_for.sets or self._yours
+        waits = self._at_connect is not None or self._deferred is not None or self._has_news
+        if asks or waits or not self.is_connected or self.cursor != self.told_txid:
+            return None
+        upto = came_from(runs, self._downstream, self.cursor)
+        if not upto:
+            return None
+        self.cursor = self.told_txid = upto
+        return [] if self._in_flight else self._progress(0)
+
+    def _defers(self, run: Run, part: Run | None, now_us: int) -> bool:
+        """Whether what is missing of a run that others brought here waits for another way."""
+        way = (run.path, run.topic)
+        if len(self._ways) >= WAYS_MAX:
+            self._ways.clear()
+            self._shown_upto.clear()
+        self._ways[run.publisher] = way
+        elsewhere = self._elsewhere.get(way)
+        if part is None and elsewhere is not None and self._deferred_txid == run.first_txid:
+            elsewhere.came(now_us - self._deferred_us)
+        if part is None or elsewhere is None or not elsewhere.is_believed:
+            return False
+        if self._deferred_txid != run.first_txid:
+            self._deferred_txid, self._deferred_us = run.first_txid, now_us
+        self._deferred = way
+        due_us = self.due_us
+        assert due_us is not None
+        if now_us < due_us and self._shown_upto.get(part.publisher, 0) <= part.last_sequence:
+            return True
+        self._deferred = None
+        self.deferrals_ended += 1
+        elsewhere.missed()
+        return False
+
+    def _shown_elsewhere(self, held: Ranges) -> None:
+        """The destination got messages of these publishers by other ways."""
+        for publisher, ranges in held.items():
+            way = self._ways.get(publisher)
+            if way is None:
+                continue
+            elsewhere = self._elsewhere.get(way)
+            if elsewhere is None:
+                if len(self._elsewhere) >= WAYS_MAX:
+                    self._elsewhere.clear()
+                elsewhere = self._elsewhere[way] = AlternatePath()
+            elsewhere.shown += 1
+            if way == self._deferred:
+                self._has_news = True
+            last = ranges[-1][1]
+            if last > self._shown_upto.get(publisher, 0):
+                self._shown_upto[publisher] = last
+        if self._has_news:
+            self._deferred = None
+
+    def _tell_lacks(self, batch: SendBatch) -> list[LinkEffect]:
+        """Says in the batch what the destination lacks and cannot have from here."""
+        lacks = self._removed()
+        lacks.update(self._unavailable)
+        for publisher in list(lacks.sets):
+            held = self._held.get(publisher)
+            if held is not None:
+                lacks.of(publisher).difference_update(held)
+        if not lacks:
+            return []
+        batch.lacks, batch.whole = lacks, self._whole
+        return [LinkLacks(ranges_of(lacks))]
+
+    def _name_what_is_gone(self) -> None:
+        """What is asked for, and is in no segment here any more when all of the journal is read, is
+        asked for by its name, as it cannot be sent: the destination may hold it."""
+        if not self._looked_for.sets or self.cursor < self._looked_to_txid:
+            return
+        for root, marks in self._mark.roots.items():
+            for publisher, ranges in self._looked_for.sets.items():
+                marked = marks.get(publisher)
+                gone = ranges.intersection(marked) if marked is not None else SequenceSet()
+                if not gone:
+                    continue
+                marks.remove_ranges(publisher, list(gone))
+                if self.sync:
+                    self._notices.of(root).of(publisher).update(gone)
+                    held = self._held.get(publisher)
+                    absent = gone.copy()
+                    if held is not None:
+                        absent.difference_update(gone.intersection(held))
+                    if absent:
+                        self._named.of(root).of(publisher).update(absent)
+                once_more = self._once_more.get(publisher)
+                if once_more is not None:
+                    self._held.of(publisher).update(gone.intersection(once_more))
+        self._once_more, self._looked_for = PublisherRanges(), PublisherRanges()
+
+    def _ask_where_it_came_from(self, run: Run) -> None:
+        """Owed by the downstream although it came from there, because nobody knew that then: it is
+        never sent, so a notice asks for its answer where one is waited for; else it is answered by
+        having been there."""
+        if self._downstream not in run.path:
+            return
+        at_connect = self._at_connect
+        if at_connect is not None and run.last_txid <= self.resync_to:
+            held = at_connect.get(run.publisher)
+            if held is None or not held.covers(run.first_sequence, run.last_sequence):
+                # It came between the destination's account of what it holds and our connecting; or
+                # the destination was given back an old copy of its data: it is to look.
+                self._came_from_there.add_ranges(run.publisher, run.ranges())
+                self._show(run, held)
+        elif run.path[-1] != self._downstream:
+            self._show_what_came_round(run)
+        if self.sync and self._mark:
+            for root, marks in self._mark.roots.items():
+                found = marks.get(run.publisher)
+                if found is not None:
+                    theirs = [piece for a, b in run.ranges() for piece in found.within(a, b)]
+                    if theirs:
+                        self._notices.of(root).add_ranges(run.publisher, theirs)
+                        marks.remove_ranges(run.publisher, theirs)
+
+    def _show(self, run: Run, held: SequenceSet | None) -> None:
+        room = YOURS_SHOWN_MAX - self._yours_shown
+        if room <= 0:
+            return
+        lacking = _lacking(run, held)[:room]
+        if lacking:
+            self._yours_shown += len(lacking)
+            self._yours.setdefault(run.publisher, []).extend(lacking)
+
+    def _show_what_came_round(self, run: Run) -> None:
+        """It went through the destination once and came here by others since the connect. If that
+        was in a later state than the destination has now, nobody else may be there to tell it."""
+        shown = _lacking(run, self._held.get(run.publisher))
+        if shown:
+            self._yours.setdefault(run.publisher, []).extend(shown)
+
+    def _routed(self, run: Run) -> bool:
+        if self._at_connect is not None and run.first_txid <= self.resync_to:
+            return self.router.routed_in_resync(run, self._downstream)
+        return self.router.routed(run, self._downstream)
+
+    def _missing_part(self, run: Run) -> tuple[Run | None, list[Range]]:
+        """(what is to be sent, what is held there already) of what passes of a routed run."""
+        held = self._held.get(run.publisher)
+        if held is None or not held.touches(run.first_sequence, run.last_sequence):
+            if not self.router.has_filter:
+                return run, []
+            held = SequenceSet()
+        every = run.ranges()
+        ranges = self.router.passing(run, every)
+        if ranges is not every:
+            self.beside.add(run, every, ranges)
+        surplus = [piece for a, b in ranges for piece in held.within(a, b)]
+        missing = [piece for a, b in ranges for piece in held.missing(a, b)]
+        if surplus and (compared := self._to_compare(run, surplus)):
+            settled = SequenceSet(surplus)
+            settled.difference_update(SequenceSet(compared))
+            missing, surplus = list(SequenceSet([*missing, *compared])), list(settled)
+        return (run.select(missing) if missing else None), surplus
+
+    def _to_compare(self, run: Run, surplus: list[Range]) -> list[Range]:
+        """What of a run is sent although it is held there: a client published it here and waits for
+        it, and that one has it from elsewhere, from a client that failed over or from another one
+        of the same name. Only where the records meet are their contents compared, and one with
+        another content is never to be acknowledged."""
+        if not self.sync or run.path or not run.flags & Flag.AWAITED:
+            return []
+        return surplus if run.first_txid > self.resync_to else self._flagged_and_owed(run, surplus)
+
+    def _skip(
+        self, run: Run, surplus: list[Range], answered: PublisherRanges, resending: Ranges
+    ) -> int:
+        """What is held there is not sent, but its answer stays owed: where this instance is awaited
+        for it, a notice asks for it; else it is answered by being held."""
+        if self._at_connect is not None and run.last_txid <= self.resync_to:
+            known = self._at_connect.get(run.publisher)
+            if known is not None:
+                # Held when the connection began: the instance has seen to these.
+                surplus = [piece for a, b in surplus for piece in known.missing(a, b)]
+        if not surplus:
+            return 0
+        count = sum(b - a + 1 for a, b in surplus)
+        if self.sync:
+            asked = SequenceSet()
+            if self._mark:
+                asked = self._take_marks(run, surplus, self._notices)
+            root = self._root_of(run)
+            if root != UNAWAITED:
+                self._notices.of(root).add_ranges(run.publisher, surplus)
+                if self._at_connect is not None and run.first_txid <= self.resync_to:
+                    resending.setdefault(run.publisher, []).extend(surplus)
+                return count
+            surplus = [piece for a, b in surplus for piece in asked.missing(a, b)]
+        if surplus:
+            answered.add_ranges(run.publisher, surplus)
+        return count
+
+    def _flagged_and_owed(self, run: Run, ranges: list[Range]) -> list[Range]:
+        """What of a run that was awaited once is still waited for, of what a destination lacks.
+
+        The rest was settled before: with a server that lost its disk since, or by a downgrade. Were
+        it marked again, this instance would become the destination's waiter for it, which has
+        answered already, and who really waits would be answered too early."""
+        marks = self._mark.roots.get(self._root_of(run))
+        found = marks.get(run.publisher) if marks is not None else None
+        if found is None:
+            return []
+        return [piece for a, b in ranges for piece in found.within(a, b)]
+
+    def _root_of(self, run: Run) -> int:
+        if not run.flags & Flag.AWAITED:
+            return UNAWAITED
+        return run.path[0] if run.path else self._own_root
+
+    def _take_marks(self, run: Run, ranges: list[Range], into: RootedRanges) -> SequenceSet:
+        return take_marks(self._mark, self._root_of(run), run.publisher, ranges, into)
+
+    def _batch(
+        self,
+        runs: list[Run],
+        awaited: RootedRanges,
+        size: int,
+        before: int | None = None,
+        ends: bool = False,
+        marked: bool | None = None,
+    ) -> SendBatch:
+        self._number += 1
+        if self._notices:
+            for root, ranges in self._notices.roots.items():
+                awaited.of(root).update(ranges)
+            self._notices = RootedRanges()
+        self._in_flight.append((self._number, self.cursor if before is None else before, size))
+        self._bytes_in_flight += size
+        self.sent_bytes += size
+        marked = self.sync if marked is None else marked
+        yours, self._yours = self._yours, {}
+        return SendBatch(self._number, runs, marked, rooted_of(awaited.roots), ends, yours=yours)
+
+    # -- acknowledgments ---------------------------------------------------------------------
+    def acked(
+        self, number: int, held: Ranges, persisted: Rooted, conflicts: Ranges
+    ) -> list[LinkEffect]:
+        """An ack came: batches up to `number` are stored. `AckUpstream` tells the rest.
+
+        Raises:
+            RemoteProtocolError: it is of a batch that was not sent: journal would be freed by it.
+        """
+        if number > self._number:
+            raise RemoteProtocolError(
+                f"an ack of batch {number} came, and {self._number} is the last that was sent",
+                "bad_command",
+            )
+        in_flight = self._in_flight
+        caught_up = bool(self._caught_up_number and number >= self._caught_up_number)
+        while in_flight and in_flight[0][0] <= number:
+            self._bytes_in_flight -= in_flight.popleft()[2]
+        for publisher, ranges in held.items():
+            self._held.add_ranges(publisher, ranges)
+        if held and self._may_defer:
+            self._shown_elsewhere(held)
+        effects: list[LinkEffect] = []
+        if persisted or conflicts:
+            effects.append(LinkAnswered(persisted, conflicts))
+        if caught_up:
+            self._caught_up_number = 0
+        effects.extend(self._progress(0, caught_up))
+        if held and self._named.roots:
+            self._ask_for_what_is_shown(held)
+            effects.extend(self.flush_notices())
+        return effects
+
+    def _ask_for_what_is_shown(self, held: Ranges) -> None:
+        """These came there by others. The destination did not know them when it was asked for them
+        by their names, and the question was lost."""
+        for root, named in self._named.roots.items():
+            for publisher, ranges in held.items():
+                sought = named.get(publisher)
+                found = (
+                    [piece for a, b in ranges for piece in sought.within(a, b)] if sought else []
+                )
+                if found:
+                    named.remove_ranges(publisher, found)
+                    if self.sync:
+                        self._notices.of(root).add_ranges(publisher, found)
+
+    @property
+    def stored_txid(self) -> int:
+        """Everything routed up to here is on disk at the connected server."""
+        return self._in_flight[0][1] if self._in_flight else self.cursor
+
+    def _progress(self, skipped: int, caught_up: bool = False) -> list[LinkEffect]:
+        stored = self.stored_txid
+        if stored > self._told_stored or caught_up or skipped:
+            self._told_stored = stored
+            return [LinkProgress(stored, {}, caught_up, skipped)]
+        return []
+
+
+def _lacking(run: Run, held: SequenceSet | None) -> list[Range]:
+    ranges = run.ranges()
+    return ranges if held is None else [piece for a, b in ranges for piece in held.missing(a, b)]

@@ -1,0 +1,100 @@
+"""What an instance is told of one of its destinations: at once what somebody waits for, the rest
+soon, and once for many. Each frame of a link wakes the instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.replication.acknowledgment import UNAWAITED
+from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress, ranges_of
+
+SOON_S = 0.25
+
+Told = LinkAnswered | LinkProgress | LinkLacks
+
+
+class ReportCoalescer:
+    """See the file's docstring.
+
+    Invariant: what is told soon is told before anything that is told at once.
+    Owner: the link, or the instance that has borrowed its connection. Lifecycle: as long as that;
+    `disconnected` begins anew.
+
+    Args:
+        tell: takes what the instance is told, and when it was answered, in ns.
+        call_later: calls something after so many seconds; not where `flush` is called regularly.
+        waited_for: persisted acks wait for the destination, or may again.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[Told, int], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+        *,
+        waited_for: bool,
+    ) -> None:
+        self._tell = tell
+        self._call_later = call_later
+        self._waited_for = waited_for
+        self._answers = PublisherRanges()
+        """That nobody waits for, and the instance was not told of yet."""
+        self._stored: int | None = None
+        self._skipped = 0
+        self._is_due = False
+
+    def answered(self, effect: LinkAnswered, at_ns: int) -> None:
+        """The destination answered."""
+        unawaited = effect.persisted.get(UNAWAITED)
+        if self._waited_for or effect.conflicts or len(effect.persisted) != 1 or not unawaited:
+            self._tell_answers()
+            self._tell(effect, at_ns)
+            return
+        for publisher, ranges in unawaited.items():
+            self._answers.add_ranges(publisher, ranges)
+        self._soon()
+
+    def progress(self, effect: LinkProgress) -> None:
+        """It has stored more. What is sent again, and that it has caught up, is told at once."""
+        self._skipped += effect.skipped
+        if effect.resending or effect.caught_up:
+            self._tell_progress(
+                LinkProgress(effect.stored_txid, effect.resending, effect.caught_up, self._skipped)
+            )
+            return
+        self._stored = effect.stored_txid
+        self._soon()
+
+    def lacks(self, effect: LinkLacks) -> None:
+        """It will never have these from here."""
+        self._tell_answers()
+        self._tell(effect, 0)
+
+    def disconnected(self) -> None:
+        """What was answered is there: the next connection's comparison shows it. How far this one
+        was, another one is not."""
+        self._answers = PublisherRanges()
+        self._stored = None
+
+    def _soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._call_later(SOON_S, self.flush)
+
+    def flush(self) -> None:
+        """Tells what is to be told soon."""
+        self._is_due = False
+        self._tell_answers()
+        stored, self._stored = self._stored, None
+        if stored is not None:
+            self._tell_progress(LinkProgress(stored, {}, False, self._skipped))
+
+    def _tell_answers(self) -> None:
+        if self._answers:
+            answers, self._answers = self._answers, PublisherRanges()
+            self._tell(LinkAnswered({UNAWAITED: ranges_of(answers)}, {}), 0)
+
+    def _tell_progress(self, progress: LinkProgress) -> None:
+        self._skipped = 0
+        self._tell_answers()
+        self._tell(progress, 0)

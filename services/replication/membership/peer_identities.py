@@ -1,0 +1,126 @@
+"""Two instances of one name, found when they meet (behaviour.md 1: `Name` is unique).
+
+The files of a fabric are checked before anything starts; instances of two sets of files meet only
+when they connect. A name is what destinations, placements and clients know an instance by, so two
+of one name must not both be let in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+
+class _Met(NamedTuple):
+    name: str
+    incarnation: int
+    generation: int
+    address: str
+    proven: bool = False
+    dialled: bool = False
+
+
+class PeerIdentities:
+    """Who is connected to an instance, in whichever direction.
+
+    Owner: the instance's machine. Lifecycle: one life of the instance.
+
+    Args:
+        in_fabric: instances of its fabric prove that they are: the word of others does not count
+            against theirs.
+    """
+
+    __slots__ = ("_in_fabric", "_met", "_mine")
+
+    def __init__(
+        self, name: str, incarnation: int, generation: int, *, in_fabric: bool = False
+    ) -> None:
+        self._in_fabric = in_fabric
+        self._mine = _Met(name, incarnation, generation, "")
+        self._met: dict[Hashable, _Met] = {}
+
+    def met(
+        self,
+        key: Hashable,
+        name: str,
+        incarnation: int,
+        generation: int,
+        address: str,
+        *,
+        proven: bool = False,
+        dialled: bool = False,
+    ) -> None:
+        """One has connected.
+
+        Args:
+            proven: it has shown that it is of this instance's fabric.
+            dialled: this instance has connected to it, at an address of its own configuration.
+        """
+        self._met[key] = _Met(name, incarnation, generation, address, proven, dialled)
+
+    def left(self, key: Hashable) -> None:
+        """Its connection ended."""
+        self._met.pop(key, None)
+
+    def impostor(self, name: str, incarnation: int) -> str:
+        """Whose name or incarnation one bears that has not proved who it is; empty: nobody's. It
+        could end the connection of that one, and use up its epochs."""
+        for known in self._met.values():
+            if known.proven and (known.name == name or known.incarnation == incarnation):
+                return (
+                    f"a link says that it is of {name} (incarnation {incarnation:016x}) and does "
+                    f"not prove it, while {known.name} of the fabric is connected to "
+                    f"{self._mine.name}: end what pretends to be it; where it is of the fabric, "
+                    "give it the fabric's key (`fabric_key` of its configuration)"
+                )
+        return ""
+
+    def clash(
+        self,
+        key: Hashable,
+        name: str,
+        incarnation: int,
+        generation: int,
+        address: str,
+        *,
+        proven: bool = False,
+    ) -> str:
+        """Which two have one name, if this one may not come in; empty: it may.
+
+        Of one that was moved, generations tell which of the two is over (placement.py); of one
+        that has lost its disk, the former connection is known to be dead in a moment.
+
+        Args:
+            key: of its connection: one that it replaces is no other instance.
+            proven: it is, or it was dialled: see `met`.
+        """
+        new = _Met(name, incarnation, generation, address)
+        if _of_one_name(self._mine, new):
+            return (
+                f"{name} is the name of two instances: of this one (incarnation "
+                f"{self._mine.incarnation:016x}) and of {_shown(new)}: names are unique; give one "
+                "of them another, or end it"
+            )
+        for other, known in self._met.items():
+            if self._in_fabric and proven and not (known.proven or known.dialled):
+                continue  # It only says so.
+            if other != key and _of_one_name(known, new):
+                return (
+                    f"{name} is the name of two instances that are connected to {self._mine.name}: "
+                    f"of {_shown(known)} and of {_shown(new)}: names are unique; give one of them "
+                    "another, or end it (where it has just lost its disk, this passes)"
+                )
+        return ""
+
+
+def _of_one_name(one: _Met, other: _Met) -> bool:
+    return (
+        one.name == other.name
+        and one.incarnation != other.incarnation
+        and one.generation == other.generation
+    )
+
+
+def _shown(met: _Met) -> str:
+    where = f"the one at {met.address}" if met.address else "one whose address is not known"
+    return f"{where} (incarnation {met.incarnation:016x})"

@@ -1,0 +1,222 @@
+"""Who is let in by a transport: its authentication module is asked who it is, its entitlement
+module what he may do. What goes wrong in either lets nobody in.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+from weakref import WeakSet
+
+from raylay.services.errors import ConfigurationError, RaylayError
+from raylay.services.plugins.authentication import Authentication, authentication
+from raylay.services.plugins.entitlement import Entitlement, entitlement
+from raylay.services.plugins.filters import subscription_filter_problem
+from raylay.services.plugins.watched_file import WatchedFile
+from raylay.services.security.credentials import (
+    ROUNDS_MAX,
+    CertificateClaims,
+    Challenge,
+    Credentials,
+    LogonAccepted,
+    LogonDenied,
+)
+from raylay.services.security.modules import HIDDEN, ModuleConfig
+from raylay.services.security.permissions import EVERYTHING, Permissions
+from raylay.services.server.runtime import InstanceRuntime
+
+AUTH = "auth"
+"""Why somebody is not let in. He is told no more: what was wrong would help who guesses."""
+BUSY = (
+    "not_ready",
+    "too many log on at once, or failed to from this address: try again a little later",
+)
+NOT_LET_IN = "it is not let in: user name, password or certificate do not do"
+SECRET_CHARACTERS_MIN = 4
+"""Of a password that is looked for in what is reported: a shorter one is in every sentence."""
+
+
+class AccessGranted(NamedTuple):
+    """Somebody is let in.
+
+    Attributes:
+        user: by whom he is known; empty: nobody in particular.
+        permissions: what he may do; None: everything.
+    """
+
+    user: str
+    permissions: Permissions | None
+
+
+class ShownCertificate(Protocol):
+    """A certificate that the transport has verified."""
+
+    @property
+    def common_name(self) -> str:
+        """Of its subject."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """That it is valid for, each behind its kind: `DNS:here-1`."""
+
+
+class AccessCheck:
+    """See the file's docstring. Owner: the instance's event loop; one for each transport.
+
+    Args:
+        who: says who somebody is; None: he is believed.
+        what: says what he may do; None: everything.
+        where: for what is reported, instance and transport.
+        transport: its name.
+    """
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        who: Authentication | None,
+        what: Entitlement | None,
+        where: str,
+        transport: str = "",
+    ) -> None:
+        self._here = here
+        self._transport = transport
+        files = (getattr(module, "watched", None) for module in (who, what))
+        self._told = {file: "" for file in files if isinstance(file, WatchedFile)}
+        """The files that its modules read, each with the problem that was told of it."""
+        self._is_looking = False
+        self._who = who
+        self._what = what
+        self._where = where
+        self._checked: WeakSet[Permissions] = WeakSet()
+        """Whose filters are known to be some: a file's are of all logons of a user."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the files of its modules, for people; empty: nothing."""
+        return "; ".join(_said(file) for file in self._told if file.problem)
+
+    def keep_looking(self) -> None:
+        """Has the files of its modules looked at, now and then: that one is broken is said before
+        somebody goes by it."""
+        if self._told and not self._is_looking:
+            self._is_looking = True
+            self._here.spawn(self._look())
+
+    async def _look(self) -> None:
+        try:
+            for file in self._told:
+                with suppress(ConfigurationError):
+                    await file.look()
+        finally:
+            self._is_looking = False
+        self._tell_of_files()
+
+    def _tell_of_files(self) -> None:
+        """Once a change."""
+        for file, told in self._told.items():
+            if file.problem == told:
+                continue
+            self._told[file] = file.problem
+            where = {"transport": self._transport, "file": str(file.path)}
+            if file.problem:
+                self._here.report("security_file_failed", **where, text=_said(file))
+            else:
+                self._here.report("security_file_recovered", **where)
+
+    async def ask(self, asked: Credentials) -> AccessGranted | Challenge | LogonDenied:
+        """Whether somebody is let in. Why not is reported, without what is secret."""
+        try:
+            found = await self._asked(asked)
+        except RaylayError as error:
+            found = LogonDenied(str(error))
+        except Exception as error:  # a module that was installed may raise anything
+            found = LogonDenied(
+                f"{self._where}: its module failed: {type(error).__name__}: {error}"
+            )
+        self._tell_of_files()
+        if isinstance(found, Challenge) and asked.round >= ROUNDS_MAX:
+            found = LogonDenied(f"it was challenged {ROUNDS_MAX} times")
+        if isinstance(found, LogonDenied):
+            why = found.why
+            if len(asked.password) >= SECRET_CHARACTERS_MIN:
+                # What others wrote may have put it there.
+                why = why.replace(asked.password, HIDDEN)
+            self._here.report(
+                "logon_denied",
+                client=asked.client_name[:200],
+                user=asked.user_id[:200],
+                peer=asked.address,
+                transport=asked.transport,
+                text=why,
+            )
+        return found
+
+    async def _asked(self, asked: Credentials) -> AccessGranted | Challenge | LogonDenied:
+        user = asked.user_id
+        if self._who is not None:
+            answer = await self._who.authenticate(asked)
+            if not isinstance(answer, LogonAccepted):
+                return answer
+            user = answer.user
+        if self._what is None:
+            return AccessGranted(user, None)
+        found = await self._what.permissions(user, asked.client_name, asked.address)
+        if asked.is_control:
+            # His path is looked at by who asks: a filter of a topic has no say in it.
+            return AccessGranted(found.user_name or user, None if found is EVERYTHING else found)
+        if not (found.replication_logon if asked.is_replication else found.logon):
+            kind = "replication-logon" if asked.is_replication else "logon"
+            return LogonDenied(f"{user or 'nobody in particular'} has no {kind} in his permissions")
+        if not (asked.is_replication or found.may_be(asked.client_name)):
+            return LogonDenied(f"{user or 'nobody in particular'} may not use this client name")
+        if found is EVERYTHING:
+            return AccessGranted(user, None)
+        self._check_filters(found, user)
+        return AccessGranted(found.user_name or user, found)
+
+    def _check_filters(self, found: Permissions, user: str) -> None:
+        if found in self._checked:
+            return
+        texts = {grant.filter for each in found.topics for grant in (each.read, each.write)}
+        texts.discard("")
+        for text in texts:
+            problem = subscription_filter_problem(text)
+            if problem:
+                raise ConfigurationError(f"{self._where}: permissions of {user}: {problem}")
+        self._checked.add(found)
+
+
+def gate_of(
+    here: InstanceRuntime,
+    who: ModuleConfig | None,
+    what: ModuleConfig | None,
+    transport: str,
+) -> AccessCheck | None:
+    """The gate of a transport; None: it has none, and everybody is let in.
+
+    Raises:
+        ConfigurationError: a module cannot be used.
+    """
+    if who is None and what is None:
+        return None
+    where = f"{here.config.name}: transport {transport}"
+    return AccessCheck(
+        here,
+        None if who is None else authentication(who, f"{where}: Authentication"),
+        None if what is None else entitlement(what, f"{where}: Entitlement"),
+        where,
+        transport,
+    )
+
+
+def _said(file: WatchedFile) -> str:
+    return f"{file.problem}: {file.meanwhile}"
+
+
+def verified(shown: ShownCertificate | None) -> CertificateClaims | None:
+    """A certificate as modules know it; None: there is none."""
+    if shown is None:
+        return None
+    return CertificateClaims(
+        shown.common_name, tuple(name.partition(":")[2] for name in shown.names)
+    )

@@ -1,0 +1,120 @@
+"""The Unix socket on which the processes of an instance's links, the owners of its queues and the
+buffers of its slow clients connect to it.
+"""
+
+from __future__ import annotations
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.net.framed import FramedConnection
+from raylay.services.protocol.child import control
+from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
+from raylay.services.server.clients.slow_clients import BufferControl, ClientPools
+from raylay.services.server.links.control import LinkControl, Links
+from raylay.services.server.queues.manager import QueueControl, QueueManager
+
+FIRST_FRAME_BYTES_MAX = 64 * 1024
+
+
+class ChildConnection(FramedConnection):
+    """The Unix socket connection of a link's process, of a queue's owner, or of a pool's buffer."""
+
+    def __init__(self, links: Links, queues: QueueManager, pools: ClientPools) -> None:
+        reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
+        super().__init__(links.here.outbox, links.here.loop, reader)
+        self._links = links
+        self._queues = queues
+        self._pools = pools
+        self.link: LinkControl | QueueControl | BufferControl | None = None
+        self._wakes: LinkControl | None = None
+        self._front = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Frames came; the acks that they release are written without waiting for the turn's end:
+        somebody's publisher waits for them."""
+        if self.link is None and self._wakes is None:
+            self._begin(self._front + data)
+            return
+        super().data_received(data)
+        self.outbox.flush()
+
+    def _begin(self, data: bytes) -> None:
+        """The first frame says what the connection is for."""
+        try:
+            found = first_frame(data, FIRST_FRAME_BYTES_MAX)
+        except RemoteProtocolError as error:
+            self.broken(error)
+            return
+        if found is None:
+            self._front = data
+            return
+        self._front = b""
+        (header, _), rest = found
+        if header["c"] in ("carry", "carried"):
+            self._become_stream(header, rest)
+        else:
+            super().data_received(data)
+            self.outbox.flush()
+
+    def _become_stream(self, header: Header, rest: bytes) -> None:
+        """What follows is no frames of ours: the socket is given to whoever reads it."""
+        link = self._links.controls.get(str(header.get("destination")))
+        transport = self.transport
+        if link is None or transport is None or not link.is_of_last_start(header):
+            self.abort("not the link of the last start")
+            return
+        protocol = link.stream_of(header)
+        if protocol is None:
+            self.close("that connection is gone")
+            return
+        self.is_open = False
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if rest:
+            protocol.data_received(rest)
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of theirs."""
+        if self.link is not None:
+            self.link.frame_received(header, body)
+            return
+        if header["c"] == "hello" and "queue" in header:
+            self.link = self._queues.greeted(self, header)
+            if self.link is None:
+                self.send(encode_frame({"c": "stop"}))
+                self.close("not the queue's owner of the last start")
+            return
+        if header["c"] == "hello" and "buffer" in header:
+            self.link = self._pools.greeted(self, header)
+            if self.link is None:
+                self.send(encode_frame({"c": "stop"}))
+                self.close("not the buffer of the last start")
+            return
+        link = self._links.controls.get(str(header.get("destination")))
+        if header["c"] == "wake":
+            if link is not None and link.wakes_by(self, header):
+                self._wakes = link
+            else:
+                self.close("not the link of the last start")
+            return
+        if header["c"] != "hello" or link is None or not link.greeted(self, header):
+            # A link of an earlier start, or none of ours.
+            self.send(encode_frame({"c": "stop"}))
+            self.close("not the link of the last start")
+            return
+        self.link = link
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """The link's process talks nonsense: it is ended."""
+        self.abort(str(error))
+
+    def failed(self, error: Exception) -> None:
+        """Ends the connection: what its process said met a fault, maybe by a peer's words."""
+        who = self.link.name if self.link is not None else "a process of ours"
+        self._links.here.contain(error, who, lambda _, text: self.abort(text))
+
+    def ended(self, why: str) -> None:
+        """The link's process ended."""
+        if self.link is not None:
+            self.link.lost(self, why)
+        if self._wakes is not None:
+            self._wakes.wakes_no_more(self)

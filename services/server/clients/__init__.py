@@ -1,0 +1,1 @@
+"""The connections of clients: logon, subscriptions, replays, queries, acknowledgments."""

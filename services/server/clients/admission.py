@@ -1,0 +1,53 @@
+"""Whether an instance admits clients now, and what it says where it does not."""
+
+from __future__ import annotations
+
+from raylay.services.server.commits import Commits
+from raylay.services.server.runtime import InstanceRuntime
+
+
+class ClientAdmission:
+    """Owner: the instance's event loop. Only reads."""
+
+    def __init__(self, here: InstanceRuntime, commits: Commits) -> None:
+        self._here = here
+        self._commits = commits
+        self.is_restored = False
+        """Whether the data directory is a copy that has not caught up yet."""
+
+    def refusal(self) -> tuple[str, str] | None:
+        """Why no client is admitted now, reason and sentence, if none is."""
+        here = self._here
+        name = here.config.name
+        if here.retirement:
+            return "retired", here.retirement
+        if here.is_stopping:
+            return "shutting_down", f"{name} stops"
+        if not here.is_serving:
+            return "not_ready", f"{name} is {here.phase}"
+        if here.machine.went_back:
+            return "not_ready", here.machine.went_back
+        if not here.machine.ready:
+            return "not_ready", self._why_not_ready()
+        return None
+
+    def reason(self) -> str:
+        """Why it is not ready; empty when it is."""
+        if self._commits.failure is not None:
+            return self._commits.failure[1]
+        refusal = self.refusal()
+        return refusal[1] if refusal is not None else ""
+
+    def _why_not_ready(self) -> str:
+        config = self._here.config
+        group = config.group
+        peers = [name for name, of, _ in self._here.machine.upstreams() if of == group]
+        why = "its data directory is a copy: " if self.is_restored else ""
+        if peers:
+            return f"{why}{config.name} catches up with {', '.join(peers)} of group {group}"
+        return (
+            f"{why}{config.name} waits to catch up with a peer of group {group}, and none has "
+            "connected: one must be up and replicate to it, by a Destination of its own where it "
+            f"stands only behind others of a failover list; where none will, `raylay admit "
+            f"{config.name}`"
+        )

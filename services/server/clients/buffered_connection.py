@@ -1,0 +1,379 @@
+"""A connection whose other side may read more slowly than it is sent.
+
+What its socket does not take waits here, in memory; once the client is offline, in its pool's
+buffer. It comes to the socket in the order in which it was sent, whatever it is: answers, messages,
+rows. Nothing is measured while a socket takes all that it is given.
+
+    direct      to the socket
+    behind      to the socket, behind what waits here
+    offline     to the buffer; from there to the socket, as much as that takes
+    returning   the buffer has nothing left but what is on its way to it: what is sent waits here,
+                so that the last of that comes back and the client is direct again when its socket
+                has taken it
+
+What waits here is gathered to chunks. The buffer is given a chunk at a time, and only so many that
+it has not stored: however much a client holds when it goes offline, and however small its messages
+are, no turn of the event loop takes long, and one message costs no write of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from raylay.services.capacity.offline import OfflineFrames
+from raylay.services.capacity.pool import ClientHolding, Policy
+from raylay.services.net.framed import (
+    WRITE_HIGH_BYTES,
+    FramedConnection,
+    WriteQueue,
+)
+from raylay.services.protocol.frames import FrameReader
+from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
+
+UNWEIGHED_BYTES = 16 * 1024
+"""Of one client whose socket takes all but so much at each turn, where no age counts."""
+CHUNK_BYTES = 60 * 1024
+"""What waits is gathered to so much, and a little more: most chunks are one piece on disk."""
+SMALL_BYTES = 4096
+"""A chunk whose pieces are smaller than that is made one: each of them costs memory of its own,
+which nobody counts. Larger ones are shared with other clients."""
+FRAME_BYTES = 1024 * 1024
+"""Of what goes to the buffer at once, about."""
+MOVING_BYTES = 2 * 1024 * 1024
+"""On its way to the buffer's disk, of one client, about."""
+
+
+class OfflineBuffer(Protocol):
+    """Where what an offline client does not take is kept (`BufferControl`)."""
+
+    def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
+        """Stores a frame."""
+
+    def take(self, client: int, bytes_max: int) -> None:
+        """Asks for what came first; `came` is called with it."""
+
+    def drop(self, client: int) -> None:
+        """Forgets what is there of the client, and whose it is."""
+
+
+class ConnectionPool(Protocol):
+    """The pool of the connection (`ClientPool`)."""
+
+    def weigh(self, connection: BufferedConnection) -> None:
+        """It holds more than before."""
+
+    def came_back(self, connection: BufferedConnection) -> None:
+        """It is online again."""
+
+    def left(self, connection: BufferedConnection) -> None:
+        """It ended."""
+
+
+class BufferedConnection(FramedConnection):
+    """See the file's docstring.
+
+    Invariant: `may_write` says that it is direct, and that its socket takes more.
+    Owner: the event loop. Lifecycle: one connection.
+
+    Args:
+        pool: that it is counted in.
+        policy: what is its own there.
+    """
+
+    number: int
+    """Of the connection, in the life of its instance."""
+    client_name: str
+
+    def __init__(
+        self,
+        outbox: WriteQueue,
+        loop: asyncio.AbstractEventLoop,
+        reader: FrameReader,
+        pool: ConnectionPool,
+        policy: Policy,
+    ) -> None:
+        super().__init__(outbox, loop, reader)
+        self.pool = pool
+        self.policy = policy
+        self._unweighed_bytes = UNWEIGHED_BYTES if policy.message_age_ms_max is None else 0
+        self.is_leaving = False
+        """Whether it was decided that it is to be ended."""
+        self.behind: DeferredDeliveries | None = None
+        """Where its deliveries wait while a query of it runs."""
+        self._kept: deque[tuple[list[bytes], int]] = deque()
+        """The chunks that wait here, each with its size."""
+        self._gathered: list[bytes] = []
+        """Behind them: what is no chunk yet."""
+        self._gathered_bytes = 0
+        self._kept_bytes = 0
+        """Of both."""
+        self._handed_bytes = 0
+        self._is_paused = False
+        self._buffer: OfflineBuffer
+        self._frames: OfflineFrames | None = None
+        self._is_returning = False
+
+    # -- what it holds -------------------------------------------------------------------------
+    @property
+    def is_offline(self) -> bool:
+        """Whether what it does not take goes to the disk."""
+        return self._frames is not None
+
+    def _in_socket(self) -> int:
+        transport = self.transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    def holding(self) -> ClientHolding:
+        """What of it is where, now."""
+        collected_bytes, frames, behind = self._collected_bytes, self._frames, self.behind
+        here_bytes = collected_bytes + self._in_socket() + self._kept_bytes
+        sent_bytes = self._handed_bytes + collected_bytes
+        query_bytes = 0
+        if behind is not None:
+            here_bytes += behind.held_bytes
+            sent_bytes += behind.held_bytes
+            query_bytes = behind.query_bytes
+        if frames is None:
+            return ClientHolding(here_bytes + query_bytes, 0, here_bytes, sent_bytes)
+        return ClientHolding(
+            here_bytes + query_bytes + frames.moving_bytes,
+            frames.disk_bytes,
+            here_bytes + frames.disk_bytes,
+            sent_bytes,
+        )
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What it was sent and its socket has not taken, in memory or on disk, and what waits
+        behind a query."""
+        return self.holding().unsent_bytes
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether more rows of a query are to be sent now: to its socket, or to the disk."""
+        frames = self._frames
+        if frames is None:
+            return self.may_write
+        return frames.moving_bytes + self._kept_bytes < WRITE_HIGH_BYTES
+
+    def weigh(self) -> None:
+        """What waits for it elsewhere has grown."""
+        self.pool.weigh(self)
+
+    # -- writing -------------------------------------------------------------------------------
+    def write_collected(self) -> None:
+        """Hands what was collected to the socket, or to where it waits."""
+        collected = self._collected
+        if not collected or self.outbox.is_held:
+            return
+        size_bytes = self._collected_bytes
+        self._collected = []
+        self._collected_bytes = 0
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        self._handed_bytes += size_bytes
+        if self.may_write:
+            # What it is given now it may take at once: only what was there before tells.
+            is_behind = transport.get_write_buffer_size()
+            if len(collected) == 1:
+                transport.write(collected[0])
+            else:
+                transport.writelines(collected)
+            if is_behind > self._unweighed_bytes:
+                self.pool.weigh(self)
+            return
+        self._keep(collected, size_bytes)
+        if self._frames is not None:
+            self._hand_over()
+        self.pool.weigh(self)
+
+    def _keep(self, parts: list[bytes], size_bytes: int) -> None:
+        """Behind all that waits here."""
+        self._kept_bytes += size_bytes
+        if self._gathered_bytes + size_bytes < 2 * CHUNK_BYTES:
+            self._gathered += parts
+            self._gathered_bytes += size_bytes
+            if self._gathered_bytes >= CHUNK_BYTES:
+                self._end_chunk()
+            return
+        # One turn may have collected any amount of small pieces: no chunk has all of them.
+        for part in parts:
+            self._gathered.append(part)
+            self._gathered_bytes += len(part)
+            if self._gathered_bytes >= CHUNK_BYTES:
+                self._end_chunk()
+
+    def _end_chunk(self) -> None:
+        parts, size_bytes = self._gathered, self._gathered_bytes
+        if size_bytes < SMALL_BYTES * len(parts):
+            parts = [b"".join(parts)]
+        self._kept.append((parts, size_bytes))
+        self._gathered, self._gathered_bytes = [], 0
+
+    def pause_writing(self) -> None:
+        """The socket takes less than is written."""
+        self._is_paused = True
+        self.may_write = False
+        self.pool.weigh(self)
+
+    def resume_writing(self) -> None:
+        """The socket has taken what was written."""
+        self._is_paused = False
+        if self._frames is not None:
+            self._take()
+        else:
+            self._write_kept()
+
+    def _write_kept(self) -> None:
+        """Behind what waited it is direct again."""
+        kept, transport = self._kept, self.transport
+        if transport is None or transport.is_closing() or self._frames is not None:
+            return
+        if self._gathered:
+            self._end_chunk()
+        while kept and not self._is_paused:
+            parts, size_bytes = kept.popleft()
+            self._kept_bytes -= size_bytes
+            transport.writelines(parts)
+        if not kept and not self._is_paused:
+            self.may_write = True
+            self.writable()
+
+    # -- offline -------------------------------------------------------------------------------
+    def go_offline(self, buffer: OfflineBuffer) -> None:
+        """What it does not take goes there from now on, behind what is written to its socket."""
+        self._buffer = buffer
+        self._frames = OfflineFrames()
+        self._is_returning = False
+        self.may_write = False
+        self._hand_over()
+        if not self._is_paused:
+            self._take()
+        self.room()
+
+    def room(self) -> None:
+        """There is room for rows of queries."""
+
+    def _hand_over(self) -> None:
+        """Gives the buffer what waits here, as much as may be on its way. What is no chunk yet
+        stays: it is written behind what comes back, or becomes one."""
+        frames, kept = self._frames, self._kept
+        assert frames is not None
+        if self._is_returning:
+            if self._kept_bytes < WRITE_HIGH_BYTES:
+                return
+            self._is_returning = False
+        while kept and frames.moving_bytes < MOVING_BYTES:
+            parts, size_bytes = kept.popleft()
+            self._kept_bytes -= size_bytes
+            self._put(parts)
+        if frames.disk_bytes and not self._is_paused:
+            self._take()
+
+    def _put(self, parts: list[bytes]) -> None:
+        frames = self._frames
+        assert frames is not None
+        begin = size_bytes = 0
+        for at, part in enumerate(parts):
+            if size_bytes and size_bytes + len(part) > FRAME_BYTES:
+                number = frames.put(size_bytes)
+                self._buffer.put(self.number, number, parts[begin:at], size_bytes)
+                begin, size_bytes = at, 0
+            size_bytes += len(part)
+        if size_bytes:
+            number = frames.put(size_bytes)
+            self._buffer.put(self.number, number, parts[begin:], size_bytes)
+
+    def _take(self) -> None:
+        frames = self._frames
+        if frames is not None and not frames.is_asked:
+            frames.is_asked = True
+            self._buffer.take(self.number, WRITE_HIGH_BYTES)
+
+    def stored(self, number: int) -> None:
+        """The buffer has all up to that frame on its disk."""
+        frames = self._frames
+        if frames is None:
+            return
+        was_full = not self.takes_rows
+        frames.stored(number)
+        self._hand_over()
+        if was_full and self.takes_rows:
+            self.room()
+
+    def came(self, data: bytes, empty_upto: int | None) -> None:
+        """What was asked for has come from the buffer.
+
+        Args:
+            empty_upto: the last frame that the buffer has seen, where it has none left.
+        """
+        frames, transport = self._frames, self.transport
+        if frames is None or transport is None or transport.is_closing():
+            return
+        is_empty = frames.taken(len(data), empty_upto)
+        if data:
+            transport.write(data)
+        if is_empty and self._has_read:
+            self._frames = None
+            self._is_returning = False
+            self._buffer.drop(self.number)
+            self._write_kept()
+            # Last: with what was kept it may be over a limit, and goes offline again.
+            self.pool.came_back(self)
+            return
+        if empty_upto is not None:
+            self._is_returning = True
+        if not (is_empty or self._is_paused):
+            self._take()
+
+    @property
+    def _has_read(self) -> bool:
+        """Whether it is slow no more. With much in its socket it could be over the limit again at
+        once, and would go offline and come back for ever."""
+        return self.behind is None and self._in_socket() <= UNWEIGHED_BYTES
+
+    def look(self) -> None:
+        """Called now and then: whether it may be online again."""
+        if self._frames is not None and not self._is_paused and self._has_read:
+            self._take()
+
+    # -- the end -------------------------------------------------------------------------------
+    def end(self, reason: str, text: str) -> None:
+        """Ends the session and tells the other side why."""
+        raise NotImplementedError
+
+    def close(self, why: str) -> None:
+        """Ends the connection after what waits here is written. One that is offline ends at once:
+        what lies on disk is not waited for, and nothing may come before it."""
+        if not self.is_open:
+            return
+        if self.outbox.is_held:
+            self._close_held(why)
+            return
+        self.write_collected()
+        if self._frames is not None:
+            self.abort(why)
+            return
+        transport = self.transport
+        assert transport is not None
+        if self._gathered:
+            self._end_chunk()
+        while self._kept:
+            transport.writelines(self._kept.popleft()[0])
+        self._kept_bytes = 0
+        super().close(why)
+
+    def _end(self, why: str) -> None:
+        is_first = not self._gone
+        if is_first and self._frames is not None:
+            self._frames = None
+            self._buffer.drop(self.number)
+        self._kept, self._gathered = deque(), []
+        self._kept_bytes = self._gathered_bytes = 0
+        super()._end(why)
+        if is_first:
+            self.pool.left(self)

@@ -1,0 +1,702 @@
+"""A client's connection: its commands into the instance, the instance's answers out to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from raylay.services.core.fold_backlog import NextTurn, PublishInParts
+from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
+from raylay.services.messages.records import (
+    MESSAGES,
+    RECORD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    RecordBuilder,
+    Run,
+    run_of,
+    scan,
+)
+from raylay.services.messages.topics import not_of_transport
+from raylay.services.protocol.client.codec import Codec, NativeCodec
+from raylay.services.protocol.client.commands import (
+    Command,
+    CommandRefused,
+    Flush,
+    Heartbeat,
+    Logoff,
+    Logon,
+    Pause,
+    Ping,
+    Publish,
+    PublishBatchCommand,
+    QueueAck,
+    QueueCancel,
+    QueueStatus,
+    Resume,
+    SowAndSubscribe,
+    SowCommand,
+    Subscribe,
+    Unsubscribe,
+)
+from raylay.services.protocol.client.session import FRAMES_AT_ONCE
+from raylay.services.protocol.client.subscribe import SUBSCRIPTION_ID_BYTES_MAX
+from raylay.services.protocol.frames import LOGON_TIMEOUT_S, FrameReader
+from raylay.services.replication.effects import RefuseClient
+from raylay.services.replication.inbound_queue import InboundQueue
+from raylay.services.replication.instance.publishers import Judge
+from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
+from raylay.services.replication.values import LogonAnswer
+from raylay.services.security.connection_shares import ShareHolder, ShareRefusal
+from raylay.services.security.incomplete_frames import TOO_MANY, IncompleteFrame
+from raylay.services.security.logon_turns import network_of
+from raylay.services.security.permissions import Permissions
+from raylay.services.security.reading import readable
+from raylay.services.server.clients.buffered_connection import BufferedConnection, OfflineBuffer
+from raylay.services.server.clients.logon import ClientLogon
+from raylay.services.server.clients.publisher_acks import FLUSHES_MAX, PublisherAcks
+from raylay.services.server.clients.sessions import ClientSessions
+from raylay.services.server.clients.slow_clients import SLOW_CLIENT
+from raylay.services.server.clients.subscriptions import ClientSubscriptions
+from raylay.services.server.clients.transport import ClientTransport
+from raylay.services.server.read_backpressure import ReadBackpressure
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
+from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
+from raylay.services.subscriptions.matching import LiveSubscription, TopicFilter
+
+_BEHIND_FOLDS = (Subscribe, SowCommand, SowAndSubscribe, Unsubscribe)
+"""They see, or change, what is folded for whom."""
+_UNUSED = FrameReader()
+"""What comes is cut by the codec."""
+UNREAD_S = 0.05
+"""The time in which the loop reads what lies in its sockets."""
+
+
+class ClientConnection(BufferedConnection, ReadBackpressure):
+    """One client. Owner: the instance's event loop. Lifecycle: one connection."""
+
+    def __init__(
+        self,
+        clients: ClientSessions,
+        came_by: ClientTransport,
+        codec: Callable[[], Codec] = NativeCodec,
+    ) -> None:
+        self.came_by = came_by
+        self.message_types = came_by.message_types
+        """That its transport is for; none: any."""
+        self.codec = codec()
+        here = clients.here
+        pools, name = clients.pools, came_by.name
+        super().__init__(here.outbox, here.loop, _UNUSED, pools.of(name), pools.policy_of(name))
+        self.sink: DeliverySink = self
+        """Where its deliveries go: to its socket, or to who keeps them for it."""
+        self._delivery = self.codec.delivery
+        self._clients = clients
+        self._commits = clients.commits
+        self._here = here
+        self.number = clients.doorway.next_number()
+        self.client_name = ""
+        self.user_id = ""
+        self.permissions: Permissions | None = None
+        """What it may do; None: everything."""
+        self.judge: Judge | None = None
+        self.incomplete = IncompleteFrame(self._holds_too_much)
+        self.codec.count_incomplete(partial(clients.incomplete.holds, self.incomplete))
+        self._logon = ClientLogon(self, clients, here.outbox.flush)
+        self.publisher = 0
+        self.subscriptions: dict[str, LiveSubscription | BookmarkSubscription] = {}
+        self.resolving: dict[str, Subscribe] = {}
+        """Subscriptions on their way, as they were asked for: whose start is being looked up, whose
+        query waits."""
+        self._asking = ClientSubscriptions(self, clients)
+        self.published_upto = 0
+        self.arrivals = InboundQueue(self._perform)
+        self._said: deque[Command] = deque()
+        """What came and waits for a turn, or for a look into the journal for what came before."""
+        self._is_behind = False
+        """Whether the codec may have more."""
+        self._acks = PublisherAcks(
+            self.send,
+            self.loop.call_later,
+            self.codec,
+            self._slow_down,
+            lambda: self.resume_reading("outstanding"),
+            came_by.outstanding_publishes_max,
+        )
+        # What the machine says of this client's publishes goes there without a call more.
+        self.persisted = self._acks.persisted
+        self.refused = self._acks.refused
+        self._builders: dict[tuple[int, str, str], RecordBuilder] = {}
+        self._logon_timer: asyncio.TimerHandle | None = None
+        self._heartbeat_s = 0.0
+        self._suspected_s = -1.0
+        """When something had come last, as the silence behind it became too long."""
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+
+    # -- the connection ----------------------------------------------------------------------
+    def opened(self) -> None:
+        """Begins the time in which a logon must come."""
+        self._clients.connected.add(self)
+        self._clients.incomplete.belongs(self.incomplete, ShareHolder("", network_of(self.peer)))
+        self._clients.doorway.came(self)
+        if self.is_open:
+            self.came_by.came(self)
+        if not self.is_open:
+            return
+        self._logon_timer = self.loop.call_later(LOGON_TIMEOUT_S, self._logon_late)
+
+    def turn_away(self, text: str) -> None:
+        """There are too many connections."""
+        self.end(TOO_MANY, text)
+
+    def _holds_too_much(self, refusal: ShareRefusal) -> None:
+        """Of all whose frames are not whole it holds most."""
+        self._here.over_share(
+            "client",
+            "frames",
+            client=self.client_name[:200],
+            user=self.user_id[:200],
+            peer=self.peer,
+            transport=self.came_by.name,
+            text=refusal.text,
+        )
+        self.end(TOO_MANY, refusal.text)
+
+    def _logon_late(self) -> None:
+        self.end("logon_timeout", f"no logon within {LOGON_TIMEOUT_S:g} s")
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: performs the commands they complete, the rest of many in further turns."""
+        self.received_at_s = self.loop.time()
+        try:
+            said = self._said
+            if said or self._is_behind:
+                # It is not read meanwhile; this was on its way.
+                self._read(data)
+                return
+            self._read(data)
+            if len(said) == 1 and type(said[0]) is PublishBatchCommand:
+                self._take_command(said.popleft())
+                return
+            turns = self._clients.turns
+            while said or self._is_behind:
+                if turns.is_over():
+                    self._wait_for_turn()
+                    return
+                if not self._take_next():
+                    return
+        except Exception as error:
+            self.failed(error)
+
+    def _read(self, data: bytes) -> None:
+        try:
+            commands = self.codec.receive(data)
+        except RemoteProtocolError as error:
+            self._is_behind = False
+            if self.is_open:
+                self.end(error.reason, str(error))
+            return
+        self._is_behind = len(commands) >= FRAMES_AT_ONCE
+        self._said.extend(commands)
+
+    def _take_command(self, command: Command) -> bool:
+        """Performs it. Whether what follows may be taken now."""
+        fetch = self.arrivals.came(command)
+        if fetch is None:
+            return True
+        # What it sends again is looked at in the journal: what follows waits, most of it in the
+        # socket.
+        self.pause_reading("journal")
+        self._clients.reading.read_for(self, fetch)
+        return False
+
+    def _take_next(self) -> bool:
+        """Performs the next command. Whether more may be taken now."""
+        if not self.is_open:
+            self._said.clear()
+            self._is_behind = False
+            return False
+        if not self._said:
+            self._read(b"")
+            return True
+        return self._take_command(self._said.popleft())
+
+    def _wait_for_turn(self) -> None:
+        self.pause_reading("turn")
+        self._clients.turns.add(self)
+
+    def take_one(self) -> bool:
+        """Performs one of the commands that wait. Whether more of them may be taken now."""
+        try:
+            if not self._take_next():
+                return False
+        except Exception as error:
+            self.failed(error)
+            return False
+        if self._said or self._is_behind:
+            return True
+        self.resume_reading("turn")
+        return False
+
+    def failed(self, error: Exception) -> None:
+        """Ends the connection: there is a fault in what was done for a command."""
+        who = f"{self.client_name} at {self.peer}" if self.client_name else self.peer
+        self._here.contain(error, who, self.end)
+
+    def went_on(self, is_waiting: bool) -> None:
+        """What waited for a look into the journal was taken; `is_waiting`: more does."""
+        if is_waiting:
+            return
+        if self._said or self._is_behind:
+            self._wait_for_turn()
+        else:
+            self.resume_reading("turn")
+        self.resume_reading("journal")
+
+    def unreadable(self, error: StorageError) -> None:
+        """The journal cannot be read for it."""
+        self.end("storage_error", str(error))
+
+    def writable(self) -> None:
+        """There is room again: queries and replays go on."""
+        self._clients.queries.connection_writable(self)
+        self._clients.replays.connection_writable(self)
+        self._clients.queued.writable(self)
+
+    def go_offline(self, buffer: OfflineBuffer) -> None:
+        """What it does not take goes there; queues give it nothing meanwhile."""
+        super().go_offline(buffer)
+        self._clients.queued.went_offline(self)
+
+    def room(self) -> None:
+        """There is room on its way to the disk: queries go on."""
+        self._clients.queries.connection_writable(self)
+
+    def end(self, reason: str, text: str) -> None:
+        """Ends the session and tells the client why."""
+        if not self.is_open:
+            return
+        if self.client_name:
+            self._here.report(
+                "client_disconnected", client=self.client_name, peer=self.peer, reason=reason
+            )
+        self.send(self.codec.acknowledgment("processed", "", reason, text))
+        if reason == SLOW_CLIENT:
+            # It does not read: waiting for it would keep its buffer.
+            self.write_collected()
+            self.abort(text)
+        else:
+            self.close(text)
+
+    def ended(self, why: str) -> None:
+        """The connection is gone: so are its subscriptions."""
+        self.codec.closed()
+        self.arrivals.clear()
+        self._said.clear()
+        self._is_behind = False
+        self._clients.doorway.left(self)
+        self.came_by.left(self)
+        for timer in (self._logon_timer, self._heartbeat_timer):
+            if timer is not None:
+                timer.cancel()
+        self._clients.gone(self)
+
+    def _slow_down(self) -> None:
+        """So many of its publishes wait for their persisted acks."""
+        self.pause_reading("outstanding")
+        if self._acks.times_slowed == 1:  # It may be so again and again.
+            self._here.report(
+                "publisher_slowed",
+                client=self.client_name,
+                peer=self.peer,
+                transport=self.came_by.name,
+                outstanding=len(self._acks.outstanding),
+            )
+
+    # -- commands ----------------------------------------------------------------------------
+    def _perform(self, command: Command, answers: LookupResult) -> LookupRequest | None:
+        if not self.is_open:
+            return None
+        if isinstance(answers.decoded, PublishInParts):
+            return self._take_parts(answers.decoded, answers)
+        if answers.decoded is not None and answers.decoded is not command:
+            runs, processed, resent = answers.decoded
+            return self._take_runs(runs, processed, answers, resent)
+        if type(command) is PublishBatchCommand:
+            return self._publish_batch(command, answers)
+        if isinstance(command, Publish):
+            return self._publish(command, answers)
+        if isinstance(command, _BEHIND_FOLDS):
+            questions = self._behind_folds(command, answers)
+            if questions is not None:
+                return questions
+        if isinstance(command, Subscribe):
+            self._asking.subscribe(command)
+        elif isinstance(command, SowCommand | SowAndSubscribe):
+            self._asking.query(command)
+        elif isinstance(command, Unsubscribe):
+            self._asking.unsubscribe(command)
+        elif isinstance(command, Pause | Resume):
+            self._asking.pause_or_resume(command)
+        elif isinstance(command, Flush):
+            self._flush(command)
+        elif isinstance(command, Heartbeat):
+            self._heartbeat(command)
+        elif isinstance(command, Ping):
+            self.send(self.codec.acknowledgment("processed", command.command_id))
+        elif isinstance(command, QueueCancel | QueueAck | QueueStatus):
+            self._asking.queue(command)
+        elif isinstance(command, CommandRefused):
+            self._refused(command)
+        elif isinstance(command, Logon):
+            self._logon.ask(command)
+        elif isinstance(command, Logoff):
+            here = self._here
+            here.machine.client_logged_off(self.number, command.unused, here.steady_us())
+        return None
+
+    def _behind_folds(self, command: Command, answers: LookupResult) -> LookupRequest | None:
+        """What it waits for, once: all that was committed when it came is folded first. Then its
+        turn has come, whatever was committed since."""
+        if answers.decoded is command:
+            return None
+        behind = self._clients.folds.behind()
+        if behind is None:
+            return None
+        answers.decoded = command
+        questions = LookupRequest()
+        questions.looking.append(behind)
+        return questions
+
+    def _refused(self, command: CommandRefused) -> None:
+        sequence = command.header.get("s")
+        if command.header["c"] == "p" and type(sequence) is int:
+            self.send(self.codec.persisted_ack(sequence, command.reason, command.text))
+        else:
+            subscription = command.header.get("sub")
+            extras: dict[str, Any] = {}
+            if isinstance(subscription, str) and len(subscription) <= SUBSCRIPTION_ID_BYTES_MAX:
+                extras["sub"] = subscription
+            self.send(
+                self.codec.acknowledgment(
+                    "processed",
+                    command.command_id or ("-" if not extras else ""),
+                    command.reason,
+                    command.text,
+                    **extras,
+                )
+            )
+
+    def _refused_as(self, command_id: str, reason: str, text: str) -> None:
+        self.send(self.codec.acknowledgment("processed", command_id or "-", reason, text))
+
+    @property
+    def readable(self) -> Callable[[bytes], bool] | None:
+        """Which topics its expressions meet; None: all."""
+        return None if self.permissions is None else partial(readable, self.permissions)
+
+    def keeps_back(self, wanted: TopicFilter) -> bool:
+        """Whether only some messages of a topic may be read. Expressions meet none of these."""
+        permissions = self.permissions
+        if permissions is None or wanted.pattern is not None:
+            return False
+        return bool(permissions.read(wanted.topic).filter)
+
+    def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
+        """It is in."""
+        here, clients = self._here, self._clients
+        self._acks.conflation_s = logon.ack_conflation_ms / 1000
+        self.publisher = answer.publisher
+        self.codec.logged_on()
+        if self._logon_timer is not None:
+            self._logon_timer.cancel()
+        clients.doorway.admitted(self)
+        self.came_by.admitted(self)
+        clients.admitted(self)
+        identity = here.identity
+        self.send(
+            self.codec.logon_answer(
+                logon.command_id,
+                instance=identity.name,
+                group=identity.group,
+                incarnation=identity.incarnation,
+                publisher=answer.publisher,
+                durable=answer.durable,
+                highest=answer.highest,
+                peers=clients.peers(),
+                now_us=here.now_us(),
+                unused=answer.unused,
+            )
+        )
+
+    # -- publishing --------------------------------------------------------------------------
+    def _publish_batch(
+        self, command: PublishBatchCommand, answers: LookupResult
+    ) -> LookupRequest | None:
+        if len(command.payload) < RECORD_HEADER_BYTES:
+            self.end("bad_record", "a publish batch holds no whole record")
+            return None
+        self._acks.wants_persisted = True
+        return self._take_records(command.payload, command.count, b"", answers, command.resent)
+
+    def _take_records(
+        self,
+        payload: bytes,
+        count: int,
+        processed: bytes,
+        answers: LookupResult,
+        resent: str | None = None,
+    ) -> LookupRequest | None:
+        # The sequence lies at byte 36 of a record (services/messages/records.py).
+        first = int.from_bytes(payload[36:44], "little")
+        if first <= self.published_upto:
+            self.end(
+                "sequence_order",
+                f"sequence {first} came on one connection after {self.published_upto}",
+            )
+            return None
+        try:
+            runs = self._here.machine.client_runs(self.number, payload, count, self.message_types)
+        except CorruptRecord as error:
+            self.end("bad_record", str(error))
+            return None
+        except RemoteProtocolError as error:
+            self.end(error.reason, str(error))
+            return None
+        return self._take_runs(runs, processed, answers, resent)
+
+    def _take_runs(
+        self, runs: list[Run], processed: bytes, answers: LookupResult, resent: str | None
+    ) -> LookupRequest | None:
+        """`processed`: what is sent when they are taken, if anything is."""
+        unfolded = self._clients.folds.unfolded
+        if unfolded is not None:
+            in_parts = unfolded.in_parts(runs)
+            if in_parts is not None:
+                in_parts.resent = resent
+                return self._take_parts(in_parts, answers)
+        return self._take_now(runs, processed, answers, resent)
+
+    def _take_now(
+        self, runs: list[Run], processed: bytes, answers: LookupResult, resent: str | None
+    ) -> LookupRequest | None:
+        here = self._here
+        if self._commits.failure is not None:
+            self.end(*self._commits.failure)
+            return None
+        questions = here.machine.asks(runs, answers)
+        if questions:
+            answers.decoded = runs, processed, resent
+            return questions
+        effects, transient = here.machine.client_published(
+            self.number, runs, here.steady_us(), answers, resent
+        )
+        self.published_upto = here.machine.received_of(self.number)
+        if self._acks.counts:
+            self._acks.taken(self.published_upto, sum([run.count for run in runs]))
+        here.perform(effects)
+        if transient:
+            self._clients.live.transient(transient)
+        self._commits.check_staged(self)
+        if processed and not any(type(effect) is RefuseClient for effect in effects):
+            self.send(processed)
+        return None
+
+    def _take_parts(self, published: PublishInParts, answers: LookupResult) -> LookupRequest | None:
+        """Takes one part; in another turn the next."""
+        part = published.part
+        if part is None:
+            return None
+        questions = self._take_now(part, b"", answers, published.resent)
+        if questions is None and self.is_open:
+            # Nothing that was read for this part is asked by the next.
+            answers.close()
+            answers.clear()
+            published.go_on()
+            if published.part is not None:
+                questions = LookupRequest()
+                questions.looking.append(NextTurn())
+        if questions is not None:
+            answers.decoded = published
+        return questions
+
+    def _publish(self, command: Publish, answers: LookupResult) -> LookupRequest | None:
+        here = self._here
+        acks = command.acks
+        sequence = command.sequence
+        publisher = self.publisher
+        refusal = self._why_not(command)
+        if refusal is not None:
+            self._not_taken(command, *refusal)
+            return None
+        if not sequence:
+            try:
+                publisher, sequence = here.machine.number_for(self.client_name)
+            except RemoteProtocolError as error:
+                self._refused_as(command.command_id, error.reason, str(error))
+                return None
+        now_us = here.now_us()
+        record = self._builder(publisher, command.topic, command.message_type).build(
+            sequence,
+            command.body,
+            now_us,
+            command=command.command,
+            expiration_s=command.expiration_s,
+            key=command.key,
+            correlation=command.correlation,
+        )
+        if len(record) > RECORD_BYTES_MAX:
+            text = (
+                f"message of {len(command.body)} bytes is a record of {len(record)}: "
+                f"a record may have {RECORD_BYTES_MAX} with topic, type, key and correlation id"
+            )
+            self._not_taken(command, "bad_record", text)
+            return None
+        if "received" in acks:
+            self.send(self.codec.acknowledgment("received", command.command_id))
+        processed = b""
+        if "processed" in acks:
+            processed = self.codec.acknowledgment(
+                "processed", command.command_id, s=sequence, bm=f"{publisher}|{sequence}|"
+            )
+        if command.sequence:
+            if "persisted" in acks:
+                self._acks.wants_persisted = True
+            return self._take_records(record, 1, processed, answers)
+        if self._take_unnumbered(record, command, now_us) and processed:
+            self.send(processed)
+        return None
+
+    def _not_taken(self, command: Publish, reason: str, text: str) -> None:
+        if command.sequence:
+            # Told for itself: the persisted ack of the next one would cover it.
+            self.send(self.codec.persisted_ack(command.sequence, reason, text))
+        else:
+            self._refused_as(command.command_id, reason, text)
+
+    def _why_not(self, command: Publish) -> tuple[str, str] | None:
+        """Why one message is not taken, if it is not."""
+        size_bytes = len(command.body) + len(command.topic) + 256
+        if size_bytes > RECORD_BYTES_MAX:
+            return (
+                "bad_record",
+                f"message of {len(command.body)} bytes: at most {RECORD_BYTES_MAX} with topic",
+            )
+        types = self.message_types
+        message_type = command.message_type.encode()
+        if types and message_type not in types:
+            return "bad_message_type", not_of_transport(command.message_type, types)
+        topics, topic = self._here.machine.topics, command.topic.encode()
+        entry = topics[topic, message_type]
+        if not entry.declared:
+            return "not_journaled", topics.undeclared(topic, message_type)
+        if command.command not in MESSAGES and entry.changed_by(command.command) is None:
+            return topics.unchanged(topic, message_type, command.command)
+        return None
+
+    def _builder(self, publisher: int, topic: str, message_type: str) -> RecordBuilder:
+        key = (publisher, topic, message_type)
+        found = self._builders.get(key)
+        if found is None:
+            if len(self._builders) >= 1024:
+                self._builders.clear()
+            found = self._builders[key] = RecordBuilder(publisher, topic, message_type)
+        return found
+
+    def _take_unnumbered(self, record: bytes, command: Publish, now_us: int) -> bool:
+        here = self._here
+        if self._commits.failure is not None:
+            self.end(*self._commits.failure)
+            return False
+        run = here.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
+        entry = here.machine.topics[run.topic, run.message_type]
+        if self.judge is not None:
+            judged = self.judge(run, by_record=entry.judges_records)
+            if judged.authored:
+                here.perform(here.machine.authored(judged.authored, here.steady_us()))
+            if judged.refused:
+                self._refused_as(command.command_id, *judged.refused[0][1:])
+                return False
+        wanted = command.command_id if "persisted" in command.acks else ""
+        if not entry.journaled:
+            run.receive_time_us = now_us
+            self._clients.live.transient([run])
+            if wanted:
+                self.send(self.codec.acknowledgment("persisted", wanted, unjournaled=1))
+            return True
+        effects, refused = here.machine.client_published_unnumbered(
+            self.number, run, self._acks.unnumbered(wanted), here.steady_us()
+        )
+        if refused is not None:
+            self._acks.unnumbered_refused()
+            self._refused_as(command.command_id, refused.reason, refused.text)
+        here.perform(effects)
+        self._commits.check_staged(self)
+        return refused is None
+
+    def _flush(self, command: Flush) -> None:
+        acks, command_id = command.acks, command.command_id
+        if "persisted" in acks and not self._acks.flush(self.published_upto, command_id):
+            self._refused_as(
+                command_id,
+                TOO_MANY,
+                f"{FLUSHES_MAX} flushes of this connection wait for persisted acks: wait for "
+                "one of them first",
+            )
+            return
+        if "completed" in acks:
+            self.send(self.codec.acknowledgment("completed", command.command_id))
+        if "processed" in acks or not acks:
+            self.send(self.codec.acknowledgment("processed", command.command_id))
+
+    # -- deliveries --------------------------------------------------------------------------
+    def deliver(self, subscription: str, delivery: DeliveryContent) -> None:
+        """Sends one delivery; its bytes are shared with other subscribers."""
+        self.send_parts(*self._delivery(subscription, delivery))
+
+    def out_of_focus(self, subscription: str, reason: str, left: DeliveryContent) -> None:
+        """Sends what has left the focus of a subscription."""
+        self.send_parts(*self.codec.oof(subscription, reason, left))
+
+    def hold(self, behind: DeferredDeliveries | None) -> None:
+        """From now on its deliveries go there; None: to the client, behind those that were held."""
+        before, self.behind = self.behind, behind
+        self.sink = behind or self
+        if before is not None:
+            before.release(self.sink)
+        if behind is None and self.may_write:
+            self._clients.replays.connection_writable(self)
+
+    @property
+    def takes_replays(self) -> bool:
+        """Whether more of a replay is to be sent now."""
+        return self.may_write and self.behind is None
+
+    # -- heartbeat ---------------------------------------------------------------------------
+    def _heartbeat(self, command: Heartbeat) -> None:
+        if command.start_s is None:
+            return
+        self._heartbeat_s = float(command.start_s)
+        if command.command_id:
+            self.send(self.codec.acknowledgment("processed", command.command_id))
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+        self._beat()
+
+    def _beat(self) -> None:
+        heard_s = self.received_at_s
+        silent_s = self.loop.time() - heard_s
+        is_silent = silent_s > self._heartbeat_s and self.reading
+        if is_silent and self._suspected_s == heard_s:
+            self.end("heartbeat", f"nothing came for {silent_s:.1f} s")
+            return
+        if is_silent:
+            # This loop may have been held as long: what lies unread is read first.
+            self._suspected_s = heard_s
+            self._heartbeat_timer = self.loop.call_later(UNREAD_S, self._beat)
+            return
+        self.send(self.codec.heartbeat)
+        self._heartbeat_timer = self.loop.call_later(self._heartbeat_s / 2, self._beat)

@@ -1,0 +1,90 @@
+"""How many connections an instance has at once.
+
+Each is a file descriptor, and without one left the instance cannot open the next segment of its
+journal. Whoever has not logged on yet gives way, the oldest first: he has a few seconds anyway.
+"""
+
+from __future__ import annotations
+
+import itertools
+import resource
+from typing import Protocol
+
+from raylay.services.security.connection_shares import ConnectionShares
+
+FILES = "the files that the process may have, less those that the instance keeps for itself"
+OWN_FILES_MIN = 48
+"""An instance opens about 32 files of its own, before the segments of its journal that it reads."""
+RAISE_FILES = "try again, or raise the limit (`ulimit -n`)"
+
+
+class LimitedConnection(Protocol):
+    """A connection."""
+
+    def turn_away(self, text: str) -> None:
+        """Ends it, and says why; it then calls `left`."""
+
+
+def connections_max() -> int:
+    """The descriptors that the process may have, less a quarter, and less `OWN_FILES_MIN` at
+    least."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, soft - max(soft // 4, OWN_FILES_MIN))
+
+
+def shares_of_files(instance: str, most: int) -> ConnectionShares:
+    """What one user, and one address, may have of all connections of an instance.
+
+    Args:
+        most: of them all.
+    """
+    return ConnectionShares(
+        instance,
+        most,
+        advice="close one, or raise the instance's limit (`ulimit -n`), of which it is half",
+    )
+
+
+class ConnectionLimit:
+    """Owner: the instance's event loop. Lifecycle: one life of the instance.
+
+    Invariant: of all connections those that have not logged on are known in the order in which they
+    came.
+
+    Args:
+        most: connections at once.
+        why, advice: parts of the sentence for who is turned away.
+    """
+
+    def __init__(self, most: int, why: str = FILES, advice: str = RAISE_FILES) -> None:
+        self.most = most
+        self._why, self._advice = why, advice
+        self._waiting: dict[LimitedConnection, None] = {}
+        self._count = 0
+        self._numbers = itertools.count(1)
+
+    def next_number(self) -> int:
+        """A number for a connection, never used twice."""
+        return next(self._numbers)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def came(self, visitor: LimitedConnection) -> None:
+        """One has connected."""
+        self._count += 1
+        self._waiting[visitor] = None
+        if self._count > self.most:
+            next(iter(self._waiting)).turn_away(
+                f"{self.most} connections are open here, {self._why}, and this one had not logged "
+                f"on: {self._advice}"
+            )
+
+    def admitted(self, visitor: LimitedConnection) -> None:
+        """One has logged on."""
+        self._waiting.pop(visitor, None)
+
+    def left(self, visitor: LimitedConnection) -> None:
+        """One is gone. Called once."""
+        self._waiting.pop(visitor, None)
+        self._count -= 1

@@ -1,0 +1,64 @@
+"""Filters that work too much: who wrote them is told, and does not hold up others.
+
+An evaluation that needs more than it may is given up, and a client's filter that works for too long
+is exhausted for some seconds. Here the instance tells of the one, and ends the subscriptions of the
+other: what passes an exhausted filter nobody knows.
+"""
+
+from __future__ import annotations
+
+from raylay.services.server.clients.sessions import ClientSessions
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.subscriptions.costly import (
+    FILTER_TOO_COSTLY,
+    SHOWN_CHARACTERS_MAX,
+    TOO_COSTLY,
+    given_up,
+    newly_exhausted,
+)
+from raylay.services.subscriptions.matching import LiveSubscription
+
+TELL_S = 10.0
+"""Between two events about filters whose evaluations were given up."""
+
+
+class CostlyFilters:
+    """See the top of this file. Owner: the instance. Lifecycle: as long as that."""
+
+    def __init__(self, here: InstanceRuntime, clients: ClientSessions) -> None:
+        self._here = here
+        self._clients = clients
+        self._tell_s = 0.0
+
+    def check(self) -> None:
+        """Tells and ends what is due; called with each check of the instance."""
+        efforts = newly_exhausted(self._here.steady_us())
+        if efforts:
+            # A replay ends by itself, before it passes over anything (replay.py).
+            for subscription in self._clients.live.with_efforts(efforts):
+                self._end(subscription)
+        now_s = self._here.loop.time()
+        if now_s >= self._tell_s:
+            found = given_up()
+            for text, count in found.items():
+                self._here.report(
+                    "filter_given_up", filter=text[:SHOWN_CHARACTERS_MAX], messages=count
+                )
+            if found:
+                self._tell_s = now_s + TELL_S
+
+    def _end(self, subscription: LiveSubscription) -> None:
+        client = self._clients.sessions[subscription.session]
+        self._here.report(
+            FILTER_TOO_COSTLY,
+            client=client.client_name,
+            subscription=subscription.id,
+            filter=subscription.content[:SHOWN_CHARACTERS_MAX],
+        )
+        del client.subscriptions[subscription.id]
+        self._clients.unsubscribe(subscription)
+        client.send(
+            client.codec.acknowledgment(
+                "processed", "", FILTER_TOO_COSTLY, TOO_COSTLY, sub=subscription.id
+            )
+        )

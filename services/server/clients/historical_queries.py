@@ -1,0 +1,182 @@
+"""A `sow_and_subscribe` with a bookmark: from the bookmark to a replay that waits for its rows.
+
+The bookmark is looked up in the log. Where histories have the state that it stands for, the rows
+are that state, and the replay begins with the next transaction. Else, and at the end of the log,
+the rows are what there is when they are read, and the replay begins behind that. Until the last row
+is sent nothing of the replay is delivered; what lies before it is told with the end of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from raylay.services.core.feature import FeatureRegistry
+from raylay.services.errors import RemoteProtocolError, StorageError
+from raylay.services.messages.bookmarks import Position
+from raylay.services.protocol.client.commands import Subscribe
+from raylay.services.server.clients.replay import ReplayPump
+from raylay.services.server.clients.replay_members import ReplayClient
+from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.sow.as_of import AsOf, past_of
+from raylay.services.subscriptions.bookmark import (
+    BookmarkSubscription,
+    ReplayContent,
+    ReplayStart,
+    resolve,
+)
+from raylay.services.subscriptions.matching import TopicFilter
+
+
+class HistoricalQuery:
+    """One of them, on its way.
+
+    Owner: the session's queries. Lifecycle: until its rows are sent.
+
+    Args:
+        command: as it was asked.
+        wanted: its topics.
+        position: its bookmark.
+        content: what is delivered of the replay; None: all.
+        granularities_us: of the histories that the rows come from; None: there are none.
+        ready: called when its rows may be read, when it is prepared later, and when it fails or is
+            refused.
+
+    Attributes:
+        start: where the replay begins.
+        past: the state that the rows are of; None: what there is when they are read.
+        replay: None: it begins with the rows.
+        is_wanted: whether anybody still waits for it.
+    """
+
+    __slots__ = (
+        "command",
+        "connection",
+        "content",
+        "granularities_us",
+        "is_wanted",
+        "past",
+        "position",
+        "ready",
+        "replay",
+        "start",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        connection: ReplayClient,
+        command: Subscribe,
+        wanted: TopicFilter,
+        position: Position,
+        content: ReplayContent | None,
+        granularities_us: Sequence[int] | None,
+        ready: Callable[[HistoricalQuery], None],
+    ) -> None:
+        self.connection = connection
+        self.command = command
+        self.wanted = wanted
+        self.position = position
+        self.content = content
+        self.granularities_us = granularities_us
+        self.ready = ready
+        self.start = ReplayStart(0)
+        self.past: AsOf | None = None
+        self.replay: BookmarkSubscription | None = None
+        self.is_wanted = True
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it is known what lies before the replay."""
+        return self.replay is not None and self.replay.prepared
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the log cannot be read: the client was told."""
+        found = self.connection.subscriptions.get(self.command.subscription)
+        return self.replay is not None and found is not self.replay
+
+
+class HistoricalQueries:
+    """See the file's docstring. Owner: the instance's loop. Lifecycle: one life of the instance."""
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        reading: JournalReads,
+        folds: FeatureRegistry,
+        replays: ReplayPump,
+    ) -> None:
+        self._here = here
+        self._reading = reading
+        self._folds = folds
+        self._replays = replays
+
+    def begin(self, rewind: HistoricalQuery) -> None:
+        """Looks its bookmark up. A client whose bookmark is refused is told here."""
+        rewind.connection.resolving[rewind.command.subscription] = rewind.command
+        self._here.spawn(self._look_up(rewind))
+
+    def _folded_txid(self) -> int:
+        # Rows have what is folded, and no more.
+        return self._folds.folded_txid(self._here.machine.committed_txid)
+
+    async def _look_up(self, rewind: HistoricalQuery) -> None:
+        connection, command = rewind.connection, rewind.command
+        granularities_us = rewind.granularities_us
+        folded_txid, now_us = self._folded_txid(), self._here.now_us()
+        reader = self._reading.reader
+
+        def find() -> tuple[ReplayStart, AsOf | None]:
+            start = resolve(rewind.position, command.bookmark_not_found, reader, folded_txid)
+            if granularities_us is None or start.after_txid >= folded_txid:
+                return start, None
+            past = past_of(start.after_txid, granularities_us, reader, now_us)
+            assert past.txid is not None
+            start.after_txid = past.txid
+            return start, past
+
+        try:
+            start, past = await self._reading.run(find)
+        except (RemoteProtocolError, StorageError) as error:
+            if rewind.is_wanted:
+                name = command.subscription
+                connection.resolving.pop(name, None)
+                reason = error.reason if isinstance(error, RemoteProtocolError) else "storage_error"
+                connection.send(
+                    connection.codec.acknowledgment(
+                        "processed", command.command_id, reason, str(error), sub=name
+                    )
+                )
+                rewind.is_wanted = False
+                rewind.ready(rewind)
+            return
+        if not rewind.is_wanted or not connection.is_open:
+            return
+        rewind.start, rewind.past = start, past
+        if past is not None:
+            self._open(rewind)
+        if past is None or rewind.is_prepared:
+            rewind.ready(rewind)
+
+    def _open(self, rewind: HistoricalQuery) -> None:
+        rewind.connection.resolving.pop(rewind.command.subscription, None)
+        rewind.replay = self._replays.begin_behind(
+            rewind.connection,
+            rewind.command,
+            rewind.wanted,
+            rewind.start,
+            rewind.content,
+            lambda: rewind.ready(rewind),
+        )
+
+    def begin_rows(self, rewind: HistoricalQuery) -> None:
+        """Its rows are read, from what is folded now on."""
+        if rewind.past is None:
+            rewind.start.after_txid = self._folded_txid()
+            self._open(rewind)
+
+    def end_rows(self, rewind: HistoricalQuery) -> None:
+        """All of them were sent: the replay comes behind them."""
+        if rewind.replay is not None:
+            self._replays.release(rewind.replay)

@@ -1,0 +1,161 @@
+"""What a client hears of its publishes: persisted acks, one for many where it allows that, and the
+answers to its flushes. And when it has so many unanswered ones that it is not read for a while.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from raylay.services.capacity.outstanding import OutstandingPublishes
+from raylay.services.protocol.client.codec import Codec
+from raylay.services.replication.effects import AckClient, RefuseClient
+
+_OWN_IDS = "\0"
+"""Begins a command id that the server made up, so that a flush can wait for the publish."""
+FLUSHES_MAX = 10_000
+"""That wait for persisted acks on one connection."""
+
+
+class PublisherAcks:
+    """Owner: a client's connection. Lifecycle: that of the connection.
+
+    Args:
+        send: sends a frame to the client.
+        call_later: calls something after so many seconds.
+        codec: writes what the client hears.
+        slow, hurry: called when too many are outstanding, and when there is room again.
+        outstanding_max: publishes; None: any number of those that have a sequence.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[bytes], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+        codec: Codec,
+        slow: Callable[[], None] = lambda: None,
+        hurry: Callable[[], None] = lambda: None,
+        outstanding_max: int | None = None,
+    ) -> None:
+        self._send = send
+        self._acknowledgment = codec.acknowledgment
+        self._persisted_ack = codec.persisted_ack
+        self._call_later = call_later
+        self._slow, self._hurry = slow, hurry
+        self.outstanding = OutstandingPublishes(outstanding_max)
+        self.counts = self.outstanding.counts_numbered
+        """Whether `taken` is to be called."""
+        self.is_slowed = False
+        """Whether `slow` was called, and not yet `hurry`."""
+        self.times_slowed = 0
+        self.wants_persisted = False
+        """Whether the client has asked for persisted acks of what it numbers."""
+        self.conflation_s = 0.0
+        """How long an ack may wait for later ones; 0: each goes out at once."""
+        self._acked_upto = 0
+        self._conflated = 0
+        """The ack that waits; 0: none does."""
+        self._conflated_unjournaled = 0
+        self._unnumbered = 0
+        self._unnumbered_acked = 0
+        self._flushes: deque[tuple[int, int, str]] = deque()
+        """Up to which sequence, how many without one, and the command id of whoever waits."""
+
+    def taken(self, upto: int, count: int) -> None:
+        """So many more publishes, the last of this sequence: before any of them is answered."""
+        self.outstanding.took(upto, count)
+        self._look_at_outstanding()
+
+    def unnumbered(self, wanted: str) -> str:
+        """One more publish without a sequence: the command id that its ack is to have.
+
+        Args:
+            wanted: the client's own; empty: it asked for no ack.
+        """
+        self._unnumbered += 1
+        self.outstanding.took_unnumbered()
+        self._look_at_outstanding()
+        return wanted or f"{_OWN_IDS}{self._unnumbered}"
+
+    def unnumbered_refused(self) -> None:
+        """The last one of these is not taken: no ack will come, and no flush waits for it."""
+        self._unnumbered_acked += 1
+        self.outstanding.answered_unnumbered()
+        if self.is_slowed:
+            self._look_at_outstanding()
+        if self._flushes:
+            self._answer_flushes()
+
+    def persisted(self, ack: AckClient) -> None:
+        """What the machine says of this client's publishes."""
+        if ack.command_id:
+            self._unnumbered_acked += 1
+            self.outstanding.answered_unnumbered()
+            if not ack.command_id.startswith(_OWN_IDS):
+                self._send(self._acknowledgment("persisted", ack.command_id, ack.reason, ack.text))
+        else:
+            self._acked_upto = max(self._acked_upto, ack.sequence)
+            if self.counts:
+                self.outstanding.answered(ack.sequence)
+            if ack.reason:
+                self._send_conflated()
+                self._send(self._persisted_ack(ack.sequence, ack.reason, ack.text))
+            elif self.wants_persisted:
+                self._send_persisted(ack.sequence, ack.unjournaled)
+        if self._flushes:
+            self._answer_flushes()
+        if self.is_slowed:
+            self._look_at_outstanding()
+
+    def refused(self, refusal: RefuseClient) -> None:
+        """The machine refuses some of this client's publishes for good."""
+        text = refusal.text
+        for first, last in refusal.ranges:
+            for sequence in range(first, last + 1):
+                self._send(self._persisted_ack(sequence, refusal.reason, text))
+                text = ""  # They may be all of a batch: the first says it.
+
+    def flush(self, published_upto: int, command_id: str) -> bool:
+        """Answers when all up to this sequence, and all without one that came before, are
+        persisted. False: too many flushes wait already."""
+        if len(self._flushes) >= FLUSHES_MAX:
+            return False
+        self._flushes.append((published_upto, self._unnumbered, command_id))
+        self._answer_flushes()
+        return True
+
+    def _look_at_outstanding(self) -> None:
+        if not self.is_slowed:
+            if self.outstanding.is_over:
+                self.is_slowed = True
+                self.times_slowed += 1
+                self._slow()
+        elif self.outstanding.has_room:
+            self.is_slowed = False
+            self._hurry()
+
+    def _send_persisted(self, sequence: int, unjournaled: int) -> None:
+        if not self.conflation_s:
+            self._send(self._persisted_ack(sequence, unjournaled=unjournaled))
+            return
+        if not self._conflated:
+            self._call_later(self.conflation_s, self._send_conflated)
+        self._conflated = sequence
+        self._conflated_unjournaled += unjournaled
+
+    def _send_conflated(self) -> None:
+        if self._conflated:
+            self._send(
+                self._persisted_ack(self._conflated, unjournaled=self._conflated_unjournaled)
+            )
+            self._conflated = self._conflated_unjournaled = 0
+
+    def _answer_flushes(self) -> None:
+        waiting = self._flushes
+        while waiting:
+            sequence, unnumbered, command_id = waiting[0]
+            if sequence > self._acked_upto or unnumbered > self._unnumbered_acked:
+                return
+            waiting.popleft()
+            self._send_conflated()
+            self._send(self._acknowledgment("persisted", command_id))

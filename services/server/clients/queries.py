@@ -1,0 +1,575 @@
+"""Queries of SOW topics: performed in turns on the loop, so that everybody else comes in between.
+
+A client's queries run one behind the other, those of several clients take turns. What a query gives
+is of the moment when it began, and so is the entry of its subscription: what is folded later comes
+as a change, and nothing comes twice or never. What is delivered to the client meanwhile waits
+behind the rows (subscriptions/deferred_deliveries.py), and goes out in turns likewise, before the
+next query begins. A client that does not read holds up its own queries.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from raylay.services.core.live import LiveSubscriptions
+from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
+from raylay.services.messages.bookmarks import Position, parse_point
+from raylay.services.plugins.filters import sow_questions
+from raylay.services.protocol.client.commands import SowCommand, Subscribe
+from raylay.services.server.clients.historical_queries import HistoricalQueries, HistoricalQuery
+from raylay.services.server.clients.replay_members import ReplayClient
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayContent
+from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
+from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
+from raylay.services.subscriptions.matching import (
+    FilterOwner,
+    FollowTerms,
+    LiveSubscription,
+    TopicFilter,
+    topic_filter,
+)
+
+if TYPE_CHECKING:
+    # Most instances have no SOW topics, and need not load the language and the parsers.
+    from raylay.services.sow.query_execution import QueryExecution
+    from raylay.services.sow.query_parser import ParsedQuery, QueryParser, ReplacedQuery
+
+TURN_S = 0.001
+"""Of the loop, for all queries together; what is begun in it goes on for a fraction of that."""
+PASSES = 3
+"""Of the loop between two turns: what came in is read in the first, committed or handed to the
+writer thread in the second, and answered in the third. So it waits for one turn, not for three."""
+SWITCH_S = 0.0002
+"""After which a turn lets another thread have the interpreter: the one that writes needs it some
+times for each commit, and would get it every 5 ms (`sys.setswitchinterval`) from a busy loop."""
+QUERIES_MAX = 10_000
+"""Of one connection, that wait or run."""
+
+
+class QueryingClient(ReplayClient, DeliverySink, Protocol):
+    """Who asks (`ClientConnection`)."""
+
+    message_types: frozenset[bytes]
+    may_write: bool
+
+    @property
+    def readable(self) -> Callable[[bytes], bool] | None:
+        """Which topics its expressions meet; None: all."""
+
+    def keeps_back(self, wanted: TopicFilter) -> bool:
+        """Whether only some messages of a topic may be read."""
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether more rows are to be sent now."""
+
+    def weigh(self) -> None:
+        """What waits for it, or is kept for it, has grown."""
+
+    def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        """As `send`, of several pieces."""
+
+    def hold(self, behind: DeferredDeliveries | None) -> None:
+        """From now on its deliveries go there; None: to the client again, behind those that were
+        held."""
+
+
+class _Query(NamedTuple):
+    """One that was accepted."""
+
+    sow: SowCommand
+    subscribe: Subscribe | None
+    wanted: TopicFilter
+    asked: ParsedQuery
+    rewind: HistoricalQuery | None = None
+    """Where a replay comes behind the rows."""
+
+
+class _ClientQueries:
+    """The queries of one client.
+
+    Invariant: while one runs, what is delivered to the client goes behind it; and so it does
+    until all of that went out (`behind`): no other one begins before.
+    """
+
+    __slots__ = ("behind", "connection", "is_queued", "query", "running", "waiting")
+
+    def __init__(self, connection: QueryingClient) -> None:
+        self.connection = connection
+        self.waiting: deque[_Query] = deque()
+        self.query: _Query | None = None
+        self.running: QueryExecution | None = None
+        self.behind: DeferredDeliveries | None = None
+        self.is_queued = False
+
+    def __len__(self) -> int:
+        return len(self.waiting) + (self.query is not None)
+
+    def names(self, name: str) -> bool:
+        """Whether one of this id runs or waits."""
+        return (self.query is not None and self.query.sow.query == name) or any(
+            each.sow.query == name for each in self.waiting
+        )
+
+
+class QueryRunner:
+    """See the file's docstring.
+
+    Invariant: a session that has something to do, and whose client takes it, is in `_ready`, once.
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
+
+    Args:
+        sow: keeps the topics.
+        live: the subscriptions without a bookmark.
+        unsubscribe: ends a subscription.
+        asker: what is known of the client of a session.
+        rewinding: subscriptions with a bookmark.
+    """
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        sow: SowManager,
+        live: LiveSubscriptions,
+        unsubscribe: Callable[[LiveSubscription | BookmarkSubscription], None],
+        asker: Callable[[int], FilterOwner],
+        rewinding: HistoricalQueries,
+    ) -> None:
+        self._here = here
+        self._sow = sow
+        self._live = live
+        self._unsubscribe = unsubscribe
+        self._asker = asker
+        self._rewinding = rewinding
+        self._rewinds: dict[HistoricalQuery, tuple[QueryingClient, _Query]] = {}
+        """Of queries that cannot be begun yet."""
+        self._questions: QueryParser | None = None
+        self._sessions: dict[int, _ClientQueries] = {}
+        self._ready: deque[_ClientQueries] = deque()
+        self._scheduled = False
+        """Whether a turn is to come, or goes on."""
+        self._passes_left = 0
+        self.rows = 0
+        """Sent, in this life."""
+
+    def __len__(self) -> int:
+        """Queries that run or wait, also for where a replay begins."""
+        return sum(map(len, self._sessions.values())) + len(self._rewinds)
+
+    def names(self, connection: QueryingClient, name: str) -> bool:
+        """Whether a query of this id runs or waits."""
+        session = self._sessions.get(connection.number)
+        return session is not None and session.names(name)
+
+    # -- what is asked -------------------------------------------------------------------------
+    def ask(
+        self,
+        connection: QueryingClient,
+        sow: SowCommand,
+        subscribe: Subscribe | None = None,
+        position: Position | None = None,
+        content: ReplayContent | None = None,
+    ) -> None:
+        """Accepts a query, and begins it where none of this client runs.
+
+        Args:
+            position: where the subscription has a bookmark.
+            content: likewise: what is delivered of its replay; None: all.
+
+        Raises:
+            RemoteProtocolError: it is refused.
+        """
+        session = self._session(connection)
+        if len(session) >= QUERIES_MAX:
+            raise RemoteProtocolError(
+                f"{QUERIES_MAX} queries of this connection wait: read their rows first", "too_many"
+            )
+        query = self._accepted(connection, sow, subscribe)
+        if "received" in sow.acks:
+            self._accept("received", connection, sow)
+        if subscribe is not None and position is not None:
+            assert self._questions is not None
+            histories = self._questions.granularities_us(query.wanted)
+            rewind = HistoricalQuery(
+                connection, subscribe, query.wanted, position, content, histories, self._is_ready
+            )
+            self._rewinds[rewind] = connection, query._replace(rewind=rewind)
+            self._rewinding.begin(rewind)
+            return
+        self._accept("processed", connection, sow)
+        if subscribe is not None and sow.query not in connection.subscriptions:
+            connection.resolving[sow.query] = subscribe
+        self._put(session, query)
+
+    def _session(self, connection: QueryingClient) -> _ClientQueries:
+        session = self._sessions.get(connection.number)
+        # One that has no query any more may still have something to send.
+        return _ClientQueries(connection) if session is None else session
+
+    def _accept(self, kind: str, connection: QueryingClient, sow: SowCommand) -> None:
+        if kind in sow.acks or not sow.acks:
+            connection.send(connection.codec.acknowledgment(kind, sow.command_id, sub=sow.query))
+
+    def _put(self, session: _ClientQueries, query: _Query) -> None:
+        self._sessions[session.connection.number] = session
+        session.waiting.append(query)
+        if session.query is None:
+            self._begin_next(session)
+
+    def _is_ready(self, rewind: HistoricalQuery) -> None:
+        """It is known where a replay begins, or it was ended or refused."""
+        session = self._sessions.get(rewind.connection.number)
+        asked = self._rewinds.pop(rewind, None)
+        if not rewind.is_wanted:
+            return
+        if asked is not None:
+            connection, query = asked
+            self._put(self._session(connection), query)
+            return
+        if session is not None and session.query is not None and session.query.rewind is rewind:
+            self._kick(session)
+
+    def _accepted(
+        self, connection: QueryingClient, sow: SowCommand, subscribe: Subscribe | None
+    ) -> _Query:
+        from raylay.services.sow.query_parser import QueryRequest
+        from raylay.services.subscriptions.filtered import surroundings_of
+
+        wanted = topic_filter(
+            sow.topic,
+            sow.message_type,
+            literal=sow.non_regex_topic,
+            allowed=connection.message_types,
+            readable=connection.readable,
+        )
+        as_of_us = _as_of_us(sow.as_of) if sow.as_of else 0
+        question = QueryRequest(
+            wanted,
+            sow.filter,
+            sow.select,
+            sow.order_by,
+            sow.top_n,
+            sow.skip_n,
+            sow.batch,
+            sow.keys,
+            as_of_us,
+            subscribe is not None,
+            surroundings_of(self._asker(connection.number)),
+        )
+        if self._questions is None:
+            config = self._here.config
+            self._questions = sow_questions(
+                self._sow.book, config.name, config.group, config.client_buffer_bytes_max
+            )
+        return _Query(sow, subscribe, wanted, self._questions.accept(question))
+
+    def _forget_rewinds(
+        self, connection: QueryingClient, names: Collection[str] | None = None
+    ) -> None:
+        for rewind, (asking, _) in list(self._rewinds.items()):
+            if asking is connection and (names is None or rewind.command.subscription in names):
+                rewind.is_wanted = False
+                del self._rewinds[rewind]
+
+    def forget(self, connection: QueryingClient, names: Collection[str]) -> None:
+        """Ends what is asked under these ids: nothing more of it is sent."""
+        names = frozenset(names)
+        self._forget_rewinds(connection, names)
+        session = self._sessions.get(connection.number)
+        if session is None:
+            return
+        session.waiting = deque(each for each in session.waiting if each.sow.query not in names)
+        if session.behind is not None:
+            session.behind.forget(names)
+        if session.query is not None and session.query.sow.query in names:
+            self._close(session)
+            self._begin_next(session)
+
+    def forget_all(self, connection: QueryingClient) -> None:
+        """Ends all that it asks."""
+        self._forget_rewinds(connection)
+        session = self._sessions.get(connection.number)
+        if session is not None:
+            session.waiting.clear()
+            if session.behind is not None:
+                session.behind.forget_all()
+            self._close(session)
+            self._begin_next(session)
+
+    def gone(self, connection: QueryingClient) -> None:
+        """The connection ended."""
+        self._forget_rewinds(connection)
+        session = self._sessions.pop(connection.number, None)
+        if session is not None:
+            session.waiting.clear()
+            if session.running is not None:
+                session.running.close()
+            session.query = session.running = session.behind = None
+
+    def connection_writable(self, connection: QueryingClient) -> None:
+        """Its client takes more."""
+        session = self._sessions.get(connection.number)
+        if session is not None:
+            self._kick(session)
+
+    def check(self) -> None:
+        """Called now and then: who does not read has what changes kept for him, and is ended where
+        that is too much."""
+        for session in list(self._sessions.values()):
+            if session.running is not None and session.behind is not None:
+                session.behind.query_bytes = session.running.saved_bytes
+                session.connection.weigh()
+
+    # -- one of them ---------------------------------------------------------------------------
+    def _begin_next(self, session: _ClientQueries) -> None:
+        """The next one that waits, at this moment, where nothing is to go out before it."""
+        connection = session.connection
+        if session.behind is not None:
+            return
+        while session.waiting:
+            query = session.waiting.popleft()
+            name = query.sow.query
+            if query.subscribe is not None and not (
+                name in connection.resolving or name in connection.subscriptions
+            ):
+                continue
+            try:
+                self._begin(session, query)
+            except Exception as error:
+                self._failed(session, query, error)
+                continue
+            self._kick(session)
+            return
+        self._sessions.pop(connection.number, None)
+
+    def _begin(self, session: _ClientQueries, query: _Query) -> None:
+        connection, subscribe = session.connection, query.subscribe
+        name = query.sow.query
+        rewind = query.rewind
+        before = connection.subscriptions.get(name) if subscribe is not None else None
+        instead_of = _instead_of(before) if isinstance(before, LiveSubscription) else None
+        past = None if rewind is None else rewind.past
+        assert self._questions is not None
+        running = self._questions.begin(query.asked, self._here.now_us(), instead_of, past)
+        if rewind is not None:
+            self._accept("processed", connection, query.sow)
+            self._rewinding.begin_rows(rewind)
+        elif subscribe is not None:
+            made = LiveSubscription(
+                connection.number,
+                name,
+                query.wanted,
+                subscribe.filter,
+                0,
+                FollowTerms(
+                    subscribe.select,
+                    subscribe.oof,
+                    subscribe.delta,
+                    subscribe.no_empties,
+                    subscribe.no_sowkey,
+                    query.sow.keys,
+                    True,
+                    connection.keeps_back(query.wanted),
+                ),
+            )
+            try:
+                self._live.add(made)
+            except RemoteProtocolError:
+                running.close()
+                raise
+            if before is not None:
+                self._unsubscribe(before)
+            connection.subscriptions[name] = made
+            connection.resolving.pop(name, None)
+        session.query, session.running = query, running
+        session.behind = DeferredDeliveries(connection.weigh)
+        connection.hold(session.behind)
+        connection.send(connection.codec.group_begin(name))
+
+    def _failed(self, session: _ClientQueries, query: _Query, error: Exception) -> None:
+        connection, name = session.connection, query.sow.query
+        text = str(error)
+        if isinstance(error, RemoteProtocolError):
+            reason = error.reason
+        elif isinstance(error, (StorageError, CorruptRecord)):
+            reason = "storage_error"
+        else:
+            reason, instance = "internal_error", self._here.config.name
+            text = f"{instance} failed to answer ({type(error).__name__}): its events have why"
+            why = "".join(traceback.format_exception(error))
+            self._here.report("query_failed", topic=query.sow.topic, text=why)
+        connection.resolving.pop(name, None)
+        if query.subscribe is not None:
+            found = connection.subscriptions.pop(name, None)
+            if found is not None:
+                self._unsubscribe(found)
+        connection.send(
+            connection.codec.acknowledgment(
+                "completed", query.sow.command_id, reason, text, sub=name
+            )
+        )
+
+    def _close(self, session: _ClientQueries) -> None:
+        """Behind the last row: what was held goes out, in this turn where it is little. To be
+        followed by `_begin_next`."""
+        if session.running is not None:
+            session.running.close()
+        session.query = session.running = None
+        if session.behind is not None:
+            session.behind.query_bytes = 0
+            clock = time.perf_counter
+            until_s = clock() + TURN_S
+            self._release(session, lambda: clock() >= until_s)
+
+    def _release(self, session: _ClientQueries, is_over: Callable[[], bool]) -> None:
+        """Sends what was held until it is all or the time is over: then it goes on in a turn."""
+        connection, behind = session.connection, session.behind
+        assert behind is not None
+        if behind.release(connection, is_over):
+            session.behind = None
+            connection.hold(None)
+        else:
+            self._kick(session)
+
+    # -- turns ---------------------------------------------------------------------------------
+    def _kick(self, session: _ClientQueries) -> None:
+        is_going_on = session.running is not None or session.behind is not None
+        if is_going_on and not session.is_queued:
+            session.is_queued = True
+            self._ready.append(session)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._ready and not self._scheduled:
+            self._scheduled = True
+            self._passes_left = PASSES
+            self._here.loop.call_soon(self._pass)
+
+    def _pass(self) -> None:
+        """One pass of the loop is left to others, until it is the queries' turn."""
+        self._passes_left -= 1
+        if self._passes_left:
+            self._here.loop.call_soon(self._pass)
+            return
+        switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
+        try:
+            self._turn()
+        finally:
+            sys.setswitchinterval(switch_s)
+        self._scheduled = False
+        self._schedule()
+
+    def _turn(self) -> None:
+        """A part of each that is ready, until the time is over."""
+        clock = time.perf_counter
+        until_s = clock() + TURN_S
+
+        def is_over() -> bool:
+            return clock() >= until_s
+
+        ready = self._ready
+        while ready:
+            session = ready.popleft()
+            session.is_queued = False
+            if session.running is not None:
+                if session.connection.takes_rows:
+                    self._go_on(session, is_over)
+            elif session.behind is not None:
+                # What is held lies in memory: it waits for no socket.
+                self._release(session, is_over)
+                self._begin_next(session)
+            if is_over():
+                break
+
+    def _tell_left(self, connection: QueryingClient, name: str, left: list[bytes]) -> None:
+        """What a replaced filter was true of, in frames that are not too large."""
+        oof, now_us = connection.codec.oof, self._here.now_us()
+        delivery = DeliveryContent(0, now_us)
+        for row in left:
+            if delivery.count and not delivery.takes_one(0, len(row)):
+                connection.send_parts(*oof(name, "match", delivery))
+                delivery = DeliveryContent(0, now_us)
+            delivery.add_one(row, False)
+        connection.send_parts(*oof(name, "match", delivery))
+
+    def _go_on(self, session: _ClientQueries, is_over: Callable[[], bool]) -> None:
+        connection, query, running = session.connection, session.query, session.running
+        assert query is not None and running is not None
+        name, codec = query.sow.query, connection.codec
+        try:
+            frames = running.turn(is_over)
+        except Exception as error:
+            # A query changes nothing: what nobody foresaw ends it alone.
+            self._failed(session, query, error)
+            self._close(session)
+            self._begin_next(session)
+            return
+        for rows in frames:
+            connection.send_parts(*codec.sow(name, rows))
+            self.rows += len(rows)
+        if running.left:
+            left, running.left = running.left, []
+            if query.subscribe is not None and query.subscribe.oof:
+                self._tell_left(connection, name, left)
+        if not running.done:
+            self._kick(session)
+            return
+        if query.rewind is not None:
+            self._end_rows(session, running, query.rewind)
+            return
+        connection.send(codec.group_end(name, running.sent, running.matches))
+        acks, command_id = query.sow.acks, query.sow.command_id
+        if "completed" in acks:
+            connection.send(codec.acknowledgment("completed", command_id, sub=name))
+        if "stats" in acks:
+            matches, count = running.matches, running.looked_at
+            connection.send(
+                codec.acknowledgment(
+                    "stats", command_id, sub=name, matches=matches, topic_matches=count
+                )
+            )
+        self._close(session)
+        self._begin_next(session)
+
+    def _end_rows(
+        self, session: _ClientQueries, running: QueryExecution, rewind: HistoricalQuery
+    ) -> None:
+        """Behind the last row, where a replay follows: its acks are about that."""
+        connection, replay = session.connection, rewind.replay
+        if not rewind.has_failed:
+            if replay is None or not rewind.is_prepared:
+                return
+            end = connection.codec.group_end(replay.id, running.sent, running.matches, replay.base)
+            connection.send(end)
+        self._close(session)
+        self._rewinding.end_rows(rewind)
+        self._begin_next(session)
+
+
+def _instead_of(before: LiveSubscription) -> ReplacedQuery:
+    from raylay.services.sow.query_parser import ReplacedQuery
+
+    wishes = before.following
+    keys = None if wishes is None else wishes.keys
+    return ReplacedQuery(before.content, keys, wishes is not None and wishes.began_with_rows)
+
+
+def _as_of_us(text: str) -> int:
+    point = None
+    with suppress(RemoteProtocolError):
+        point = parse_point(text)
+    if point is None or point.kind != "time":
+        raise RemoteProtocolError(
+            f"as_of {text[:80]!r} is no UTC time: give one like 20260102T030405Z", "bad_bookmark"
+        )
+    # 0 is no instant, but says that none is asked for.
+    return max(point.time_us, 1)

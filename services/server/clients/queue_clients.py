@@ -1,0 +1,447 @@
+"""What clients subscribe to, say and ask of queues; commands, checked and handed to who performs
+them. See docs/protocol.md, "Queues".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgpack
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import Run
+from raylay.services.messages.stateful import PreparedRun
+from raylay.services.protocol.client.codec import Codec
+from raylay.services.protocol.client.commands import (
+    QueueAck,
+    QueueCancel,
+    QueueStatus,
+    SowCommand,
+    Subscribe,
+)
+from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.telemetry.tracing import traced
+
+if TYPE_CHECKING:
+    # Most instances have no queues.
+    from raylay.services.protocol.child.queue_control import QueueAnswer
+    from raylay.services.queues.decisions import Consumer, ConsumerSubscription, LeasedDelivery
+    from raylay.services.queues.frontend import QueueFrontend
+
+SHOWN_CHARACTERS = 200
+BACKLOG_WHILE_FULL = 0
+"""Of a consumer whose socket is full: it keeps what it has, and is given nothing."""
+
+_UNKNOWN = {"queue_depth": None}
+"""What nobody has said."""
+
+
+def _whole(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status with what nobody has said yet as None, behind what was said: readers show it in this
+    order."""
+    return {**status, **{key: value for key, value in _UNKNOWN.items() if key not in status}}
+
+
+class QueueClient(Protocol):
+    """A client's connection (`ClientConnection`)."""
+
+    number: int
+    client_name: str
+    publisher: int
+    codec: Codec
+    is_open: bool
+    may_write: bool
+    message_types: frozenset[bytes]
+
+    def send(self, frame: bytes) -> None:
+        """Sends a frame at the end of the turn."""
+
+    def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        """As `send`, of several pieces."""
+
+
+class QueueClients:
+    """See the file's docstring.
+
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
+
+    Args:
+        sessions: the clients that have logged on, by number.
+    """
+
+    def __init__(
+        self, here: InstanceRuntime, keeper: QueueManager, sessions: Mapping[int, QueueClient]
+    ) -> None:
+        self._here = here
+        self._keeper = keeper
+        self._sessions = sessions
+        self._subscribed: dict[int, dict[str, tuple[QueueFrontend, Consumer]]] = {}
+        """By session and id."""
+        self._consumers = 0
+        self._full: dict[int, dict[str, ConsumerSubscription]] = {}
+        """By session whose socket takes nothing, and id: what the owner is told of a subscription
+        when it takes something."""
+        self.delivered = 0
+        keeper.deliverer = self
+
+    # -- which queue ---------------------------------------------------------------------------
+    def find(self, topic: str, message_type: str) -> QueueFrontend | None:
+        """The queue of a name; of any type where none is given."""
+        queues = self._keeper.queues
+        if queues is None:
+            return None
+        for door in queues.doors.values():
+            definition = door.definition
+            if definition.name == topic and message_type in ("", definition.message_type):
+                return door
+        return None
+
+    def _named(self, topic: str, message_type: str, client: QueueClient) -> QueueFrontend:
+        door = self.find(topic, message_type)
+        if door is None or (client.message_types and door.message_type not in client.message_types):
+            raise RemoteProtocolError(
+                f"{topic[:SHOWN_CHARACTERS]!r} is no queue of {self._here.config.name}: name one "
+                "that it has",
+                "no_queue",
+            )
+        return door
+
+    # -- subscriptions -------------------------------------------------------------------------
+    def has(self, client: QueueClient, name: str) -> bool:
+        """Whether the client has a subscription of a queue under this id."""
+        return name in self._subscribed.get(client.number, ())
+
+    def subscribe(self, client: QueueClient, command: Subscribe, door: QueueFrontend) -> None:
+        """Begins a subscription, or gives one another filter or backlog; what it holds it keeps.
+
+        Raises:
+            RemoteProtocolError: an option is none of queues'; it is another queue's.
+        """
+        from raylay.services.queues.decisions import ConsumerSubscription
+
+        for given, option in ((command.oof, "oof"), (command.select, "select")):
+            if given:
+                raise RemoteProtocolError(
+                    f"{option} is no option of a queue: leave it out", "not_supported"
+                )
+        of_session = self._subscribed.setdefault(client.number, {})
+        before = of_session.get(command.subscription)
+        if before is not None and before[0] is not door:
+            raise RemoteProtocolError(
+                "replace gives a subscription another filter or backlog, not another queue",
+                "bad_command",
+            )
+        consumer = self._numbered(client, command.subscription) if before is None else before[1]
+        of_session[command.subscription] = door, consumer
+        each = ConsumerSubscription(
+            consumer, client.client_name, command.filter, command.max_backlog or 1
+        )
+        self._say(client, door, each)
+
+    def _numbered(self, client: QueueClient, name: str) -> Consumer:
+        """A consumer that there never was: who subscribes again under the same id is another one,
+        for whom nothing was decided."""
+        self._consumers += 1
+        return client.number, f"{self._consumers}:{name}"
+
+    def _say(self, client: QueueClient, door: QueueFrontend, each: ConsumerSubscription) -> None:
+        """Tells the owner of a consumer, and one that is started later."""
+        from raylay.services.protocol.child import queue_control
+
+        if not client.may_write:
+            full = self._full.setdefault(client.number, {})
+            full[_name_of(each.consumer)] = each
+            each = each._replace(backlog_max=BACKLOG_WHILE_FULL)
+        door.subscribed(each)
+        self._keeper.controls[door.definition.stored_as].say(queue_control.sub(each))
+
+    def unsubscribe(self, client: QueueClient, name: str) -> bool:
+        """Ends one. Whether there was one."""
+        of_session = self._subscribed.get(client.number)
+        found = of_session.pop(name, None) if of_session else None
+        if found is None:
+            return False
+        self._full.get(client.number, {}).pop(name, None)
+        self._left(*found, has_said=True)
+        return True
+
+    def names(self, client: QueueClient) -> list[str]:
+        """Ids of all that it has."""
+        return list(self._subscribed.get(client.number, ()))
+
+    def gone(self, client: QueueClient) -> None:
+        """A connection ended."""
+        for found in self._subscribed.pop(client.number, {}).values():
+            self._left(*found)
+        self._full.pop(client.number, None)
+
+    def _left(self, door: QueueFrontend, consumer: Consumer, *, has_said: bool = False) -> None:
+        from raylay.services.protocol.child import queue_control
+
+        door.left(consumer)
+        frame = queue_control.left(consumer, has_said=has_said)
+        self._keeper.controls[door.definition.stored_as].say(frame)
+
+    # -- deliveries ----------------------------------------------------------------------------
+    def deliver(
+        self,
+        consumer: Consumer,
+        messages: Sequence[LeasedDelivery],
+        records: Sequence[bytes],
+        since_us: int,
+    ) -> None:
+        """Sends messages, their records as they lie in the journal.
+
+        Args:
+            since_us: when that was decided, where one of them is sampled; else 0.
+        """
+        client = self._sessions.get(consumer[0])
+        if client is None:
+            return
+        now_us = self._here.now_us()
+        until_us = min(each.until_us for each in messages)
+        left_us = max(until_us - self._keeper.steady_us(), 0)
+        lease_ms = left_us // 1000 if until_us else None
+        name = _name_of(consumer)
+        is_traced = since_us > 0
+        client.send_parts(
+            *client.codec.queue_delivery(name, len(messages), now_us, lease_ms, records, is_traced)
+        )
+        if is_traced:
+            self._trace(client, consumer, messages, records, since_us, now_us)
+        self.delivered += len(messages)
+        if not client.may_write:
+            self._fill(client, name)
+
+    def _trace(
+        self,
+        client: QueueClient,
+        consumer: Consumer,
+        messages: Sequence[LeasedDelivery],
+        records: Sequence[bytes],
+        since_us: int,
+        now_us: int,
+    ) -> None:
+        """Reports the sampled ones of what was sent, each below its lease. The client knows the
+        places of the span: it reports below it."""
+        queue = self._subscribed[consumer[0]][_name_of(consumer)][0].definition.name
+        self._here.tracing.queue_delivery(
+            [each for part in records for each in traced(part)],
+            {each.key: each.number for each in messages},
+            since_us,
+            now_us,
+            instance=self._here.identity.name,
+            queue=queue,
+            client=client.client_name,
+            subscription=_name_of(consumer),
+        )
+
+    def _fill(self, client: QueueClient, name: str) -> None:
+        """A subscription is given no more until the socket has taken what was sent."""
+        found = self._subscribed.get(client.number, {}).get(name)
+        if found is not None and name not in self._full.get(client.number, ()):
+            door, consumer = found
+            self._say(client, door, door.consumers[consumer])
+
+    def went_offline(self, client: QueueClient) -> None:
+        """Its socket has taken nothing for long: it is given nothing, whatever it was sent last."""
+        for name in self.names(client):
+            self._fill(client, name)
+
+    def writable(self, client: QueueClient) -> None:
+        """There is room to write again."""
+        for name, each in self._full.pop(client.number, {}).items():
+            self._say(client, self._subscribed[client.number][name][0], each)
+
+    # -- acknowledgments and cancels -----------------------------------------------------------
+    def cancel(self, client: QueueClient, command: QueueCancel) -> None:
+        """Gives messages back."""
+        try:
+            door = self._named(command.topic, command.message_type, client)
+            count = self._keeper.cancelled(door, client.number, command.keys, unseen=command.unseen)
+        except RemoteProtocolError as error:
+            self._refuse(client, command.command_id, error)
+            return
+        self._answer(client, command.command_id, count)
+
+    def acknowledge(self, client: QueueClient, command: QueueAck) -> None:
+        """Acknowledges, expires or gives back what a filter fits."""
+        from raylay.services.protocol.child.queue_control import QueueQuestion
+
+        count = 0
+
+        def told(answer: QueueAnswer) -> None:
+            nonlocal count
+            count += self._found(client, command, door, answer)
+            if client.is_open and not answer.more and not answer.error:
+                self._answer(client, command.command_id, count)
+
+        try:
+            door = self._named(command.topic, command.message_type, client)
+            control = self._keeper.controls[door.definition.stored_as]
+            control.ask(QueueQuestion("keys", command.filter), told)
+        except RemoteProtocolError as error:
+            self._refuse(client, command.command_id, error)
+
+    def _found(
+        self, client: QueueClient, command: QueueAck, door: QueueFrontend, answer: QueueAnswer
+    ) -> int:
+        """A part of what the owner found: how many messages it was done to."""
+        from raylay.services.queues.records import Acknowledgment, parts_of
+
+        if not client.is_open:
+            return 0
+        if answer.error:
+            self._refuse(
+                client, command.command_id, RemoteProtocolError(answer.error, answer.reason)
+            )
+            return 0
+        flat = msgpack.unpackb(answer.body, strict_map_key=False)
+        keys = {
+            publisher: list(zip(each[::2], each[1::2], strict=True))
+            for publisher, each in flat.items()
+        }
+        if command.how == "cancel":
+            holder = client.number if door.definition.strict else None
+            return self._keeper.cancelled(door, holder, keys)
+        said = Acknowledgment(keys, command.how)
+        said = door.without_others(said, client.publisher, self._keeper.steady_us())
+        return sum(self._keeper.acknowledge(door, each) for each in parts_of(said))
+
+    def _answer(self, client: QueueClient, command_id: str, count: int) -> None:
+        if command_id:
+            client.send(client.codec.acknowledgment("processed", command_id, n=count))
+
+    def _refuse(self, client: QueueClient, command_id: str, error: RemoteProtocolError) -> None:
+        client.send(
+            client.codec.acknowledgment("processed", command_id or "-", error.reason, str(error))
+        )
+
+    def held_only(self, run: Run) -> PreparedRun:
+        """What of a client's acknowledgments is of messages that it holds."""
+        from raylay.services.core.queues import held_only
+
+        queues = self._keeper.queues
+        door = None if queues is None else queues.find(run.topic, run.message_type)
+        if queues is None or door is None:
+            return PreparedRun((run,))
+        return held_only(queues, door, run, self._here.now_us())
+
+    # -- questions -----------------------------------------------------------------------------
+    def status(self, client: QueueClient, command: QueueStatus) -> None:
+        """How a queue is, as its owner says now, or all of them as of half a second ago."""
+        from raylay.services.protocol.child.queue_control import QueueQuestion
+
+        found = self._keeper.status().get("queues", {})
+        try:
+            if not command.topic:
+                self._say_status(client, command, found)
+                return
+            door = self._named(command.topic, command.message_type, client)
+        except RemoteProtocolError as error:
+            self._refuse(client, command.command_id, error)
+            return
+        name = door.definition.stored_as
+        control = self._keeper.controls[name]
+
+        def told(answer: QueueAnswer) -> None:
+            if not answer.error:
+                control.counts = json.loads(answer.body)
+            if client.is_open:
+                self._say_status(client, command, _whole(control.status()))
+
+        try:
+            if control.counts:
+                control.ask(QueueQuestion("status"), told)
+            else:
+                # Nothing is known of it: an instance that has just started waits for its owner.
+                control.ask_when_started(QueueQuestion("status"), told)
+        except RemoteProtocolError:
+            # Without its owner: as it was last heard of.
+            self._say_status(client, command, _whole(found[name]))
+
+    def _say_status(
+        self, client: QueueClient, command: QueueStatus, found: Mapping[str, Any]
+    ) -> None:
+        body = msgpack.packb(found)
+        client.send(client.codec.acknowledgment("processed", command.command_id or "-", body=body))
+
+    def sow(self, client: QueueClient, command: SowCommand, door: QueueFrontend) -> None:
+        """The messages that nobody has, as they are now.
+
+        Raises:
+            RemoteProtocolError: an option is none of queues', or the owner does not answer now.
+        """
+        from raylay.services.protocol.child.queue_control import QueueQuestion
+
+        for given, why in (
+            (command.keys is not None, "keys: messages of a queue have none: give a filter"),
+            (command.as_of, "as_of: a queue keeps no history: replay its underlying topic"),
+        ):
+            if given:
+                raise RemoteProtocolError(why, "not_supported")
+        question = QueueQuestion(
+            "sow", command.filter, command.select, command.order_by, command.top_n, command.skip_n
+        )
+        rows = _Rows(client, command)
+        self._keeper.controls[door.definition.stored_as].ask(question, rows.told)
+
+
+class _Rows:
+    """The answer to one query, on its way to the client."""
+
+    def __init__(self, client: QueueClient, command: SowCommand) -> None:
+        self._client = client
+        self._command = command
+        self._has_begun = False
+        self._sent = 0
+
+    def told(self, answer: QueueAnswer) -> None:
+        """A part of it came."""
+        client, command = self._client, self._command
+        if not client.is_open:
+            return
+        codec, query = client.codec, command.query
+        if answer.error and not self._has_begun:
+            client.send(
+                codec.acknowledgment(
+                    "processed", command.command_id, answer.reason, answer.error, sub=query
+                )
+            )
+            return
+        if not self._has_begun:
+            self._has_begun = True
+            if "processed" in command.acks or not command.acks:
+                client.send(codec.acknowledgment("processed", command.command_id, sub=query))
+            client.send(codec.group_begin(query))
+        self._rows(answer)
+        if not answer.more:
+            client.send(codec.group_end(query, self._sent, answer.matches))
+            if "completed" in command.acks:
+                client.send(codec.acknowledgment("completed", command.command_id, sub=query))
+
+    def _rows(self, answer: QueueAnswer) -> None:
+        command = self._command
+        rows: list[bytes] = []
+        body, at = answer.body, 0
+        while at < len(body):
+            end = at + int.from_bytes(body[at : at + 4], "little")
+            rows.append(body[at:end])
+            if len(rows) == command.batch:
+                self._send(rows)
+                rows = []
+            at = end
+        if rows:
+            self._send(rows)
+
+    def _send(self, rows: list[bytes]) -> None:
+        self._sent += len(rows)
+        self._client.send_parts(*self._client.codec.sow(self._command.query, rows))
+
+
+def _name_of(consumer: Consumer) -> str:
+    """The id that the client gave its subscription."""
+    return consumer[1].partition(":")[2]

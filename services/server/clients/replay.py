@@ -1,0 +1,667 @@
+"""Bookmark subscriptions at work: the journal read for each, in turns, as fast as its socket takes.
+
+Fair and bounded: one read for one replay at a time, in a circle, at most `TURN_S` in one turn of
+the event loop; publishers, links and other clients come in between. What was just committed is
+given from memory, all else is read in the reading thread: the loop never waits for the disk. A
+subscriber whose socket is full is left out until it takes more, one with a rate until its rate lets
+more out, a paused one until it is resumed. Subscriptions that were resumed together are one replay.
+
+A subscription that retention overtakes, for it is paused, or its socket takes less than is
+published, ends and is told so. Nothing behind the gap is delivered, so who asks again with what he
+has is told what is missing, as after any reconnect: `resolve` alone says that.
+
+A `live` subscription that has come to the end of the log is given what is staged, before it is on
+disk; where that never comes to be, it goes back to what is.
+
+Content filters are judged on the loop, a piece of the log a step: to parse and to judge holds the
+interpreter's lock wherever it is done, and a thread that holds it lets go only after 5 ms.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from raylay.services.core.feature import CommitBatch, FeatureRegistry
+from raylay.services.errors import RemoteProtocolError, StorageError
+from raylay.services.messages.bookmarks import Position
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.records import Run
+from raylay.services.net.framed import WRITE_HIGH_BYTES
+from raylay.services.protocol.client.answers import OVERTAKEN
+from raylay.services.protocol.client.commands import Subscribe
+from raylay.services.server.clients.replay_members import Replay, ReplayClient, ReplayMember
+from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.subscriptions.bookmark import (
+    BookmarkSubscription,
+    ReplayContent,
+    ReplayStart,
+    resolve,
+)
+from raylay.services.subscriptions.costly import (
+    FILTER_TOO_COSTLY,
+    SHOWN_CHARACTERS_MAX,
+    TOO_COSTLY,
+)
+from raylay.services.subscriptions.durability import PendingMessages
+from raylay.services.subscriptions.matching import TopicFilter
+from raylay.services.subscriptions.recent import RecentRuns
+from raylay.services.subscriptions.replay_group import Deliveries, ReplayTerms, groups_of
+
+TICK_S = 0.05
+TURN_S = 0.002
+READ_BYTES = 512 * 1024
+RECENT_BYTES_MAX = 1024 * 1024
+"""Of what was committed last, kept for those who were reading meanwhile."""
+HEADERS_IN_STEP = 4096
+
+
+class ReplayPump:
+    """All bookmark subscriptions of an instance. Owner: its event loop."""
+
+    name = "replays"
+    may_be_ahead = False
+
+    def __init__(
+        self, here: InstanceRuntime, reading: JournalReads, folds: FeatureRegistry
+    ) -> None:
+        self._here = here
+        self._folds = folds
+        self._reading = reading
+        self.delivered = 0
+        """Messages, in this life."""
+        self._members: dict[BookmarkSubscription, ReplayMember] = {}
+        self._is_ticking = False
+        self._replays: dict[Replay, None] = {}
+        self.live: dict[Replay, None] = {}
+        """Those for whom `staged` is of use."""
+        self._fully_durable: dict[Replay, None] = {}
+        self._queue: deque[Replay] = deque()
+        self._scheduled = False
+        self._recent = RecentRuns(RECENT_BYTES_MAX)
+        self._durability: PendingMessages | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def open(
+        self,
+        connection: ReplayClient,
+        command: Subscribe,
+        topic_filter: TopicFilter,
+        position: Position,
+        content: ReplayContent | None = None,
+    ) -> None:
+        """Begins one. Its `processed` ack goes out when its start is known."""
+        connection.resolving[command.subscription] = command
+        machine = self._here.machine
+        # Both of this moment: what is held and not in the log behind the start lies before it.
+        self._here.spawn(
+            self._open(
+                connection,
+                command,
+                topic_filter,
+                position,
+                machine.committed_txid,
+                machine.held(),
+                content,
+            )
+        )
+
+    async def _open(
+        self,
+        connection: ReplayClient,
+        command: Subscribe,
+        topic_filter: TopicFilter,
+        position: Position,
+        committed_txid: int,
+        held: PublisherRanges,
+        content: ReplayContent | None,
+    ) -> None:
+        name = command.subscription
+        reader = self._reading.reader
+
+        def look_up() -> tuple[ReplayStart, int]:
+            # First: of what is removed from here on a gap is left, which shows.
+            first_txid = reader.first_txid
+            found = resolve(
+                position,
+                command.bookmark_not_found,
+                reader,
+                committed_txid,
+                removed=reader.removed(),
+                have=command.have,
+            )
+            return found, first_txid
+
+        try:
+            start, first_txid = await self._reading.run(look_up)
+        except (RemoteProtocolError, StorageError) as error:
+            if connection.resolving.get(name) is not command:
+                return
+            del connection.resolving[name]
+            reason = error.reason if isinstance(error, RemoteProtocolError) else "storage_error"
+            connection.send(
+                connection.codec.acknowledgment(
+                    "processed", command.command_id, reason, str(error), sub=name
+                )
+            )
+            return
+        # It may have been ended meanwhile, and another of its id asked for.
+        if not connection.is_open or connection.resolving.get(name) is not command:
+            return
+        del connection.resolving[name]
+        subscription = BookmarkSubscription(
+            connection.number,
+            name,
+            topic_filter,
+            start,
+            first_txid=first_txid,
+            committed_txid=committed_txid,
+            held=held,
+            have=command.have,
+            content=content,
+        )
+        member = ReplayMember(connection, subscription, command)
+        self._admit(member)
+        if subscription.prepared:
+            self._accept(member)
+
+    def _admit(self, member: ReplayMember) -> None:
+        subscription = member.subscription
+        member.connection.subscriptions[subscription.id] = subscription
+        self._members[subscription] = member
+        self._here.hurry()
+        self._kick(self._add([member], member.terms))
+
+    def begin_behind(
+        self,
+        connection: ReplayClient,
+        command: Subscribe,
+        topic_filter: TopicFilter,
+        start: ReplayStart,
+        content: ReplayContent | None,
+        ready: Callable[[], None],
+    ) -> BookmarkSubscription:
+        """Begins one whose rows come first: nothing of it is delivered before `release`.
+
+        Args:
+            ready: called when it is `prepared`, if it is not at once, and when it fails before.
+        """
+        machine = self._here.machine
+        subscription = BookmarkSubscription(
+            connection.number,
+            command.subscription,
+            topic_filter,
+            start,
+            # Rows stand for what lies before the log, too, unless there is nothing.
+            first_txid=0 if start.after_txid else 1,
+            committed_txid=machine.committed_txid,
+            held=machine.held(),
+            content=content,
+        )
+        self._admit(ReplayMember(connection, subscription, command, ready))
+        return subscription
+
+    def release(self, subscription: BookmarkSubscription) -> None:
+        """The rows were sent: what lies behind them comes now."""
+        member = self._members.get(subscription)
+        if member is not None:
+            member.is_behind = False
+            self._kick(member.replay)
+
+    def _add(self, members: list[ReplayMember], terms: ReplayTerms) -> Replay:
+        replay = Replay(members, terms, self._now_us())
+        self._replays[replay] = None
+        self._folds.enlist(self, True)
+        if terms.fully_durable:
+            self._fully_durable[replay] = None
+            self._folds.follow(self, True)
+        if replay.is_live:
+            self.live[replay] = None
+        return replay
+
+    def remove(self, subscription: BookmarkSubscription) -> None:
+        """Ends one."""
+        member = self._members.pop(subscription, None)
+        if member is not None:
+            self._leave(member)
+
+    def _leave(self, member: ReplayMember) -> None:
+        """Takes it out of its replay, and the replay away with its last member."""
+        replay = member.replay
+        del replay.members[member.subscription]
+        replay.plan.members.remove(member.subscription)
+        if not replay.members:
+            replay.end()
+            for kind in (self._replays, self._fully_durable, self.live):
+                kind.pop(replay, None)
+            self._folds.follow(self, bool(self._fully_durable))
+            if not self._replays:
+                self._folds.enlist(self, False)
+                self._recent.clear()
+
+    def pause(self, subscriptions: list[BookmarkSubscription]) -> None:
+        """Delivers no more of these; what they were replayed together with goes on.
+
+        Raises:
+            RemoteProtocolError: one is `live`; nothing was changed.
+        """
+        members = [self._members[subscription] for subscription in subscriptions]
+        for member in members:
+            if member.is_live:
+                raise RemoteProtocolError(
+                    f"subscription {member.subscription.id[:200]!r} is live, which cannot be "
+                    "paused: unsubscribe it",
+                    "bad_command",
+                )
+        for member in members:
+            if not member.is_paused:
+                member.is_paused = True
+                self._leave(member)
+                # Alone, so that its start goes on being looked for.
+                self._kick(self._add([member], member.terms))
+
+    def resume(self, subscriptions: list[BookmarkSubscription]) -> None:
+        """Goes on with these: one replay for all that have the same bookmark and rate.
+
+        Raises:
+            RemoteProtocolError: one is not paused; nothing was changed.
+        """
+        members = [self._members[subscription] for subscription in subscriptions]
+        for member in members:
+            if not member.is_paused:
+                raise RemoteProtocolError(
+                    f"subscription {member.subscription.id[:200]!r} is not paused: subscribe it "
+                    "with the option pause, or pause it, to resume it with others",
+                    "bad_command",
+                )
+        for terms, together in groups_of((member.subscription, member.terms) for member in members):
+            found = [self._members[subscription] for subscription in together]
+            for member in found:
+                member.is_paused = False
+                self._leave(member)
+            self._kick(self._add(found, terms))
+
+    def connection_writable(self, connection: ReplayClient) -> None:
+        """A subscriber's socket takes more."""
+        for subscription in connection.subscriptions.values():
+            if isinstance(subscription, BookmarkSubscription):
+                member = self._members.get(subscription)
+                if member is not None:
+                    self._kick(member.replay)
+
+    def fold(self, batch: CommitBatch) -> None:
+        """These runs were committed: who is at the end of the log gets them from memory."""
+        runs = batch.runs
+        if not runs:
+            # Records have expired: nothing was committed.
+            return
+        self._recent.add(runs)
+        before_txid = runs[0].first_txid - 1
+        for replay in list(self._replays):
+            if replay.is_queued or replay.timer is not None or replay.is_paused:
+                continue
+            plan = replay.plan
+            if (
+                plan.cursor >= before_txid
+                and replay.unprepared is None
+                and replay.connection.takes_replays
+                and not plan.judges
+            ):
+                self._take(replay, runs)
+                if plan.cursor < self._limit_txid():
+                    self._kick(replay)
+                elif replay.is_live:
+                    self._catch_up_live(replay)
+            else:
+                self._kick(replay)
+
+    def staged(self, run: Run) -> None:
+        """This run is on its way to the disk: `live` subscriptions at the end of the log get it."""
+        for replay in list(self.live):
+            if replay.plan.cursor == run.first_txid - 1 and replay.unprepared is None:
+                self._deliver_live(replay, [run], run.last_txid)
+
+    def failed(self, committed_txid: int) -> None:
+        """What was staged never came to be."""
+        for replay in self.live:
+            for subscription in replay.members:
+                subscription.take_back(committed_txid)
+
+    def _deliver_live(self, replay: Replay, runs: list[Run], limit_txid: int) -> None:
+        found = replay.plan.take(runs, limit_txid, self._now_us(), self._pending())
+        self._send(replay, self._judged(replay, found))
+
+    def stepped(self) -> None:
+        """More may be durable, by a commit, an answer, a downgrade: fully durable subscriptions may
+        go on."""
+        committed_txid = self._here.machine.committed_txid
+        for replay in self._fully_durable:
+            if replay.plan.cursor < committed_txid:
+                self._kick(replay)
+
+    def keep_ticking(self) -> None:
+        """Called now and then: has `tick` called while there is anybody to be served, so that an
+        idle instance is not woken for it."""
+        if self._members and not self._is_ticking:
+            self._is_ticking = True
+            self._tick_on()
+
+    def _tick_on(self) -> None:
+        self._is_ticking = bool(self._members) and self._here.is_serving
+        if self._is_ticking:
+            self.tick(self._here.loop.time(), self._here.now_us())
+            self._here.loop.call_later(TICK_S, self._tick_on)
+
+    def tick(self, now_s: float, now_us: int) -> None:
+        """Persisted acks that are due, and ranges whose end time has passed."""
+        if not self._replays:
+            return
+        committed_txid = self._here.machine.committed_txid
+        for replay in list(self._replays):
+            if replay.unprepared is not None or replay.is_paused or replay.timer is not None:
+                continue
+            if replay.plan.cursor >= committed_txid:
+                for subscription in replay.members:
+                    subscription.end_by_time(now_us)
+                self._send(replay, [])
+            elif not replay.plan.ended and replay.connection.takes_replays:
+                # A read found nothing, as while a segment was being replaced: it is tried again.
+                self._kick(replay)
+        for member in list(self._members.values()):
+            subscription = member.subscription
+            if (
+                "persisted" in member.acks
+                and now_s >= member.persisted_due_s
+                and subscription.prepared
+            ):
+                fresh = subscription.take_persisted(self._pending())
+                if fresh is not None:
+                    member.persisted_due_s = now_s + member.persisted_s
+                    member.connection.send(
+                        member.connection.codec.ranges_ack("persisted", subscription.id, fresh)
+                    )
+
+    # -- turns -------------------------------------------------------------------------------
+    def _now_us(self) -> int:
+        """Of the loop's clock: it never goes back, as a rate needs it."""
+        return int(self._here.loop.time() * 1e6)
+
+    def _limit_txid(self) -> int:
+        """Nobody is replayed what the live subscriptions have not got."""
+        return self._folds.folded_txid(self._here.machine.committed_txid)
+
+    def _pending(self) -> PendingMessages:
+        if self._durability is None:
+            self._durability = PendingMessages(self._here.machine.pending)
+        return self._durability
+
+    def _kick(self, replay: Replay) -> None:
+        if not replay.is_queued and not replay.removed and replay.timer is None:
+            replay.is_queued = True
+            self._queue.append(replay)
+            if not self._scheduled:
+                self._scheduled = True
+                self._here.loop.call_soon(self._turn)
+
+    def _wait(self, replay: Replay, due_us: int) -> None:
+        """Leaves it out until its rate lets more out."""
+
+        def due() -> None:
+            replay.timer = None
+            self._kick(replay)
+
+        if replay.timer is None and not replay.removed:
+            replay.timer = self._here.loop.call_at(due_us / 1e6, due)
+
+    def _turn(self) -> None:
+        queue = self._queue
+        until_s = time.perf_counter() + TURN_S
+        while queue:
+            replay = queue.popleft()
+            if replay.removed or not self._step(replay):
+                # One that is read aside is marked as queued until that is done.
+                replay.is_queued = replay.is_aside
+            else:
+                queue.append(replay)
+            if time.perf_counter() >= until_s:
+                break
+        # Until here it is marked as scheduled: else each turn might have two behind it.
+        self._scheduled = bool(queue)
+        if queue:
+            self._here.loop.call_soon(self._turn)
+
+    def _step(self, replay: Replay) -> bool:
+        """One read for one replay. Whether it has more to do now."""
+        connection, plan = replay.connection, replay.plan
+        unprepared = replay.unprepared
+        # Of one that rows come before the end of those waits for its start.
+        if not connection.takes_replays and (unprepared is None or not unprepared.is_behind):
+            return False
+        if unprepared is not None:
+            return self._read_aside(replay, self._prepare)
+        if replay.is_paused or plan.is_blocked(self._pending()):
+            return False
+        if connection.unsent_bytes > WRITE_HIGH_BYTES:
+            # Only when it is written does the socket say whether it takes more.
+            connection.write_collected()
+            return connection.takes_replays
+        cursor = plan.cursor
+        limit_txid = self._limit_txid()
+        if cursor >= limit_txid or plan.ended:
+            self._send(replay, [])
+            if replay.is_live and not plan.ended:
+                self._catch_up_live(replay)
+            return False
+        if replay.read and replay.read[0].first_txid <= cursor + 1 <= replay.read[-1].last_txid:
+            return self._take(replay, replay.read)
+        recent = self._recent.behind(cursor, READ_BYTES)
+        if recent:
+            return self._take(replay, recent)
+        return self._read_aside(replay, self._read_on)
+
+    def _catch_up_live(self, replay: Replay) -> None:
+        """At the end of what is on disk: from here on it is given what is staged."""
+        for run in self._here.machine.staged_runs():
+            if run.first_txid == replay.plan.cursor + 1:
+                self._deliver_live(replay, [run], run.last_txid)
+
+    def _take(self, replay: Replay, runs: list[Run]) -> bool:
+        plan = replay.plan
+        before_txid = plan.cursor
+        limit_txid = self._limit_txid()
+        if plan.judges:
+            runs, limit_txid = plan.turn_of(runs, limit_txid)
+        found = plan.take(runs, limit_txid, self._now_us(), self._pending())
+        self._send(replay, self._judged(replay, found))
+        if replay.removed:
+            return False
+        if plan.pacer is not None or plan.judges:
+            cursor = plan.cursor
+            replay.read = [run for run in runs if run.last_txid > cursor]
+            if plan.due_us is not None:
+                self._wait(replay, plan.due_us)
+                return False
+        return plan.cursor > before_txid and not plan.ended
+
+    def _read_aside(self, replay: Replay, read: Callable[[Replay], Callable[[], bool]]) -> bool:
+        """Reads what may have to come from the disk, in the reading thread. The subscriber stays
+        out of the queue, and marked as in it, until that is done."""
+        replay.is_aside = True
+        self._here.spawn(self._aside(replay, read))
+        return False
+
+    async def _aside(self, replay: Replay, read: Callable[[Replay], Callable[[], bool]]) -> None:
+        more = False
+        try:
+            finish = await self._reading.run(read, replay)
+            if not replay.removed and replay.connection.is_open:
+                # A member may have been paused meanwhile.
+                more = finish()
+        except StorageError as error:
+            if not replay.removed:
+                self._fail(replay, error)
+        replay.is_aside = replay.is_queued = False
+        if more:
+            self._kick(replay)
+
+    def _read_on(self, replay: Replay) -> Callable[[], bool]:
+        """In the reading thread: reads what is not in memory any more."""
+        after_txid = replay.plan.cursor
+        runs = self._reading.reader.read(after_txid, READ_BYTES)
+
+        def finish() -> bool:
+            if replay.is_paused:
+                return False
+            if replay.plan.cursor < after_txid:
+                # A commit failed, and its transaction ids go to other messages (`take_back`).
+                return True
+            if runs and runs[0].first_txid > after_txid + 1:
+                self._end_overtaken(replay, runs[0].first_txid)
+            return not replay.removed and self._take(replay, runs)
+
+        return finish
+
+    def _prepare(self, replay: Replay) -> Callable[[], bool]:
+        """In the reading thread: one step towards the start of a member."""
+        member = replay.unprepared
+        if member is None:
+            return lambda: True
+        subscription = member.subscription
+        reader = self._reading.reader
+        if subscription.wants_summaries:
+            summaries = reader.segment_summaries()
+
+            def skip() -> bool:
+                subscription.skip_segments(summaries)
+                return True
+
+            return skip
+        after_txid = subscription.prepare_after_txid
+        headers = reader.read_headers(after_txid, HEADERS_IN_STEP)
+
+        def finish() -> bool:
+            if headers and headers[0].first_txid > after_txid + 1:
+                # What is gone would count as what lies before the start.
+                self._overtake(member, headers[0].first_txid)
+                return not replay.removed
+            subscription.prepare(headers)
+            if subscription.prepared:
+                self._accept(member)
+            return True
+
+        return finish
+
+    def _accept(self, member: ReplayMember) -> None:
+        if member.ready is not None:
+            member.ready()
+        elif "processed" in member.acks or not member.acks:
+            subscription = member.subscription
+            member.connection.send(
+                member.connection.codec.ranges_ack(
+                    "processed",
+                    subscription.id,
+                    subscription.base,
+                    member.command_id,
+                    subscription.missing,
+                )
+            )
+
+    def _send(self, replay: Replay, deliveries: Deliveries) -> None:
+        connection = replay.connection
+        for subscription, delivery in deliveries:
+            connection.sink.deliver(subscription.id, delivery)
+            self.delivered += delivery.count
+        for member in replay.members.values():
+            if member.subscription.take_completed():
+                self._complete(member)
+
+    def _complete(self, member: ReplayMember) -> None:
+        subscription = member.subscription
+        if "stats" in member.acks:
+            member.connection.send(
+                member.connection.codec.acknowledgment(
+                    "stats",
+                    member.command_id,
+                    sub=subscription.id,
+                    matches=subscription.delivered,
+                    topic_matches=subscription.considered,
+                )
+            )
+        if "completed" in member.acks:
+            member.connection.send(
+                member.connection.codec.acknowledgment(
+                    "completed", member.command_id, sub=subscription.id
+                )
+            )
+
+    def _judged(self, replay: Replay, found: Deliveries) -> Deliveries:
+        """Deliveries that are given of what was judged: none to subscriptions whose filter has
+        given up on a message. They end here, before anything behind that message."""
+        if not replay.plan.judges:
+            return found
+        ended = set()
+        for member in list(replay.members.values()):
+            content = member.subscription.content
+            if content is not None and content.has_given_up:
+                ended.add(member.subscription)
+                self._here.report(
+                    FILTER_TOO_COSTLY,
+                    client=member.connection.client_name,
+                    subscription=member.subscription.id,
+                    filter=content.text[:SHOWN_CHARACTERS_MAX],
+                )
+                self._end(member, FILTER_TOO_COSTLY, TOO_COSTLY)
+        return [each for each in found if each[0] not in ended] if ended else found
+
+    def _fail(self, replay: Replay, error: StorageError) -> None:
+        """The log cannot be read where these are: they are told, nobody else notices."""
+        text = f"the log cannot be read behind transaction id {replay.plan.cursor}: {error}"
+        for member in list(replay.members.values()):
+            self._here.report(
+                "replay_failed",
+                client=member.connection.client_name,
+                subscription=member.subscription.id,
+                text=str(error),
+            )
+            self._end(member, "storage_error", text)
+
+    def _end_overtaken(self, replay: Replay, first_txid: int) -> None:
+        """Retention removed what lies between these and this transaction, the oldest one that is
+        left: those that lack some of it are told."""
+        for member in list(replay.members.values()):
+            if member.subscription.is_overtaken(first_txid):
+                self._overtake(member, first_txid)
+
+    def _overtake(self, member: ReplayMember, first_txid: int) -> None:
+        cursor = member.subscription.cursor
+        self._here.report(
+            "subscription_overtaken",
+            client=member.connection.client_name,
+            subscription=member.subscription.id,
+            after_txid=cursor,
+            first_txid=first_txid,
+        )
+        self._end(
+            member,
+            OVERTAKEN,
+            f"retention removed transactions {cursor + 1:,} to {first_txid - 1:,} from the log of "
+            "this instance before this subscription was sent them: subscribe again with what you "
+            "have, to be told what is missing and to get what is left",
+        )
+
+    def _end(self, member: ReplayMember, reason: str, text: str) -> None:
+        """Ends one subscription, and tells its client why."""
+        connection, subscription = member.connection, member.subscription
+        connection.subscriptions.pop(subscription.id, None)
+        self.remove(subscription)
+        connection.send(
+            connection.codec.acknowledgment(
+                "processed", member.command_id, reason, text, sub=subscription.id
+            )
+        )
+        if member.ready is not None:
+            member.ready()

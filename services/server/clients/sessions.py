@@ -1,0 +1,348 @@
+"""The clients of an instance: who is connected, by which name, and what is delivered to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+from raylay.services.capacity.pool import ClientHolding
+from raylay.services.core.feature import FeatureRegistry
+from raylay.services.core.live import LiveSubscriptions
+from raylay.services.plugins.filters import (
+    filtered_subscriptions,
+    following_subscriptions,
+    queue_language,
+    replay_filters,
+)
+from raylay.services.protocol.client.commands import Logon
+from raylay.services.protocol.frames import FRAME_BYTES_MAX
+from raylay.services.replication.effects import AckClient, RefuseClient
+from raylay.services.replication.membership.peers import PeerBook
+from raylay.services.security.connection_shares import ConnectionShares, ShareHolder
+from raylay.services.security.incomplete_frames import (
+    TOO_MANY,
+    IncompleteFrame,
+    IncompleteFrames,
+    incomplete_bytes_max,
+)
+from raylay.services.security.permissions import Permissions
+from raylay.services.server.clients.admission import ClientAdmission
+from raylay.services.server.clients.connection_limit import ConnectionLimit
+from raylay.services.server.clients.historical_queries import HistoricalQueries
+from raylay.services.server.clients.queries import QueryingClient, QueryRunner
+from raylay.services.server.clients.queue_clients import QueueClients
+from raylay.services.server.clients.replay import ReplayPump
+from raylay.services.server.clients.replay_members import ReplayClient
+from raylay.services.server.clients.slow_clients import ClientPools, memory_of_process
+from raylay.services.server.clients.transport import ClientTransport
+from raylay.services.server.command_turns import CommandTurns
+from raylay.services.server.commits import Commits
+from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.delivery import DeliveryContent
+from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
+
+if TYPE_CHECKING:
+    from raylay.services.security.publishing import PublishJudge
+    from raylay.services.subscriptions.filtered import FilteredSubscriptions
+    from raylay.services.subscriptions.replay_filters import ReplayFilter, ReplayFilters
+    from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
+
+
+ENTITLEMENT_RESET = "entitlement_reset"
+
+
+class ClientSession(QueryingClient, Protocol):
+    """A client's connection (`ClientConnection`)."""
+
+    transport: asyncio.Transport | None
+    user_id: str
+    permissions: Permissions | None
+    publisher: int
+    incomplete: IncompleteFrame
+    peer: str
+    """Address of the other side."""
+
+    def holding(self) -> ClientHolding:
+        """What of it is where, now."""
+
+    def persisted(self, ack: AckClient) -> None:
+        """What the machine says of this client's publishes."""
+
+    def refused(self, refusal: RefuseClient) -> None:
+        """The machine refuses some of them for good."""
+
+    def close(self, why: str) -> None:
+        """Ends the connection."""
+
+
+class ClientSessions:
+    """What of the instance its clients' connections need, and what it needs of them.
+
+    Owner: the instance's event loop.
+    """
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        *,
+        admission: ClientAdmission,
+        commits: Commits,
+        doorway: ConnectionLimit,
+        folds: FeatureRegistry,
+        peer_book: PeerBook,
+        pools: ClientPools,
+        queues: QueueManager,
+        reading: JournalReads,
+        replays: ReplayPump,
+        shares: ConnectionShares,
+        sow: SowManager,
+    ) -> None:
+        self.here = here
+        self.admission = admission
+        self.commits = commits
+        self.doorway = doorway
+        self.folds = folds
+        self.pools = pools
+        self.reading = reading
+        self.turns = CommandTurns(here)
+        self.replays = replays
+        self._sow = sow
+        self.sessions: dict[int, ClientSession] = {}
+        """Those that have logged on, by number of the connection."""
+        self.live = LiveSubscriptions(
+            self._deliver, folds.enlist, self._filtered, self._following, self._tell_left
+        )
+        """The subscriptions without a bookmark."""
+        self.queries = QueryRunner(
+            here,
+            sow,
+            self.live,
+            self.unsubscribe,
+            self._asker,
+            HistoricalQueries(here, reading, folds, replays),
+        )
+        self.queued = QueueClients(here, queues, self.sessions)
+        self.connected: set[ClientSession] = set()
+        """All, from the first moment on."""
+        self.incomplete = IncompleteFrames(
+            "clients", incomplete_bytes_max(memory_of_process(), FRAME_BYTES_MAX)
+        )
+        """What they hold of frames that are not whole."""
+        self.delivered = 0
+        """Messages to subscriptions without a bookmark, in this life."""
+        self._by_name: dict[str, ClientSession] = {}
+        self._shares = shares
+        self._holders: dict[int, tuple[ShareHolder, tuple[ConnectionShares, ...]]] = {}
+        """Who each session is counted for, and where, by number of the connection."""
+        self._replay_filters: ReplayFilters | None = None
+        self._peer_book = peer_book
+
+    # -- who is here -------------------------------------------------------------------------
+    def take_name(self, logon: Logon, client: ClientSession) -> tuple[str, str] | None:
+        """The rule of duplicate client names: of one user, the newer connection stays. Why this one
+        may not have it, if it may not."""
+        older = self._by_name.get(logon.client_name)
+        if older is not None and older is not client:
+            if older.user_id and logon.user_id and older.user_id != logon.user_id:
+                return (
+                    "name_in_use",
+                    f"{logon.client_name} is logged on by another user: choose another client name",
+                )
+            older.end("name_in_use", f"{logon.client_name} logged on again from {client.peer}")
+        return None
+
+    def share_refusal(
+        self, logon: Logon, client: ClientSession, holder: ShareHolder, transport: ClientTransport
+    ) -> tuple[str, str] | None:
+        """Why its user, or its address, may not have one more connection, if it may not.
+
+        Ask before `take_name`, which ends the older connection of the name: that one is not counted
+        here.
+        """
+        older = self._by_name.get(logon.client_name)
+        leaving: ShareHolder | None = None
+        counted: tuple[ConnectionShares, ...] = ()
+        if older is not None:
+            leaving, counted = self._holders.get(older.number, (None, ()))
+        for shares in (self._shares, transport.shares):
+            refused = shares.refusal(holder, leaving if shares in counted else None)
+            if refused is not None:
+                self.here.over_share(
+                    "client",
+                    refused.limit,
+                    client=logon.client_name[:200],
+                    user=holder.user[:200],
+                    peer=client.peer,
+                    transport=transport.name,
+                    text=refused.text,
+                )
+                return TOO_MANY, refused.text
+        return None
+
+    def count_in(
+        self, client: ClientSession, holder: ShareHolder, transport: ClientTransport
+    ) -> None:
+        """Counts a connection for its user and its address until it is gone."""
+        counted = self._shares, transport.shares
+        for shares in counted:
+            shares.admitted(holder)
+        self._holders[client.number] = holder, counted
+        self.incomplete.belongs(client.incomplete, holder)
+
+    def admitted(self, client: ClientSession) -> None:
+        """A client logged on."""
+        self.sessions[client.number] = client
+        self._by_name[client.client_name] = client
+        self.here.report("client_connected", client=client.client_name, peer=client.peer)
+
+    def gone(self, client: ClientSession) -> None:
+        """A client's connection ended."""
+        self.connected.discard(client)
+        self.incomplete.left(client.incomplete)
+        self.queries.gone(client)
+        self.queued.gone(client)
+        holder, counted = self._holders.pop(client.number, (None, ()))
+        if holder is not None:
+            for shares in counted:
+                shares.left(holder)
+        for subscription in client.subscriptions.values():
+            self.unsubscribe(subscription)
+        client.subscriptions.clear()
+        if self.sessions.pop(client.number, None) is not None:
+            if self._by_name.get(client.client_name) is client:
+                del self._by_name[client.client_name]
+            self.here.machine.client_left(client.number)
+
+    def unsubscribe(self, subscription: LiveSubscription | BookmarkSubscription) -> None:
+        """A subscription ended."""
+        if isinstance(subscription, LiveSubscription):
+            self.live.remove(subscription)
+        else:
+            self.replays.remove(subscription)
+
+    def names_sow(self, topic: str) -> bool:
+        """Whether it is the name of a SOW topic."""
+        name = topic.encode()
+        return any(each.name == name for each in self._sow.book.topics)
+
+    def replay_filter(self, client: ReplayClient, text: str) -> ReplayFilter:
+        """The content filter of a client's bookmark subscription.
+
+        Raises:
+            RemoteProtocolError: it is none; with reason `bad_filter`.
+        """
+        if self._replay_filters is None:
+            config = self.here.config
+            self._replay_filters = replay_filters(
+                config.type_definitions, config.name, config.group
+            )
+        return self._replay_filters.made(text, self._asker(client.number))
+
+    def judge(
+        self, permissions: Permissions, user: str, client_name: str, address: str
+    ) -> PublishJudge:
+        """What a session may publish."""
+        from raylay.services.security.publishing import PublishJudge
+        from raylay.services.subscriptions.filtered import surroundings_of
+
+        config = self.here.config
+        return PublishJudge(
+            permissions,
+            user,
+            lambda: queue_language(config.type_definitions, config.name),
+            surroundings_of(FilterOwner(client_name, user, address)),
+            self.queued.held_only,
+        )
+
+    def reset_entitlement(self, user: str = "") -> int:
+        """Ends the sessions of a user, or all that an entitlement module lets in: with the next
+        logon it is asked anew. How many."""
+        found = [
+            client
+            for client in self.sessions.values()
+            if client.permissions is not None and user in ("", client.user_id)
+        ]
+        for client in found:
+            client.end(ENTITLEMENT_RESET, "what it may do is asked anew: log on again")
+        return len(found)
+
+    def _asker(self, session: int) -> FilterOwner:
+        client = self.sessions[session]
+        return FilterOwner(client.client_name, client.user_id, client.peer)
+
+    def _filtered(self) -> FilteredSubscriptions:
+        config = self.here.config
+        return filtered_subscriptions(
+            config.type_definitions, config.name, config.group, self._asker
+        )
+
+    def _following(self) -> SowSubscriptions:
+        config, book = self.here.config, self._sow.book
+        return following_subscriptions(
+            config.type_definitions,
+            lambda topic, message_type: book.find(topic, message_type) is not None,
+            config.name,
+            config.group,
+            self._asker,
+        )
+
+    # -- what they are told ------------------------------------------------------------------
+    def peers(self) -> list[dict[str, Any]]:
+        """The other instances as clients are told of them: where they may fail over to."""
+        return self._peer_book.told(self.here.machine.destinations)
+
+    def safety_changed(self) -> None:
+        """Tells all of them where they may fail over to now."""
+        peers = self.peers()
+        notices: dict[Any, bytes] = {}
+        """By what writes them: for all of one protocol it is written once."""
+        for client in self.sessions.values():
+            write = client.codec.safety_notice
+            notice = notices.get(write)
+            if notice is None:
+                notice = notices[write] = write(peers)
+            client.send(notice)
+
+    def _deliver(
+        self, subscribers: tuple[LiveSubscription, ...], delivery: DeliveryContent
+    ) -> None:
+        for subscription in subscribers:
+            client = self.sessions.get(subscription.session)
+            if client is None:
+                continue
+            client.sink.deliver(subscription.id, delivery)
+            subscription.delivered += delivery.count
+            self.delivered += delivery.count
+
+    def _tell_left(
+        self, subscription: LiveSubscription, reason: str, left: DeliveryContent
+    ) -> None:
+        client = self.sessions.get(subscription.session)
+        if client is not None:
+            client.sink.out_of_focus(subscription.id, reason, left)
+
+    # -- the end -----------------------------------------------------------------------------
+    def end(self, reason: str, text: str) -> None:
+        """Ends all sessions and says why."""
+        for client in list(self.connected):
+            client.end(reason, text)
+
+    def descriptors(self) -> list[int]:
+        """Of the sockets of all connections, for a thread that has to end them while the loop
+        stands."""
+        found = []
+        for client in list(self.connected):
+            transport = client.transport
+            of_it = None if transport is None else transport.get_extra_info("socket")
+            if of_it is not None and of_it.fileno() >= 0:
+                found.append(of_it.fileno())
+        return found
+
+    def close(self, why: str) -> None:
+        """Closes all connections."""
+        for client in list(self.connected):
+            client.close(why)

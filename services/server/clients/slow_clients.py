@@ -1,0 +1,486 @@
+"""The capacity pools of an instance, and the buffers of those that have somebody offline.
+
+What is to be done is decided in services/capacity/pool.py. Here it is done: a client's connection
+is told to go offline or ended, the buffer's process is started when somebody needs it, and what it
+says is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from raylay.services.capacity.config import CapacityConfig
+from raylay.services.capacity.pool import GoOffline, Limits, Policy, Pool
+from raylay.services.net.framed import FramedConnection
+from raylay.services.protocol.child import buffer_control as control
+from raylay.services.protocol.frames import Header
+from raylay.services.server.children.supervisor import ChildHandle, Supervisor
+from raylay.services.server.clients.buffered_connection import BufferedConnection
+from raylay.services.server.runtime import InstanceRuntime
+
+SLOW_CLIENT = "slow_client"
+"""The reason that a client is told that does not read, and that the log has."""
+POOL_OF_INSTANCE = "clients"
+OFFLINE_DIRECTORY = "offline"
+OFFLINE_SHOWN = 10
+"""Clients of a pool that its status names: those for which most waits."""
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+BufferStart = Callable[[str, int, str, int], ChildHandle]
+"""Starts a buffer: the pool's name, the number of the start, its file, what that may hold."""
+
+
+def memory_of_process() -> int:
+    """What this process may have: of the host's memory, less where `ulimit -m` or a container says
+    so."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
+    if soft != resource.RLIM_INFINITY:
+        found = min(found, soft)
+    for path in CGROUP_LIMITS:
+        try:
+            text = Path(path).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            found = min(found, int(text))
+    return found
+
+
+class BufferControl:
+    """The buffer of one pool: its process, its connection, and whose frames it has.
+
+    Invariant: at most one process is talked to, that of the last start; those whose frames another
+    one had are ended.
+    Owner: the instance's event loop. Lifecycle: as long as the instance; its process runs from the
+    first time on that somebody goes offline.
+    """
+
+    def __init__(
+        self, here: InstanceRuntime, name: str, path: Path, disk_bytes_max: int, start: BufferStart
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.connection: FramedConnection | None = None
+        self.pid = 0
+        self.why = ""
+        self.members: dict[int, BufferedConnection] = {}
+        """Who is offline."""
+        self.lost_client: Callable[[BufferedConnection, str], None]
+        """What waited for it is gone."""
+        self._here = here
+        self._unsaid: dict[int, deque[tuple[int, Sequence[bytes], int]]] = {}
+        """By client the frames that came before it has connected: number, parts, bytes."""
+        self._given_back: dict[int, int] = {}
+        """By client the last of these that it has taken: the buffer never sees it."""
+        self._runs = False
+        self.process = Supervisor(
+            here,
+            lambda number: start(name, number, str(path), disk_bytes_max),
+            self._process_ended,
+            self._kill_failed,
+        )
+
+    # -- the process ---------------------------------------------------------------------------
+    def wake(self) -> None:
+        """Somebody goes offline."""
+        if not self._runs:
+            self._runs = True
+            self.process.run()
+
+    def _process_ended(self, why: str) -> None:
+        self.why = why or self.why
+        self._here.report("slow_client_buffer_ended", pool=self.name, why=self.why)
+        self._lose_all()
+
+    def _kill_failed(self, why: str) -> None:
+        self._here.report("slow_client_buffer_kill_failed", pool=self.name, why=why)
+
+    def _lose_all(self) -> None:
+        self._unsaid.clear()
+        self._given_back.clear()
+        members, self.members = self.members, {}
+        for connection in members.values():
+            self.lost_client(connection, f"the buffer that held it has ended: {self.why}")
+
+    def greeted(self, connection: FramedConnection, header: Header) -> bool:
+        """A buffer connected. Whether it is the right one."""
+        if header.get("start") != self.process.number or self.connection is not None:
+            return False
+        self.connection = connection
+        self.pid = int(header.get("pid") or 0)
+        self.why = ""
+        self.process.greeted()
+        unsaid, self._unsaid = self._unsaid, {}
+        for client, frames in unsaid.items():
+            for frame in frames:
+                self._put(connection, client, *frame)
+        return True
+
+    def lost(self, connection: FramedConnection, why: str) -> None:
+        """The buffer is gone: so is what it held."""
+        if self.connection is connection:
+            self.connection = None
+            self.pid = 0
+            self.why = f"its process ended: {why}"
+            self._lose_all()
+            self.process.lost()
+
+    async def stop(self) -> None:
+        """Ends it for good."""
+        await self.process.stop()
+        if self.connection is not None:
+            self.connection.send(control.STOP)
+            self.connection.close("the instance stops")
+        await self.process.kill()
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes its file, which is worth nothing without its process."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._here.report("slow_client_buffer_failed", pool=self.name, text=str(error))
+
+    # -- what it is told -----------------------------------------------------------------------
+    def _put(
+        self,
+        connection: FramedConnection,
+        client: int,
+        number: int,
+        parts: Sequence[bytes],
+        size_bytes: int,
+    ) -> None:
+        front = control.put(client, number, size_bytes)
+        connection.send_parts([front, *parts], len(front) + size_bytes)
+
+    def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
+        """Stores a frame."""
+        if client not in self.members:
+            # It was lost, and is about to be ended.
+            return
+        if self.connection is not None:
+            self._put(self.connection, client, number, parts, size_bytes)
+        else:
+            self._unsaid.setdefault(client, deque()).append((number, parts, size_bytes))
+
+    def take(self, client: int, bytes_max: int) -> None:
+        """Asks for what came first for a client."""
+        if client not in self.members:
+            return
+        if self.connection is not None:
+            self.connection.send(control.take(client, bytes_max))
+        else:
+            # A process takes seconds to start. Who reads on meanwhile need not wait for it.
+            self._here.loop.call_soon(self._give_back, client, bytes_max)
+
+    def _give_back(self, client: int, bytes_max: int) -> None:
+        """What came first for a client, of what lies here as the buffer is not there yet."""
+        member = self.members.get(client)
+        if member is None or self.connection is not None:
+            # It is there by now.
+            self.take(client, bytes_max)
+            return
+        frames = self._unsaid.get(client, deque())
+        found: list[bytes] = []
+        last, size = self._given_back.get(client, 0), 0
+        while frames and size < bytes_max:
+            last, parts, size_bytes = frames.popleft()
+            found += parts
+            size += size_bytes
+        self._given_back[client] = last
+        member.stored(last)
+        member.came(b"".join(found), None if frames else last)
+
+    def drop(self, client: int) -> None:
+        """Forgets what is there of a client."""
+        if self.members.pop(client, None) is not None:
+            self._unsaid.pop(client, None)
+            self._given_back.pop(client, None)
+            if self.connection is not None:
+                self.connection.send(control.drop(client))
+
+    # -- what it says --------------------------------------------------------------------------
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the buffer's.
+
+        Raises:
+            RemoteProtocolError: it is none.
+        """
+        command = header["c"]
+        if command == "stored":
+            for client, number in control.read_stored(body):
+                member = self.members.get(client)
+                if member is not None:
+                    member.stored(number)
+        elif command == "taken":
+            client = control.whole(header, "k")
+            member = self.members.get(client)
+            if member is not None:
+                seen = max(control.whole(header, "n"), self._given_back.get(client, 0))
+                member.came(body, seen if header.get("empty") is True else None)
+        elif command == "lost":
+            member = self.members.get(control.whole(header, "k"))
+            if member is not None:
+                self.lost_client(member, str(header.get("why")))
+
+
+class ClientPool:
+    """One pool and its clients. Owner: the instance's event loop. Lifecycle: as long as the
+    instance."""
+
+    def __init__(
+        self, here: InstanceRuntime, name: str, limits: Limits, path: Path, start: BufferStart
+    ) -> None:
+        self.name = name
+        self.pool = Pool(limits)
+        self._limits = limits
+        self.buffer = BufferControl(here, name, path, limits.disk_bytes_max, start)
+        self.buffer.lost_client = self._lost
+        self._here = here
+        self._members: dict[int, BufferedConnection] = {}
+        """Who holds something, or did at the last look."""
+        self.went_offline = 0
+        """How often somebody did, in this life."""
+        self.disconnected = 0
+
+    def weigh(self, connection: BufferedConnection) -> None:
+        """A client's connection holds more than before."""
+        if connection.is_leaving or not connection.is_open:
+            return
+        self._members[connection.number] = connection
+        if self._here.is_resting:
+            self._here.hurry()
+        if self.pool.holds(connection.number, connection.holding(), connection.policy):
+            self._decide()
+
+    def came_back(self, connection: BufferedConnection) -> None:
+        """It is online again."""
+        self.pool.back_online(connection.number)
+        self._here.report("client_online", client=connection.client_name, peer=connection.peer)
+        self.weigh(connection)
+
+    def left(self, connection: BufferedConnection) -> None:
+        """It ended."""
+        self._members.pop(connection.number, None)
+        self.pool.left(connection.number)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether `check` does nothing: nobody holds anything."""
+        return not self._members
+
+    def check(self, now_ms: int) -> None:
+        """Called now and then: who has read meanwhile holds less, and who has not grows older."""
+        if self._members:
+            for connection in list(self._members.values()):
+                connection.look()
+            self._decide()
+            for decision in self.pool.look(now_ms):
+                self._perform(decision)
+
+    def narrow(self, memory_bytes: int, disk_bytes: int) -> None:
+        """For a drill: other limits, without a share or an age; 0: its own. Both 0: as ever."""
+        own, is_narrow = self._limits, bool(memory_bytes or disk_bytes)
+        limits = Limits(memory_bytes or own.memory_bytes_max, disk_bytes or own.disk_bytes_max, 1.0)
+        decided = self.pool.limit(*((limits, Policy(1.0, None)) if is_narrow else (own,)))
+        for decision in decided:
+            self._perform(decision)
+
+    def _decide(self) -> None:
+        """By what each holds now: some have read since they were weighed."""
+        holds = self.pool.holds
+        for number, connection in list(self._members.items()):
+            holding = connection.holding()
+            holds(number, holding, connection.policy)
+            is_nothing = not holding.unsent_bytes and not holding.memory_bytes
+            if is_nothing and not connection.is_offline:
+                del self._members[number]
+        for decision in self.pool.decide():
+            self._perform(decision)
+
+    def _perform(self, decision: Any) -> None:
+        connection = self._members[decision.client]
+        if not isinstance(decision, GoOffline):
+            self._disconnect(connection, decision.limit, decision.why)
+            return
+        self.went_offline += 1
+        self._here.report(
+            "client_offline",
+            client=connection.client_name,
+            peer=connection.peer,
+            pool=self.name,
+            memory_bytes=decision.memory_bytes,
+        )
+        self.buffer.members[connection.number] = connection
+        self.buffer.wake()
+        connection.go_offline(self.buffer)
+
+    def _lost(self, connection: BufferedConnection, why: str) -> None:
+        self._disconnect(connection, "buffer", f"what waited for it on disk is gone: {why}")
+
+    def _disconnect(self, connection: BufferedConnection, limit: str, why: str) -> None:
+        if connection.is_leaving:
+            return
+        connection.is_leaving = True
+        self._members.pop(connection.number, None)
+        self.pool.left(connection.number)
+        self.disconnected += 1
+        holding = connection.holding()
+        self._here.report(
+            "slow_client",
+            client=connection.client_name,
+            peer=connection.peer,
+            pool=self.name,
+            limit=limit,
+            memory_bytes=holding.memory_bytes,
+            disk_bytes=holding.disk_bytes,
+            text=why,
+        )
+        # Behind whatever walks its subscriptions now.
+        self._here.loop.call_soon(connection.end, SLOW_CLIENT, why)
+
+    def _offline_clients(self, now_ms: int) -> list[dict[str, Any]]:
+        held = [(self._members[n], n) for n in self.pool.offline if n in self._members]
+        held.sort(key=lambda each: -each[0].unsent_bytes)
+        return [
+            {
+                "client": connection.client_name,
+                "peer": connection.peer,
+                "unsent_bytes": connection.unsent_bytes,
+                "disk_bytes": connection.holding().disk_bytes,
+                "age_ms": self.pool.age_ms(number, now_ms),
+            }
+            for connection, number in held[:OFFLINE_SHOWN]
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        pool, limits, buffer = self.pool, self.pool.limits, self.buffer
+        now_ms = int(self._here.loop.time() * 1000)
+        return {
+            "pool": self.name,
+            "memory_bytes": pool.memory_bytes,
+            "memory_bytes_max": limits.memory_bytes_max,
+            "disk_bytes": pool.disk_bytes,
+            "disk_bytes_max": limits.disk_bytes_max,
+            "client_share": limits.client_share,
+            "message_age_ms_max": limits.message_age_ms_max,
+            "age_ms": max((pool.age_ms(each, now_ms) for each in pool.clients), default=0),
+            "behind": len(pool.clients),
+            "offline": len(pool.offline),
+            "offline_clients": self._offline_clients(now_ms),
+            "went_offline": self.went_offline,
+            "disconnected": self.disconnected,
+            "path": str(buffer.path),
+            "pid": buffer.pid,
+            "starts": buffer.process.starts,
+            "why": buffer.why,
+        }
+
+
+class ClientPools:
+    """All pools of an instance: its own, and one for each transport that has memory or disk of its
+    own.
+
+    Owner: the instance's event loop. Lifecycle: `begin` and `stop` once.
+
+    Args:
+        start: starts a buffer.
+    """
+
+    def __init__(self, here: InstanceRuntime, start: BufferStart) -> None:
+        self._here = here
+        self._start = start
+        self._memory_bytes = memory_of_process()
+        config = here.config
+        outer = config.capacity or CapacityConfig()
+        self._of_instance = self._made(POOL_OF_INSTANCE, outer)
+        self._of_transports = {
+            each.name: self._made(f"{POOL_OF_INSTANCE}/{each.name}", each.capacity.within(outer))
+            for each in config.for_clients()
+            if each.capacity is not None and each.capacity.has_pool
+        }
+        self._policies = {
+            each.name: self._policy(each.capacity.within(outer))
+            for each in config.for_clients()
+            if each.capacity is not None
+        }
+
+    def _made(self, name: str, config: CapacityConfig) -> ClientPool:
+        here = self._here
+        directory = here.directory / OFFLINE_DIRECTORY
+        if config.disk_path:
+            directory = Path(config.disk_path) / f"raylay-{quote(here.config.name, safe='')}"
+        path = directory / f"{quote(name, safe='')}.lmdb"
+        return ClientPool(here, name, config.limits(self._memory_bytes), path, self._start)
+
+    def _policy(self, config: CapacityConfig) -> Policy:
+        limits = config.limits(self._memory_bytes)
+        return Policy(limits.client_share, limits.message_age_ms_max)
+
+    def policy_of(self, transport: str) -> Policy:
+        """What is their own of those who come by a transport."""
+        return self._policies.get(transport, self._of_instance.pool.policy)
+
+    @property
+    def all(self) -> list[ClientPool]:
+        """That of the instance first."""
+        return [self._of_instance, *self._of_transports.values()]
+
+    def of(self, transport: str) -> ClientPool:
+        """The pool of those who come by a transport."""
+        return self._of_transports.get(transport, self._of_instance)
+
+    def begin(self) -> None:
+        """Removes what an earlier life left."""
+        for pool in self.all:
+            pool.buffer.remove()
+
+    def greeted(self, connection: FramedConnection, header: Header) -> BufferControl | None:
+        """A buffer connected: which; None: not one of ours."""
+        for pool in self.all:
+            if pool.name == header.get("buffer") and pool.buffer.greeted(connection, header):
+                return pool.buffer
+        return None
+
+    def narrow(self, memory_bytes: int, disk_bytes: int) -> None:
+        """For a drill: other limits of every pool (`ClientPool.narrow`)."""
+        for pool in self.all:
+            pool.narrow(memory_bytes, disk_bytes)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether `check` does nothing."""
+        return all(pool.is_idle for pool in self.all)
+
+    def check(self) -> None:
+        """Called now and then."""
+        now_ms = int(self._here.loop.time() * 1000)
+        for pool in self.all:
+            pool.check(now_ms)
+
+    async def stop(self) -> None:
+        """Ends the buffers."""
+        for pool in self.all:
+            await pool.buffer.stop()
+
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        return {"capacity": [pool.status() for pool in self.all]}
+
+    def snapshot(self) -> dict[str, Any]:
+        """For metrics."""
+        found = [pool.status() for pool in self.all]
+        return {
+            "offline_bytes": sum(each["disk_bytes"] for each in found),
+            "clients_offline": sum(each["offline"] for each in found),
+            "slow_clients": sum(each["disconnected"] for each in found),
+            "client_age_ms": max(each["age_ms"] for each in found),
+        }

@@ -1,0 +1,363 @@
+"""What a client subscribes to and asks for: commands, checked and handed to who performs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.bookmarks import Position, parse_position
+from raylay.services.messages.topics import is_regex
+from raylay.services.protocol.client.commands import (
+    Pause,
+    QueueAck,
+    QueueCancel,
+    QueueStatus,
+    Resume,
+    SowAndSubscribe,
+    SowCommand,
+    Subscribe,
+    Unsubscribe,
+)
+from raylay.services.security.reading import ReadRequest, RestrictedRead, reading
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.matching import (
+    FollowTerms,
+    LiveSubscription,
+    TopicFilter,
+    topic_filter,
+)
+
+if TYPE_CHECKING:
+    from raylay.services.queues.frontend import QueueFrontend
+    from raylay.services.server.clients.sessions import ClientSession, ClientSessions
+    from raylay.services.subscriptions.replay_filters import ReplayFilter
+
+SUBSCRIPTIONS_MAX = 10_000
+"""Of one connection."""
+
+
+class ClientSubscriptions:
+    """See the file's docstring.
+
+    Owner: the client's connection. Lifecycle: one connection.
+    """
+
+    __slots__ = ("_clients", "_connection")
+
+    def __init__(self, connection: ClientSession, clients: ClientSessions) -> None:
+        self._connection = connection
+        self._clients = clients
+
+    def _acknowledge(
+        self, kind: str, command_id: str, reason: str = "", text: str = "", **extras: Any
+    ) -> None:
+        connection = self._connection
+        connection.send(connection.codec.acknowledgment(kind, command_id, reason, text, **extras))
+
+    def subscribe(self, command: Subscribe) -> None:
+        """Performs a subscribe, or says why not."""
+        connection, name = self._connection, command.subscription
+        door = self._clients.queued.find(command.topic, command.message_type)
+        if door is not None and command.bookmark:
+            # What was published is on its underlying topic: a replay takes nothing from the queue.
+            of = door.definition
+            command = replace(
+                command, topic=of.topic, message_type=of.message_type, non_regex_topic=False
+            )
+            door = None
+        try:
+            if connection.permissions is not None:
+                command = self._allowed(command, is_queue=door is not None)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
+            return
+        if door is not None:
+            self._subscribe_queue(command, door)
+            return
+        try:
+            if command.max_backlog:
+                raise RemoteProtocolError(
+                    f"max_backlog is an option of queues, and {command.topic[:200]!r} is none: "
+                    "leave it out",
+                    "bad_command",
+                )
+            self._check_name(name, command.replace)
+            if "received" in command.acks:
+                self._acknowledge("received", command.command_id, sub=name)
+            wanted = topic_filter(
+                command.topic,
+                command.message_type,
+                literal=command.non_regex_topic,
+                allowed=connection.message_types,
+                readable=connection.readable,
+            )
+            if command.bookmark:
+                self._subscribe_bookmark(command, wanted)
+                return
+            subscription = LiveSubscription(connection.number, name, wanted, command.filter)
+            if command.oof or command.delta or command.select:
+                subscription.following = FollowTerms(
+                    command.select,
+                    command.oof,
+                    command.delta,
+                    command.no_empties,
+                    command.no_sowkey,
+                    keeps_back=connection.keeps_back(wanted),
+                )
+            before = connection.subscriptions.get(name)
+            if before is not None:
+                self._check_replaced(before, wanted)
+            self._clients.live.add(subscription)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
+            return
+        if before is not None:
+            self._clients.unsubscribe(before)
+        connection.subscriptions[name] = subscription
+        if "processed" in command.acks or not command.acks:
+            self._acknowledge("processed", command.command_id, sub=name)
+        if "completed" in command.acks:
+            self._acknowledge("completed", command.command_id, sub=name)
+        if "stats" in command.acks:
+            self._acknowledge("stats", command.command_id, sub=name, matches=0, topic_matches=0)
+
+    def _subscribe_queue(self, command: Subscribe, door: QueueFrontend) -> None:
+        connection, name, queued = self._connection, command.subscription, self._clients.queued
+        try:
+            if not queued.has(connection, name):
+                self._check_name(name, replaces=False)
+            elif not command.replace:
+                raise RemoteProtocolError(
+                    f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
+                )
+            if command.filter:
+                self._clients.replay_filter(connection, command.filter)
+            topic_filter(
+                command.topic,
+                door.definition.message_type,
+                literal=True,
+                allowed=connection.message_types,
+            )
+            queued.subscribe(connection, command, door)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
+            return
+        if "received" in command.acks:
+            self._acknowledge("received", command.command_id, sub=name)
+        if "processed" in command.acks or not command.acks:
+            self._acknowledge("processed", command.command_id, sub=name)
+        if "completed" in command.acks:
+            self._acknowledge("completed", command.command_id, sub=name)
+
+    def query(self, command: SowCommand | SowAndSubscribe) -> None:
+        """Performs a query, or says why not."""
+        connection, queries = self._connection, self._clients.queries
+        subscribe = None if isinstance(command, SowCommand) else command.subscribe
+        sow = command if isinstance(command, SowCommand) else command.sow
+        name = sow.query
+        try:
+            if connection.permissions is not None:
+                sow = self._allowed_query(sow, subscribe)
+                if subscribe is not None:
+                    subscribe = replace(subscribe, filter=sow.filter, select=sow.select)
+            if subscribe is None:
+                door = self._clients.queued.find(sow.topic, sow.message_type)
+                if door is not None:
+                    self._check_name(name, replaces=False, subscribes=False)
+                    self._clients.queued.sow(connection, sow, door)
+                    return
+            replaces = subscribe is not None and subscribe.replace
+            self._check_name(name, replaces, subscribe is not None)
+            if subscribe is None:
+                queries.ask(connection, sow)
+                return
+            wanted = topic_filter(
+                sow.topic,
+                sow.message_type,
+                literal=sow.non_regex_topic,
+                allowed=connection.message_types,
+                readable=connection.readable,
+            )
+            before = connection.subscriptions.get(name)
+            if before is not None:
+                self._check_replaced(before, wanted)
+            if subscribe.bookmark:
+                queries.ask(connection, sow, subscribe, *self._replay(subscribe, wanted))
+            else:
+                queries.ask(connection, sow, subscribe)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", sow.command_id, error.reason, str(error), sub=name)
+
+    # -- what it may do ----------------------------------------------------------------------
+    def _allowed(self, command: Subscribe, *, is_queue: bool) -> Subscribe:
+        """The subscription, restricted to what may be read.
+
+        Raises:
+            RemoteProtocolError: nothing may.
+        """
+        literal = command.non_regex_topic or is_queue
+        if self._is_expression(command.topic, literal):
+            return command
+        may_select = not (is_queue or command.bookmark)
+        filter_, select = self._reading(
+            ReadRequest(command.topic, command.filter, command.select, may_select=may_select)
+        )
+        return replace(command, filter=filter_, select=select)
+
+    def _allowed_query(self, command: SowCommand, subscribe: Subscribe | None) -> SowCommand:
+        """The query, likewise."""
+        literal = command.non_regex_topic or (
+            self._clients.queued.find(command.topic, command.message_type) is not None
+        )
+        if self._is_expression(command.topic, literal):
+            return command
+        may_select = subscribe is None or not subscribe.bookmark
+        filter_, select = self._reading(
+            ReadRequest(command.topic, command.filter, command.select, command.order_by, may_select)
+        )
+        return replace(command, filter=filter_, select=select)
+
+    def _is_expression(self, topic: str, literal: bool) -> bool:
+        # A SOW topic may have a name that looks like one, and is then meant by it.
+        return not literal and is_regex(topic) and not self._clients.names_sow(topic)
+
+    def _reading(self, wish: ReadRequest) -> RestrictedRead:
+        connection = self._connection
+        assert connection.permissions is not None
+        if wish.filter:
+            # By itself: between parentheses what is none might become one.
+            self._clients.replay_filter(connection, wish.filter)
+        return reading(connection.permissions, connection.user_id, wish)
+
+    def queue(self, command: QueueCancel | QueueAck | QueueStatus) -> None:
+        """Performs what is said of a queue, or says why not."""
+        connection, queued = self._connection, self._clients.queued
+        try:
+            if connection.permissions is not None:
+                given = command.filter if isinstance(command, QueueAck) else ""
+                found = self._reading(ReadRequest(command.topic, given))
+                if isinstance(command, QueueAck):
+                    command = replace(command, filter=found.filter)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id or "-", error.reason, str(error))
+            return
+        if isinstance(command, QueueCancel):
+            queued.cancel(connection, command)
+        elif isinstance(command, QueueAck):
+            queued.acknowledge(connection, command)
+        else:
+            queued.status(connection, command)
+
+    def _check_name(self, name: str, replaces: bool, subscribes: bool = True) -> None:
+        connection = self._connection
+        subscriptions, resolving = connection.subscriptions, connection.resolving
+        if name in resolving or self._clients.queries.names(connection, name):
+            raise RemoteProtocolError(
+                f"subscription id {name!r} is in use by what is not answered yet: wait for the end "
+                "of its group",
+                "sub_id_in_use",
+            )
+        taken = name in subscriptions or self._clients.queued.has(connection, name)
+        if taken and not replaces:
+            raise RemoteProtocolError(
+                f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
+            )
+        if subscribes and len(subscriptions) + len(resolving) >= SUBSCRIPTIONS_MAX:
+            raise RemoteProtocolError(
+                f"this connection has {SUBSCRIPTIONS_MAX} subscriptions: unsubscribe some, or "
+                "name several topics by one regular expression",
+                "too_many",
+            )
+
+    def _check_replaced(
+        self, before: LiveSubscription | BookmarkSubscription, wanted: TopicFilter
+    ) -> None:
+        if isinstance(before, BookmarkSubscription):
+            raise RemoteProtocolError(
+                "a bookmark subscription is not replaced: unsubscribe, and subscribe again",
+                "not_supported",
+            )
+        had = before.filter
+        if (had.topic, had.message_types, had.pattern is None) != (
+            wanted.topic, wanted.message_types, wanted.pattern is None
+        ):  # fmt: skip
+            topic = had.topic.decode("utf-8", "replace")
+            raise RemoteProtocolError(
+                f"replace gives a subscription another filter, not another topic or message type: "
+                f"this one has {topic[:200]!r}",
+                "bad_command",
+            )
+
+    def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
+        position, content = self._replay(command, filter_)
+        self._clients.replays.open(self._connection, command, filter_, position, content)
+
+    def _replay(
+        self, command: Subscribe, filter_: TopicFilter
+    ) -> tuple[Position, ReplayFilter | None]:
+        here = self._clients.here
+        topics = here.machine.topics
+        if filter_.pattern is None:
+            journaled = topics.journals(filter_.topic, command.message_type)
+        else:
+            journaled = bool(topics.rules)
+        if not journaled:
+            raise RemoteProtocolError(
+                f"topic {command.topic[:200]!r} is not in the transaction log of "
+                f"{here.identity.name}: a bookmark subscription needs one that is",
+                "not_journaled",
+            )
+        content = None
+        if command.filter:
+            content = self._clients.replay_filter(self._connection, command.filter)
+        return parse_position(command.bookmark), content
+
+    def pause_or_resume(self, command: Pause | Resume) -> None:
+        """All of them or none."""
+        try:
+            found = [self._bookmark_subscription(name) for name in command.subscriptions]
+            if isinstance(command, Pause):
+                self._clients.replays.pause(found)
+            else:
+                self._clients.replays.resume(found)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id or "-", error.reason, str(error))
+            return
+        if "processed" in command.acks or not command.acks:
+            self._acknowledge("processed", command.command_id)
+
+    def _bookmark_subscription(self, name: str) -> BookmarkSubscription:
+        found = self._connection.subscriptions.get(name)
+        if isinstance(found, BookmarkSubscription):
+            return found
+        if found is not None:
+            raise RemoteProtocolError(
+                f"subscription {name[:200]!r} has no bookmark: only a replay can be paused",
+                "bad_command",
+            )
+        raise RemoteProtocolError(
+            f"there is no subscription {name[:200]!r} on this connection: subscribe first, and "
+            "wait for its processed ack",
+            "no_such_subscription",
+        )
+
+    def unsubscribe(self, command: Unsubscribe) -> None:
+        """Ends subscriptions and queries; those that there are not are passed over."""
+        connection, queries = self._connection, self._clients.queries
+        subscriptions, resolving = connection.subscriptions, connection.resolving
+        names = command.subscriptions
+        queued = self._clients.queued
+        every = (*subscriptions, *resolving, *queued.names(connection))
+        for name in every if names is None else names:
+            queued.unsubscribe(connection, name)
+            subscription = subscriptions.pop(name, None)
+            resolving.pop(name, None)
+            if subscription is not None:
+                self._clients.unsubscribe(subscription)
+        if names is None:
+            queries.forget_all(connection)
+        else:
+            queries.forget(connection, names)
+        if "processed" in command.acks or not command.acks:
+            self._acknowledge("processed", command.command_id)

@@ -1,0 +1,81 @@
+"""A connection in its TLS handshake, before it is a client's or a link's: it counts from the first
+moment, and gives way like anyone who has not logged on."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from raylay.services.net.tls_stream import TlsError, TlsStream, TlsTransport
+from raylay.services.server.clients.connection_limit import ConnectionLimit
+from raylay.services.server.clients.transport import ClientTransport
+
+TLS_REQUIRED = "tls_required"
+TLS_REQUIRED_TEXT = (
+    "this transport speaks TLS, and nothing else: connect with TLS, or to a transport without"
+)
+
+
+class PendingTlsHandshake(TlsStream):
+    """One connection. Owner: the instance's event loop. Lifecycle: until it is shut; what its
+    handshake leads to is made when it is done.
+
+    Args:
+        plain_answer: is said to one who speaks no TLS.
+        refused: is told why a handshake failed.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext,
+        make: Callable[[], asyncio.Protocol],
+        *,
+        came_by: ClientTransport,
+        doorway: ConnectionLimit,
+        plain_answer: bytes,
+        refused: Callable[[ClientTransport, str], None],
+    ) -> None:
+        super().__init__(loop, context, make, server_side=True)
+        self._came_by = came_by
+        self._doorway = doorway
+        self._plain_answer = plain_answer
+        self._refused = refused
+        self._is_counted = False
+
+    def begun(self) -> bool:
+        """It is let in, or turned away at once."""
+        self._is_counted = True
+        self._doorway.came(self)
+        if not self.is_over:
+            self._came_by.came(self)
+        return not self.is_over
+
+    def turn_away(self, text: str) -> None:
+        """There are too many connections."""
+        self.give_up(text)
+
+    def end(self, reason: str, text: str) -> None:
+        """Its transport is disabled."""
+        self.give_up(text)
+
+    def plain(self) -> bytes:
+        """What is said to one who speaks no TLS."""
+        return self._plain_answer
+
+    def opened(self, transport: TlsTransport) -> None:
+        """What was made counts by itself."""
+        self._leave()
+        super().opened(transport)
+
+    def failed(self, error: TlsError) -> None:
+        """It is gone."""
+        self._leave()
+        self._refused(self._came_by, str(error))
+
+    def _leave(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._doorway.left(self)
+            self._came_by.left(self)

@@ -1,0 +1,169 @@
+"""A transport, for clients or for the links of others: what its connections know of it, and how it
+is opened and shut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
+
+from raylay.services.net.tls_files import RenewedContext
+from raylay.services.security.connection_shares import ConnectionShares
+from raylay.services.server.access import AccessCheck
+from raylay.services.server.clients.connection_limit import ConnectionLimit
+
+TRANSPORT_DISABLED = "transport_disabled"
+"""Why a session ends whose transport is disabled."""
+
+
+class TransportConnection(Protocol):
+    """A connection that came by it (`ClientConnection`, `UpstreamConnection`)."""
+
+    def end(self, reason: str, text: str) -> None:
+        """Ends the session and tells the client why."""
+
+    def turn_away(self, text: str) -> None:
+        """Ends it as one too many; it then calls `left`."""
+
+
+class TransportListener(Protocol):
+    """What listens for it."""
+
+    def close(self) -> None:
+        """Accepts nobody any more."""
+
+
+Listen = Callable[["ClientTransport"], Awaitable[tuple[TransportListener, str]]]
+"""Begins to listen for a transport; gives the listener, and `host:port` for others."""
+
+
+class ClientTransport:
+    """One transport. Owner: the instance's event loop. Lifecycle: the instance's.
+
+    Args:
+        name: unique among the instance's.
+        message_types: that it is for; none: any.
+        connections_max: it has at once; None: as many as the instance.
+        connections_per_user_max, connections_per_address_max: of one user and of one address; None:
+            half of `connections_max`, and any number from this host.
+        outstanding_publishes_max: of one connection, without a persisted ack; then it is read no
+            further. None: any number of numbered ones.
+        tls: its TLS; None: it has none.
+        kind: `client`, or `replication`: for the links of other instances.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        message_types: Iterable[str] = (),
+        *,
+        connections_max: int | None = None,
+        connections_per_user_max: int | None = None,
+        connections_per_address_max: int | None = None,
+        outstanding_publishes_max: int | None = None,
+        tls: RenewedContext | None = None,
+        kind: str = "client",
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.tls = tls
+        self.refused = 0
+        """TLS handshakes that failed."""
+        self.message_types = frozenset(kind.encode() for kind in message_types)
+        self.connections_max = connections_max
+        self.outstanding_publishes_max = outstanding_publishes_max
+        self.shares = ConnectionShares(
+            f"transport {name}",
+            connections_max,
+            connections_per_user_max,
+            connections_per_address_max,
+        )
+        """What of its connections one user, and one address, may have."""
+        self.gate: AccessCheck | None = None
+        """Who is let in; None: everybody."""
+        self.address = ""
+        """`host:port` where it is reached; of one that was never enabled it is not known."""
+        self.connections: set[TransportConnection] = set()
+        self._doorway: ConnectionLimit | None = None
+        if connections_max is not None:
+            self._doorway = ConnectionLimit(
+                connections_max,
+                f"as many as transport {name} admits (`connections_max`)",
+                "try again, or by another transport",
+            )
+        self._listener: TransportListener | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether it lets clients in."""
+        return self._listener is not None
+
+    async def enable(self, listen: Listen) -> bool:
+        """Listens. Whether it did not before.
+
+        Raises:
+            ConfigurationError: it cannot be listened there; it stays as it was.
+        """
+        async with self._turn:
+            if self._listener is not None:
+                return False
+            if self.tls is not None:
+                self.tls.current(at_once=True)
+            self._listener, self.address = await listen(self)
+            return True
+
+    async def disable(self, why: str) -> bool:
+        """Lets nobody in any more, and ends its sessions. Whether it was enabled."""
+        async with self._turn:
+            if self._listener is None:
+                return False
+            self.close()
+            for member in list(self.connections):
+                member.end(TRANSPORT_DISABLED, why)
+            return True
+
+    def close(self) -> None:
+        """Lets nobody in any more. Its sessions go on."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    # -- its connections ---------------------------------------------------------------------
+    def came(self, member: TransportConnection) -> None:
+        """One has connected."""
+        self.connections.add(member)
+        if self._doorway is not None:
+            self._doorway.came(member)
+
+    def admitted(self, member: TransportConnection) -> None:
+        """One has logged on."""
+        if self._doorway is not None:
+            self._doorway.admitted(member)
+
+    def left(self, member: TransportConnection) -> None:
+        """One is gone. Called once, also for one that was turned away before it came here."""
+        if member not in self.connections:
+            return
+        self.connections.discard(member)
+        if self._doorway is not None:
+            self._doorway.left(member)
+
+    def status(self) -> dict[str, Any]:
+        """What it is and how many use it."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "address": self.address,
+            "enabled": self.is_enabled,
+            "connections": len(self.connections),
+            "connections_max": self.connections_max,
+            "connections_per_user_max": self.shares.per_user_max,
+            "connections_per_address_max": self.shares.per_address_max,
+            "outstanding_publishes_max": self.outstanding_publishes_max,
+            "tls": self.tls is not None,
+            "tls_refused": self.refused,
+            "problem": "" if self.gate is None else self.gate.problem,
+            "message_types": sorted(kind.decode() for kind in self.message_types),
+        }

@@ -1,0 +1,16 @@
+"""Long work on an event loop, a part in each turn, so that everybody else comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TypeVar
+
+Part = TypeVar("Part")
+
+
+async def yield_between(work: Iterable[Part]) -> AsyncIterator[Part]:
+    """What the work yields; each part is done in a turn of its own."""
+    for part in work:
+        yield part
+        await asyncio.sleep(0)

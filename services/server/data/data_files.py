@@ -1,0 +1,33 @@
+"""The files of a data directory, and how its journal is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raylay.services.config.instance import InstanceConfig
+from raylay.storage.lmdb_journal import LmdbJournal
+
+STATE_FILE = "state.lmdb"
+JOURNAL_DIRECTORY = "journal"
+AGING_KEY = "aging behind"
+"""Entry of the state store: how far the clock that data ages by is behind the wall clock."""
+
+
+def open_journal(config: InstanceConfig, directory: Path) -> LmdbJournal:
+    """Opens the journal of a data directory. Blocks.
+
+    Raises:
+        StorageLocked: another process owns the directory.
+        StorageError: it cannot be used; names the file.
+    """
+    return LmdbJournal(
+        directory / JOURNAL_DIRECTORY,
+        segment_bytes=config.segment_bytes,
+        durability="interval" if config.durability == "interval" else "fsync",
+        flush_interval_ms=config.flush_interval_ms,
+        retention_bytes=config.retention_bytes,
+        retention_age_s=config.retention_age_s,
+        archive_directory=config.archive_directory,
+        storage_bytes_max=config.storage_bytes_max,
+        front_log=config.front_log,
+    )

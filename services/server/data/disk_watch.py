@@ -1,0 +1,142 @@
+"""A disk that hangs: people are told after a second, clients are sent elsewhere after a while.
+
+A write that never returns may hold the event loop itself, so a thread of its own looks. What it has
+to say is said on the loop, where that turns; else it is written to the log at once, and clients
+find their connections closed: they go to another instance of their list.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from raylay.services.server.runtime import InstanceRuntime
+
+LOOK_S = 1.0
+"""Between two looks: each wakes the process."""
+TELL_S = 1.0
+LOOP_WAIT_S = 0.5
+"""A loop that takes nothing up in that time does not turn."""
+
+
+class DiskWatch:
+    """See the file's docstring.
+
+    Owner: the instance. Threads: `begins` and `ends` on whichever commits, one at a time; the rest
+    on its own, from `start` to `stop`.
+
+    Args:
+        timeout_s: for which a commit may wait before clients are sent elsewhere; 0: for ever.
+        send_away: ends the connections of all clients, with this text. On the loop.
+        descriptors: of the sockets of their connections, for where the loop does not turn.
+    """
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        timeout_s: float,
+        send_away: Callable[[str], None],
+        descriptors: Callable[[], Iterable[int]],
+    ) -> None:
+        self._here = here
+        self._timeout_s = timeout_s
+        self._send_away = send_away
+        self._descriptors = descriptors
+        self._since_s = 0.0
+        """Since when the disk writes a commit, by the monotonic clock; 0: it writes none."""
+        self._told_s = 0.0
+        """Beginning of the wait that was told."""
+        self._is_away = False
+        """Whether clients were sent elsewhere in this wait."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="disk watch", daemon=True)
+
+    def begins(self) -> None:
+        """The disk writes from now on, if it does not already."""
+        if not self._since_s:
+            self._since_s = time.monotonic()
+
+    def ends(self, *, writes_more: bool = False) -> None:
+        """A commit is on the disk; `writes_more`: the next one follows."""
+        self._since_s = time.monotonic() if writes_more else 0.0
+
+    @property
+    def waits_s(self) -> float:
+        """Time for which the disk has not answered by now."""
+        since_s = self._since_s
+        return time.monotonic() - since_s if since_s else 0.0
+
+    def start(self) -> None:
+        """From now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The instance ends."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(LOOK_S):
+            self.look(time.monotonic())
+
+    def look(self, now_s: float) -> None:
+        """Once. On the thread of the watch."""
+        since_s = self._since_s
+        if self._told_s and since_s != self._told_s:
+            waited_s = round(now_s - self._told_s, 1)
+            self._told_s, self._is_away = 0.0, False
+            self._on_loop(lambda: self._here.report("disk_answers", waited_s=waited_s))
+        if not since_s or now_s - since_s < TELL_S:
+            return
+        waits_s = round(now_s - since_s, 1)
+        if not self._told_s:
+            self._told_s = since_s
+            self._tell("disk_hangs", waits_s=waits_s, directory=str(self._here.directory))
+        if self._timeout_s and now_s - since_s >= self._timeout_s and not self._is_away:
+            self._is_away = True
+            text = (
+                f"the disk of {self._here.config.name} has not answered for {waits_s:g} s: go to "
+                "another instance"
+            )
+            self._tell("clients_sent_away", text=text)
+            if not self._on_loop(lambda: self._send_away(text)):
+                for descriptor in self._descriptors():
+                    _shut_down(descriptor)
+
+    def _tell(self, event: str, **details: object) -> None:
+        log = self._here.events_log
+        taken = threading.Event()
+        is_logged = [False]
+
+        def tell() -> None:
+            taken.set()
+            if is_logged[0]:
+                log.keep(event, details)
+            else:
+                self._here.report(event, **details)
+
+        if not self._on_loop(tell, taken):
+            is_logged[0] = True
+            log.write(event, details)
+
+    def _on_loop(self, work: Callable[[], None], taken: threading.Event | None = None) -> bool:
+        """Has the loop do something; whether it does it soon."""
+        begun = taken or threading.Event()
+
+        def run() -> None:
+            begun.set()
+            work()
+
+        with suppress(RuntimeError):  # the loop is closed
+            self._here.loop.call_soon_threadsafe(run)
+            return begun.wait(LOOP_WAIT_S)
+        return False
+
+
+def _shut_down(descriptor: int) -> None:
+    """Ends a connection whose socket a loop goes on owning: it finds that when it turns again."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,24 @@
+"""The digest of what an instance holds, kept up to date between the connections that ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.replication.running_digest import RunningDigest
+from raylay.services.server.cooperative import yield_between
+
+
+class HeldDigest:
+    """Owner: the instance's event loop."""
+
+    def __init__(self) -> None:
+        self._digest = RunningDigest()
+        self._working = asyncio.Lock()
+
+    async def of(self, held: PublisherRanges) -> bytes:
+        """The digest of a copy of what is held here, now or a moment ago."""
+        async with self._working:
+            async for _ in yield_between(self._digest.work(held)):
+                pass
+            return self._digest.value

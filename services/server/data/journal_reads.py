@@ -1,0 +1,153 @@
+"""What an instance reads of its own log while it serves, aside: in the one thread that does so.
+
+Pages that come from the disk must not hold up the event loop. Replays read there, bootstraps that
+are served, and what a connection's arrivals ask of the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from raylay.services.errors import RemoteProtocolError, StorageError
+from raylay.services.replication.inbound_queue import InboundQueue
+from raylay.services.replication.journal_lookup import LookupTask
+from raylay.services.replication.run_lookup import RunLookup
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.storage.journal_reader import LmdbJournalReader
+
+TURN_S = 0.002
+LOOKED_AT_ONCE = 64
+"""Records between two looks at the clock, at most."""
+
+Result = TypeVar("Result")
+
+
+class LookupConnection(Protocol):
+    """A connection whose arrivals ask the journal (`ClientConnection`, `UpstreamConnection`)."""
+
+    arrivals: InboundQueue
+    is_open: bool
+
+    def unreadable(self, error: StorageError) -> None:
+        """The journal cannot be read for it."""
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """What waited breaks the protocol."""
+
+    def failed(self, error: Exception) -> None:
+        """What waited was not taken for a fault."""
+
+    def went_on(self, is_waiting: bool) -> None:
+        """What waited was taken; `is_waiting`: more does."""
+
+
+class JournalReads:
+    """Owner: the instance's event loop. Lifecycle: `open` once the journal is, then `run` and
+    `read_for`, then `close`."""
+
+    def __init__(self, here: InstanceRuntime) -> None:
+        self._here = here
+        self._thread = ThreadPoolExecutor(1, "raylay-replay")
+        self.reader: LmdbJournalReader
+        self.lookup: RunLookup
+        self.first_txid = 1
+        """The oldest in the journal, at the last look."""
+        self._is_stale = True
+        """Whether the last look found nothing."""
+        self._looking = asyncio.Lock()
+        self.copy_readers: set[LmdbJournalReader] = set()
+        """Of the bootstraps that are served: closed when nobody reads any more."""
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Opens the reader.
+
+        Raises:
+            StorageError: the journal cannot be read.
+        """
+        here = self._here
+        self.reader = await here.in_thread(here.journal.reader)
+        self._is_open = True
+        await here.in_thread(self._tidy)
+        self.lookup = RunLookup(here.journal)
+
+    async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Runs something that reads old parts of the log, with `reader`, in the thread."""
+        return await self._here.loop.run_in_executor(self._thread, work, *arguments)
+
+    def keep_tidy(self) -> None:
+        """Lets go of segments that nobody asks for any more, and looks which the oldest is where
+        some went. Called each second: an instance that reads nothing wakes no thread for it."""
+        if self._is_stale or self.reader.is_untidy or self._here.journal.is_untidy:
+            self._here.spawn(self.tidy())
+
+    async def tidy(self) -> None:
+        """Lets go of segments that are gone, and looks which the oldest is."""
+        await self.run(self._tidy)
+
+    def _tidy(self) -> None:
+        """Not on the loop: whoever reads has a lock, and the directory is listed."""
+        journal = self._here.journal
+        self.reader.tidy()
+        journal.tidy()
+        self._is_stale = True
+        with suppress(StorageError):  # It is closed, or changes all the time: a second later, then.
+            self.first_txid = journal.first_txid
+            self._is_stale = False
+
+    def read_for(self, connection: LookupConnection, fetch: LookupTask) -> None:
+        """Reads in the journal what a connection's next arrival asks, then goes on with that
+        connection."""
+        self._here.spawn(self._read_for(connection, fetch), connection.failed)
+
+    async def _read_for(self, connection: LookupConnection, first: LookupTask) -> None:
+        fetch: LookupTask | None = first
+        while fetch is not None:
+            try:
+                while not await self.run(fetch.step, self.lookup):
+                    if not connection.is_open:
+                        return
+                await self._look(connection, fetch)
+            except StorageError as error:
+                connection.unreadable(error)
+                return
+            if not connection.is_open:
+                return
+            try:
+                fetch = connection.arrivals.fetched()
+            except RemoteProtocolError as error:
+                connection.broken(error)
+                return
+            connection.went_on(fetch is not None)
+
+    async def _look(self, connection: LookupConnection, fetch: LookupTask) -> None:
+        """What topics with state look for: one connection at a time, in turns."""
+        if fetch.look(0):
+            return
+        async with self._looking:
+            clock, most = time.perf_counter, 1
+            before_s = clock()
+            until_s = before_s + TURN_S
+            while connection.is_open and not fetch.look(most):
+                now_s = clock()
+                # Of records that take long fewer are looked at before the next look at the clock.
+                is_quick = now_s - before_s < TURN_S / 4
+                most = min(LOOKED_AT_ONCE, 2 * most) if is_quick else max(1, most // 2)
+                before_s = now_s
+                if now_s >= until_s:
+                    await asyncio.sleep(0)
+                    before_s = clock()
+                    until_s = before_s + TURN_S
+
+    async def close(self) -> None:
+        """Ends the thread, then closes what it read with."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._is_open:
+            await self._here.in_thread(self._thread.shutdown)
+            for reader in (self.reader, *self.copy_readers):
+                reader.close()

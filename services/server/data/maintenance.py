@@ -1,0 +1,84 @@
+"""What is done to old segments of an instance's journal, by hand and by its schedule."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from raylay.services.errors import ConfigurationError, RaylayError
+from raylay.services.replication.timetable import JournalAction, JournalSchedule
+from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.storage.journal import written_before
+
+
+class Maintenance:
+    """Owner: the instance's event loop."""
+
+    def __init__(self, here: InstanceRuntime, reading: JournalReads) -> None:
+        self._here = here
+        self._reading = reading
+        self._schedule = JournalSchedule(here.config.journal_actions)
+        self._working = asyncio.Lock()
+        self._held = ""
+
+    async def perform(
+        self, action: str, before_txid: int | None = None, *, force: bool = False
+    ) -> list[dict[str, Any]]:
+        """`compress`, `archive` or `remove` of sealed segments below `before_txid` (None: all).
+
+        Raises:
+            ConfigurationError: no such action.
+            StorageError: a file cannot be changed; the log stays whole.
+        """
+        here = self._here
+        journal = here.journal
+        if action == "compress":
+            outcomes = await here.in_thread(journal.compress, before_txid)
+        elif action == "archive":
+            outcomes = await here.in_thread(journal.archive, before_txid)
+        elif action == "remove":
+            limit_txid = here.machine.next_txid if before_txid is None else before_txid
+            outcomes = await here.in_thread(lambda: journal.remove(limit_txid, force=force))
+        else:
+            raise ConfigurationError(f"no maintenance {action!r}: compress, archive or remove")
+        await self._reading.tidy()
+        return [{"outcome": str(outcome)} for outcome in outcomes]
+
+    def look_at_retention(self) -> None:
+        """Reports where something keeps the journal above its bounds of size or age, and where it
+        is within them again. Called each second."""
+        held = self._here.journal.retention_held
+        if held == self._held:
+            return
+        self._held = held
+        if held:
+            self._here.report("retention_held", text=held)
+        else:
+            self._here.report("retention_goes_on")
+
+    def check(self) -> None:
+        """Called now and then: begins what is due by the schedule."""
+        here = self._here
+        due = self._schedule.due(here.steady_us(), here.now_us())
+        if due:
+            here.spawn(self._tend(due))
+
+    async def _tend(self, due: list[JournalAction]) -> None:
+        """Does to old segments what the schedule says, one after the other."""
+        here = self._here
+        async with self._working:
+            for action in due:
+                now_us = here.aging_us()
+                before_us = now_us - action.age_ms * 1000
+                try:
+                    before_txid = written_before(
+                        await here.in_thread(here.journal.segments), before_us, now_us
+                    )
+                    outcomes = await self.perform(action.do, before_txid)
+                except RaylayError as error:
+                    here.report("journal_action_failed", action=action.do, text=str(error))
+                    continue
+                here.report(
+                    "journal_action", action=action.do, outcomes=[o["outcome"] for o in outcomes]
+                )

@@ -1,0 +1,240 @@
+"""An instance and its data directory: who it is by it, what it recovers from it, and the points
+that it writes down so that a later life need not read the whole journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgpack
+
+from raylay.services.core.compose import Composition, compose
+from raylay.services.errors import CorruptRecord, RaylayError
+from raylay.services.messages.suspects import Suspects
+from raylay.services.messages.topic_book import TopicBook
+from raylay.services.plugins.filters import filter_language
+from raylay.services.replication.instance import InstanceMachine
+from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
+from raylay.services.replication.staged import RECENT_BYTES_MAX
+from raylay.services.server.clients.admission import ClientAdmission
+from raylay.services.server.data.data_directory import (
+    FORMER_KEY,
+    GENERATION_KEY,
+    RESTORED_KEY,
+    DataDirectory,
+)
+from raylay.services.server.data.data_files import STATE_FILE
+from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.links.placements import PlacementKeeper
+from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager
+from raylay.storage.in_hand import InHand
+
+_NOWHERE = (-1, -1)
+
+
+class InstanceRecovery:
+    """Owner: the instance's event loop; `recover` runs in a thread.
+
+    Lifecycle: `open` once the state is, `incarnation`, `recover`, then what is written down.
+    """
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        *,
+        admission: ClientAdmission,
+        placements: PlacementKeeper,
+        queues: QueueManager,
+        reading: JournalReads,
+        sow: SowManager,
+    ) -> None:
+        self._here = here
+        self._admission = admission
+        self._placements = placements
+        self._queues = queues
+        self._reading = reading
+        self._sow = sow
+        self._directory: DataDirectory
+        self._log: RecoveryLog
+        self._in_hand: InHand | None = None
+        self._hinted = _NOWHERE
+        """Where the machine was when the recovery point was last written."""
+
+    # -- what is found -----------------------------------------------------------------------
+    def open(self) -> None:
+        """The state store is open."""
+        here = self._here
+        self._directory = DataDirectory(here.state, here.directory / STATE_FILE)
+        try:
+            self._in_hand = InHand(here.directory)
+        except OSError as error:
+            here.report("no_shared_memory", text=f"no note of messages in hand is kept: {error}")
+            return
+        suspect = self._in_hand.just_left
+        if suspect is not None:
+            here.report(
+                "messages_suspected",
+                publisher=f"{suspect.publisher:016x}",
+                first=suspect.first,
+                last=suspect.last,
+                deaths=suspect.deaths,
+                text="the process before this one ended while it worked on these messages: they "
+                "are taken one at a time, and one that ends this process too is refused",
+            )
+
+    def close(self) -> None:
+        """Nothing is in hand any more."""
+        if self._in_hand is not None:
+            self._in_hand.close()
+            self._in_hand = None
+
+    def forget(self) -> None:
+        """Of what the directory was before, nothing is left: a copy begins in it."""
+        keys = "incarnation", "ready", RESTORED_KEY, FORMER_KEY
+        self._here.state.put_now(dict.fromkeys((*keys, *self._directory.hints())))
+
+    def incarnation(self) -> int:
+        """Made with the data directory; anew where that is not what it was made with."""
+        here, directory = self._here, self._directory
+        found = directory.incarnation
+        if not found:
+            generation = max(here.config.generation, here.state.get_number(GENERATION_KEY))
+            return directory.begin({GENERATION_KEY: generation.to_bytes(8, "big")})
+        last_txid = here.journal.recovered.next_txid - 1
+        why = directory.why_another(last_txid)
+        if why:
+            directory.begin_anew(last_txid)
+            here.report(
+                "data_directory_copied",
+                former=f"{found:016x}",
+                text=f"{here.directory} {why}: {here.config.name} begins anew as another "
+                "incarnation and takes from its peers what it lacks",
+            )
+        return directory.incarnation
+
+    def recover(self) -> InstanceMachine:
+        """Builds the machine from the journal, behind the floor that was last written down."""
+        try:
+            return self._recovered()
+        except CorruptRecord as error:
+            if not self._sow.is_mended(error):
+                raise
+            return self._recovered()
+
+    def _recovered(self) -> InstanceMachine:
+        here, directory = self._here, self._directory
+        config, state = here.config, here.state
+        peers: dict[str, int] = {}
+        servers: dict[str, list[str]] = {}
+        for destination in config.destinations:
+            known = state.get(f"peer/{destination.name}")
+            if known is not None:
+                peers[destination.name] = msgpack.unpackb(known)[0]
+                met = state.get(f"servers/{destination.name}")
+                servers[destination.name] = [] if met is None else msgpack.unpackb(met)
+        is_restored = self._admission.is_restored = directory.is_restored
+        alone = not any(item.group == config.group for item in config.destinations)
+        here.filters = filter_language(
+            (rule for each in config.destinations for rule in each.topics), config.type_definitions
+        )
+        note = self._in_hand
+        sow = self._sow.open()
+        stateful = () if sow is None else sow.book.stateful()
+        composition = Composition(
+            here.identity,
+            [item.destination() for item in config.destinations],
+            TopicBook(
+                self._queues.journaled(),
+                f"{config.name} Topic",
+                config.unjournaled,
+                config.name,
+                stateful,
+                self._queues.open(),
+            ),
+            peers=peers,
+            servers=servers,
+            placements=self._placements.found,
+            former=directory.former,
+            ready=alone or (config.first and not is_restored) or state.get("ready") is not None,
+            policy=config.policy,
+            recent_bytes_max=RECENT_BYTES_MAX,
+            filters=here.filters,
+            suspects=None if note is None else Suspects(note, note.left),
+            sow=sow,
+            sow_folded=self._sow.folded,
+        )
+        machine, self._log = compose(
+            composition,
+            here.journal,
+            self._reading.lookup,
+            directory.hints(),
+            here.steady_us(),
+        )
+        if machine.ready and state.get("ready") is None:
+            state.put_now({"ready": b"1", RESTORED_KEY: None})
+        return machine
+
+    # -- what is written down ----------------------------------------------------------------
+    def keep_refused(self) -> None:
+        """Something was refused for good: that must not be forgotten once the recovery point moves
+        beyond it, so both are written together."""
+        self._hinted = _NOWHERE
+        self.write_point()
+
+    def write_point(self) -> None:
+        """Called now and then: writes down from where a restart begins, if that has moved."""
+        machine = self._here.machine
+        now = machine.committed_txid, machine.settlements
+        if now == self._hinted:
+            return
+        self._hinted = now
+        self._here.spawn(self._write_point(machine.recovery_point()))
+
+    async def _write_point(self, point: RecoveryPoint) -> None:
+        here = self._here
+        if await self._write_quietly(self._writes(point)) and here.is_serving:
+            here.perform(here.machine.recovery_written(point))
+
+    async def write_last_point(self) -> None:
+        """At the end, when the last commit was taken.
+
+        Raises:
+            StorageError: it cannot be written; a restart reads more of the journal.
+        """
+        await self._here.state.run(self._writes(self._here.machine.recovery_point()))
+
+    def _writes(self, point: RecoveryPoint) -> Callable[[], None]:
+        """What the state's thread does to write a recovery point down."""
+
+        def write() -> None:
+            self._here.state.put_now(self._log.changes(point))
+            self._log.written(point)
+
+        return write
+
+    async def _write_quietly(self, write: Callable[[], None]) -> bool:
+        """Whether it is on disk now."""
+        try:
+            await self._here.state.run(write)
+        except RaylayError as error:
+            # A hint only: a restart reads more of the journal.
+            self._hinted = _NOWHERE
+            self._here.report("state_failed", text=str(error))
+            return False
+        return True
+
+    async def note_ready(self) -> None:
+        """A restart with its data need not catch up again before it admits clients."""
+        state = self._here.state
+        await self._write_quietly(lambda: state.put_now({"ready": b"1", RESTORED_KEY: None}))
+        self._here.report("ready")
+
+    async def begin_anew(self) -> None:
+        """The next life in this directory is that of another incarnation."""
+        try:
+            await self._here.state.run(self._directory.begin_anew)
+        except RaylayError as error:
+            # It is found again, and tried again, in the next life.
+            self._here.report("state_failed", text=str(error))

@@ -1,0 +1,195 @@
+"""What an instance does for each effect that its machine asks for: one table, one method each.
+
+It decides nothing. The order in which a commit is performed is a rule: links are told first, acks
+go out, then come the folds of the features (services/core/effect_loop.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raylay.services.core.effect_loop import EffectLoop
+from raylay.services.core.feature import FeatureRegistry
+from raylay.services.replication.commit_notifications import NotifyWhen, how_to_tell
+from raylay.services.replication.effects import (
+    AckClient,
+    AckUpstream,
+    Append,
+    BecameReady,
+    CloseSession,
+    CloseUpstream,
+    EventReport,
+    NotifyLink,
+    PlacementsChanged,
+    RefuseClient,
+    RemovalBound,
+    RunsCommitted,
+    SafetyChanged,
+    SetLinkMode,
+)
+from raylay.services.server.clients.replay import ReplayPump
+from raylay.services.server.clients.sessions import ClientSessions
+from raylay.services.server.commit_traces import CommitTraces
+from raylay.services.server.commits import Commits
+from raylay.services.server.data.recovery import InstanceRecovery
+from raylay.services.server.links.control import Links
+from raylay.services.server.links.upstream_connection import ConnectedUpstreams
+from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager
+
+PAUSE_S = 0.0005
+"""Between two turns that fold, while something is on its way to the disk."""
+
+
+class EffectHandlers:
+    """Owner: the instance's event loop.
+
+    Args:
+        folds: the features that fold what is committed.
+        endings: what is done for the effects that end the instance.
+    """
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        *,
+        clients: ClientSessions,
+        commits: Commits,
+        folds: FeatureRegistry,
+        links: Links,
+        queues: QueueManager,
+        recovery: InstanceRecovery,
+        replays: ReplayPump,
+        sow: SowManager,
+        upstreams: ConnectedUpstreams,
+        endings: Mapping[type, Callable[[Any], None]],
+    ) -> None:
+        self._here = here
+        self._clients = clients
+        self._commits = commits
+        self._links = links
+        self._queues = queues
+        self._recovery = recovery
+        self._replays = replays
+        self._sow = sow
+        self._upstreams = upstreams
+        self._traces = CommitTraces(here, upstreams)
+        performers: dict[type, Callable[[Any], None]] = {
+            Append: self._append,
+            RunsCommitted: self._committed,
+            AckClient: self._ack_client,
+            RefuseClient: self._refuse_client,
+            AckUpstream: self._ack_upstream,
+            CloseUpstream: self._close_upstream,
+            CloseSession: self._close_session,
+            NotifyLink: self._notify_link,
+            SetLinkMode: self._set_link_mode,
+            SafetyChanged: self._safety_changed,
+            RemovalBound: self._removable,
+            PlacementsChanged: self._placements_changed,
+            BecameReady: self._became_ready,
+            EventReport: self._report,
+            **endings,
+        }
+        self.steps = EffectLoop(
+            performers,
+            folds,
+            self._flush,
+            self._in_another_turn,
+            self._folded,
+            time.perf_counter,
+        )
+        """Performs what a machine asked for, in order."""
+
+    def _flush(self) -> None:
+        self._here.outbox.flush()
+
+    def _in_another_turn(self, work: Callable[[], None]) -> None:
+        if self._commits.staged_bytes:
+            # The thread that writes it needs the interpreter, too.
+            self._here.loop.call_later(PAUSE_S, work)
+        else:
+            self._here.loop.call_soon(work)
+
+    def _folded(self) -> None:
+        self._commits.folded()
+        self._here.outbox.flush()
+
+    def _append(self, effect: Append) -> None:
+        self._commits.stage(effect.run)
+        if self._replays.live:
+            self._replays.staged(effect.run)
+
+    def _committed(self, effect: RunsCommitted) -> None:
+        runs = effect.runs
+        here = self._here
+        for name, link in self._links.controls.items():
+            if link.is_connected and not link.borrowing.committed(runs):
+                tell = how_to_tell(link.woken_txid, here.machine.destinations[name], runs)
+                if tell is NotifyWhen.NOW:
+                    link.told(effect.last_txid)
+                elif tell is NotifyWhen.LATER:
+                    link.told_later(effect.last_txid)
+        self._commits.taken(runs)
+        here.topic_counts.add(runs)
+        if here.tracing.enabled:
+            self._traces.committed(runs)
+
+    def _ack_client(self, effect: AckClient) -> None:
+        client = self._clients.sessions.get(effect.session)
+        if client is not None:
+            client.persisted(effect)
+            if self._traces.outstanding:
+                self._traces.acked(client.publisher, effect.sequence)
+
+    def _refuse_client(self, effect: RefuseClient) -> None:
+        client = self._clients.sessions.get(effect.session)
+        if client is not None:
+            client.refused(effect)
+
+    def _ack_upstream(self, effect: AckUpstream) -> None:
+        upstream = self._upstreams.connected.get(effect.connection)
+        if upstream is not None:
+            upstream.acknowledge(effect)
+
+    def _close_upstream(self, effect: CloseUpstream) -> None:
+        upstream = self._upstreams.connected.get(effect.connection)
+        if upstream is not None:
+            upstream.refuse(effect.reason, effect.text)
+
+    def _close_session(self, effect: CloseSession) -> None:
+        client = self._clients.sessions.get(effect.session)
+        if client is not None:
+            client.end(effect.reason, effect.text)
+
+    def _notify_link(self, effect: NotifyLink) -> None:
+        self._links.controls[effect.destination].notice(effect.awaited, effect.last_txid)
+
+    def _set_link_mode(self, effect: SetLinkMode) -> None:
+        self._links.controls[effect.destination].mode(effect.sync)
+
+    def _safety_changed(self, _: SafetyChanged) -> None:
+        self._clients.safety_changed()
+
+    def _removable(self, effect: RemovalBound) -> None:
+        if self._here.is_serving:
+            # Links that end because this instance does take back nothing of what it released.
+            self._sow.removable(effect.before_txid)
+
+    def _placements_changed(self, effect: PlacementsChanged) -> None:
+        self._links.aim(effect.news)
+        for upstream in list(self._upstreams.connected.values()):
+            upstream.placed(effect.news)
+        # With the addresses of the peers as they are now.
+        self._clients.safety_changed()
+
+    def _became_ready(self, _: BecameReady) -> None:
+        self._here.phase = "serving"
+        self._queues.became_ready()
+        self._here.spawn(self._recovery.note_ready())
+
+    def _report(self, effect: EventReport) -> None:
+        self._here.events_log.add(effect.event, effect.details)

@@ -1,0 +1,111 @@
+"""Whether a link, or who asks for a copy, is let in: before anything that it says counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from raylay.services.net.framed import WriteQueue
+from raylay.services.protocol.link.link_credentials import retry
+from raylay.services.security.credentials import Challenge, Credentials, LogonDenied
+from raylay.services.security.permissions import Permissions
+from raylay.services.server.access import AUTH, BUSY, AccessCheck, ShownCertificate, verified
+from raylay.services.server.runtime import InstanceRuntime
+
+NOT_ENTITLED = "not_entitled"
+"""Why a connection ends that brings messages of a topic that it may not bring."""
+
+
+class AccessSubject(Protocol):
+    """The connection (`UpstreamConnection`)."""
+
+    is_open: bool
+    peer: str
+    transport_name: str
+    permissions: Permissions | None
+    user: str | None
+    outbox: WriteQueue
+
+    @property
+    def peer_certificate(self) -> ShownCertificate | None:
+        """Of the other side; None: it showed none."""
+
+    def send(self, frame: bytes) -> None:
+        """Sends a frame."""
+
+    def refuse(self, reason: str, text: str) -> None:
+        """Ends the connection and says why."""
+
+    def failed(self, error: Exception) -> None:
+        """Ends the connection: there is a fault in what was done for it."""
+
+
+class LinkAccess:
+    """See the file's docstring. Owner: the connection. Lifecycle: until it is let in."""
+
+    __slots__ = ("_connection", "_here", "_round", "is_asking")
+
+    def __init__(self, connection: AccessSubject, here: InstanceRuntime) -> None:
+        self._connection = connection
+        self._here = here
+        self._round = 0
+        self.is_asking = False
+        """Nothing may come until the modules have answered."""
+
+    def ask(
+        self, gate: AccessCheck | None, name: str, said: tuple[str, str], let_in: Callable[[], None]
+    ) -> None:
+        """Goes on by `let_in`, now or when the modules have answered, or ends the connection.
+
+        Args:
+            gate: None: everybody is let in.
+            name: of the other side's instance.
+            said: user id and password.
+        """
+        if gate is None:
+            let_in()
+            return
+        self.is_asking = True
+        self._here.spawn(self._pass(gate, name, said, let_in), self._connection.failed)
+
+    async def _pass(
+        self, gate: AccessCheck, name: str, said: tuple[str, str], let_in: Callable[[], None]
+    ) -> None:
+        connection = self._connection
+        found = await gate.ask(
+            Credentials(
+                name,
+                *said,
+                connection.peer,
+                connection.transport_name,
+                verified(connection.peer_certificate),
+                round=self._round,
+                is_replication=True,
+                still_waits=lambda: connection.is_open,
+            )
+        )
+        self.is_asking = False
+        self._round += 1
+        if not connection.is_open:
+            return
+        if isinstance(found, LogonDenied):
+            connection.refuse(*(BUSY if found.is_busy else (AUTH, self._not_let_in(name))))
+        elif isinstance(found, Challenge):
+            connection.send(retry(found.user_id, found.password))
+        else:
+            connection.user, connection.permissions = found.user, found.permissions
+            let_in()
+        connection.outbox.flush()
+
+    def _not_let_in(self, name: str) -> str:
+        return (
+            f"{self._here.config.name} does not let {name} in: user name, password or certificate "
+            "do not do, or its user has no replication-logon: correct the `authenticator` of the "
+            "link, or what is known of its user there"
+        )
+
+
+def first_kept_out(permissions: Permissions, topics: list[bytes]) -> bytes | None:
+    """The first topic of which a link may bring no messages; None: all may come."""
+    replicates = permissions.replicates
+    return next((topic for topic in topics if not replicates(topic)), None)

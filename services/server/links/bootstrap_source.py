@@ -1,0 +1,230 @@
+"""The source of a bootstrap: sends its log up to one point to an instance that is empty."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from raylay.services.errors import StorageError
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.records import Kind
+from raylay.services.net.framed import WriteQueue
+from raylay.services.protocol.frames import Header
+from raylay.services.protocol.link import bootstrap as protocol
+from raylay.services.replication.instance import Identity
+from raylay.services.replication.membership.bootstrap import BootstrapChoice
+from raylay.services.security.permissions import Permissions
+from raylay.services.security.publishing import NOT_ENTITLED
+from raylay.services.server.clients.admission import ClientAdmission
+from raylay.services.server.commits import Commits
+from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager, fingerprints
+from raylay.services.sow.copying import START, older_entries, topics_of
+from raylay.storage.journal_reader import LmdbJournalReader
+
+READ_BYTES = 512 * 1024
+SOW_ENTRIES_MIN, SOW_ENTRIES_MAX = 4, 1000
+"""Entries of a SOW topic that are looked at in one turn of the loop."""
+
+
+class BootstrapHost(Protocol):
+    """What it needs of the instance beside its surroundings (`Upstreams`)."""
+
+    here: InstanceRuntime
+    admission: ClientAdmission
+    commits: Commits
+    reading: JournalReads
+    sow: SowManager
+    copies_from: tuple[str, ...]
+
+
+class BootstrapConnection(Protocol):
+    """The connection of whoever asks (`UpstreamConnection`)."""
+
+    is_open: bool
+    may_write: bool
+    outbox: WriteQueue
+    permissions: Permissions | None
+    """What it may bring, and copy; None: everything."""
+
+    def send(self, frame: bytes) -> None:
+        """Sends a frame."""
+
+    def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        """Sends a frame that lies in several pieces."""
+
+    def refuse(self, reason: str, text: str) -> None:
+        """Ends the connection and says why."""
+
+
+class BootstrapSource:
+    """One copy that is asked for. Owner: its connection. Lifecycle: `run` once."""
+
+    def __init__(
+        self, connection: BootstrapConnection, host: BootstrapHost, header: Header, body: bytes
+    ) -> None:
+        self._connection = connection
+        self._here = host.here
+        self._host = host
+        self._asked = protocol.read_request(header, body)
+        self._header = header
+        self._writable = asyncio.Event()
+
+    @property
+    def asked_by(self) -> str:
+        """Name of the instance that asks."""
+        return self._asked[0].name
+
+    def refusal(self) -> tuple[str, str] | None:
+        """Why nothing can be copied from here now, if nothing can."""
+        here = self._here
+        name, asks = here.config.name, self._asked[0].name
+        copies_from = self._host.copies_from
+        if not here.is_serving and copies_from:
+            return "bootstrapping", (
+                f"{name} is itself empty and waits to copy from {', '.join(copies_from)}"
+                f": where that is {asks}, both wait for ever; start one of them without Bootstrap "
+                "first"
+            )
+        if not here.is_serving:
+            return "not_ready", f"{name} is {here.phase}"
+        if self._asked[0].incarnation == here.identity.incarnation:
+            return "self", f"{name} would copy from itself: correct the address of its Bootstrap"
+        if not here.machine.ready:
+            return "not_ready", self._not_caught_up()
+        return None
+
+    def _not_caught_up(self) -> str:
+        here, asks = self._here, self._asked[0]
+        name, group = here.config.name, here.config.group
+        text = f"{name} has not caught up itself: {self._host.admission.reason()}"
+        has_peers = any(of == group for _, of, _ in here.machine.upstreams())
+        if has_peers or asks.group != group:
+            return text
+        # It does not replicate to anybody before it has its copy.
+        return (
+            f"{text}; where {asks.name} is the peer that is to come, both wait for ever: give "
+            f"{asks.name} another source, or start it without Bootstrap"
+        )
+
+    def writable(self) -> None:
+        """The connection takes more."""
+        self._writable.set()
+
+    async def run(self) -> None:
+        """Sends the log, or why not."""
+        connection, here = self._connection, self._here
+        refused = self.refusal()
+        if refused is not None:
+            here.report("bootstrap_refused", peer=self._asked[0].name, text=refused[1])
+            connection.refuse(*refused)
+            return
+        reader = await here.in_thread(here.journal.reader)
+        # Where the instance stops meanwhile, it closes the reader when its thread has ended.
+        self._host.reading.copy_readers.add(reader)
+        try:
+            await self._send(reader, *self._asked)
+        except StorageError as error:
+            connection.refuse("storage_error", str(error))
+        self._host.reading.copy_readers.discard(reader)
+        await self._host.reading.run(reader.close)
+
+    async def _send(
+        self, reader: LmdbJournalReader, asks: Identity, choice: BootstrapChoice
+    ) -> None:
+        connection, here = self._connection, self._here
+        machine = here.machine
+        self._host.commits.catch_up()
+        last_txid = machine.committed_txid
+        first_txid, lacks = await self._host.reading.run(_begin, reader)
+        here.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)
+        connection.send(
+            protocol.begin(protocol.BootstrapBegin(here.identity, first_txid, last_txid))
+        )
+        if choice.is_whole(here.config.topics):
+            lacks.update(machine.missing.ranges)
+            for frame in protocol.lacks_frames(lacks):
+                connection.send(frame)
+        if first_txid > 1:
+            await self._send_sow(first_txid)  # and ends the connection where it may not
+        cursor_txid = first_txid - 1
+        while cursor_txid < last_txid and connection.is_open:
+            runs = await self._host.reading.run(reader.read, cursor_txid, READ_BYTES)
+            if not runs or runs[0].first_txid > cursor_txid + 1:
+                connection.refuse(
+                    "removed", f"{here.config.name} removed segments meanwhile: begin again"
+                )
+                return
+            runs = [run for run in runs if run.first_txid <= last_txid]
+            cursor_txid = runs[-1].last_txid
+            runs = choice.of(runs)
+            if self._is_kept_out(run.topic for run in runs if run.kind == Kind.RECORDS):
+                return
+            parts = [run.raw if run.raw is not None else run.encode() for run in runs]
+            size_bytes = sum(map(len, parts))
+            front = protocol.runs_front(cursor_txid, size_bytes)
+            connection.send_parts((front, *parts), len(front) + size_bytes)
+            await self._written()
+        if connection.is_open:
+            connection.send(protocol.END)
+            here.report("bootstrap_served", peer=asks.name, last_txid=cursor_txid)
+
+    async def _send_sow(self, first_txid: int) -> None:
+        """Sends the SOW topics as far as the log does not reach back to them."""
+        connection, sow = self._connection, self._host.sow
+        wanted = protocol.sow_wanted(self._header, fingerprints(self._here.config))
+        for topic in sow.book.topics:
+            if topic.stored_as not in wanted:
+                continue
+            start, most = START, SOW_ENTRIES_MIN
+            while start and connection.is_open:
+                older, looked_bytes, start = older_entries(topic.state, start, first_txid, most)
+                is_asked = bool(older) and connection.permissions is not None
+                if is_asked and self._is_kept_out(topics_of(topic.name, older)):
+                    return
+                for frame in protocol.sow_frames(topic.stored_as, older):
+                    connection.send(frame)
+                # A turn of the loop is about as long, however large the records are.
+                fitting = most * protocol.SOW_BYTES // max(looked_bytes, 1)
+                most = max(SOW_ENTRIES_MIN, min(fitting, 2 * most, SOW_ENTRIES_MAX))
+                await self._written()
+                await asyncio.sleep(0)
+
+    def _is_kept_out(self, topics: Iterable[bytes]) -> bool:
+        """Whether one of these may not be copied. Then nothing more is: a copy that lacks a topic
+        would be taken for whole."""
+        connection, here = self._connection, self._here
+        permissions = connection.permissions
+        if permissions is None:
+            return False
+        topic = next((each for each in topics if not permissions.copies(each)), None)
+        if topic is None:
+            return False
+        name, asks = topic.decode("utf-8", "replace"), self._asked[0].name
+        text = (
+            f"{asks} may not copy topic {name!r} from {here.config.name}: allow it in "
+            "`replicated-topics` of its user, or name the topics that are to be copied in its "
+            "bootstrap"
+        )
+        here.report("bootstrap_refused", peer=asks, text=text)
+        connection.refuse(NOT_ENTITLED, text)
+        return True
+
+    async def _written(self) -> None:
+        """The connection takes more, or is gone."""
+        connection = self._connection
+        connection.outbox.flush()
+        while not connection.may_write and connection.is_open:
+            self._writable.clear()
+            await self._writable.wait()
+
+
+def _begin(reader: LmdbJournalReader) -> tuple[int, PublisherRanges]:
+    """Where the log begins, and what it held before."""
+    while True:
+        first_txid = reader.first_txid
+        removed = reader.removed()
+        if reader.first_txid == first_txid:
+            return first_txid, removed

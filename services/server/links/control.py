@@ -1,0 +1,604 @@
+"""The instance's side of its links: what it tells their processes and what they say. That their
+processes run is a matter of children/supervisor.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgpack
+
+from raylay.services.config.instance import DestinationConfig
+from raylay.services.errors import RaylayError
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.net.framed import FramedConnection
+from raylay.services.protocol.child import control
+from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.protocol.link.description import pack_description
+from raylay.services.protocol.link.replication import read_part
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.commit_notifications import TOLD_LATER_RECORDS, TOLD_LATER_US
+from raylay.services.replication.effects import LinkAnswered, LinkLacks, Rooted
+from raylay.services.replication.link.report_coalescer import Told
+from raylay.services.replication.link.resync_plan import ResyncPlan
+from raylay.services.replication.membership.connection_sharing import (
+    SharedConnection,
+    choose,
+    uses_incoming,
+)
+from raylay.services.replication.membership.peers import PeerBook
+from raylay.services.replication.membership.placement import InstancePlacement, from_wire, to_wire
+from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
+from raylay.services.server.commits import Commits
+from raylay.services.server.cooperative import yield_between
+from raylay.services.server.data.held_digest import HeldDigest
+from raylay.services.server.describe import describe
+from raylay.services.server.links.destination_addresses import client_name, resolve_addresses
+from raylay.services.server.links.direct_link import DescriptorReceiver, DirectLinkControl
+from raylay.services.server.links.placements import PlacementKeeper
+from raylay.services.server.links.upstream_connection import ConnectedUpstreams, UpstreamConnection
+from raylay.services.server.runtime import InstanceRuntime
+
+
+class Links:
+    """The links of an instance, and what of it they all need.
+
+    Owner: the instance's event loop.
+
+    Args:
+        controls: by destination; filled by `add`.
+        start: starts a link's process with a number that tells it from earlier ones. Called in a
+            thread; may block; may raise: it is then tried again.
+        greeted: called when a link's process has come.
+        keep_refused: called when something was refused for good.
+    """
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        controls: dict[str, LinkControl],
+        *,
+        commits: Commits,
+        digest: HeldDigest,
+        placements: PlacementKeeper,
+        upstreams: ConnectedUpstreams,
+        start: Callable[[DestinationConfig, int], ChildHandle],
+        greeted: Callable[[str], None],
+        keep_refused: Callable[[], None],
+    ) -> None:
+        self.here = here
+        self.controls = controls
+        self.commits = commits
+        self.digest = digest
+        self.placements = placements
+        self.upstreams = upstreams
+        self.start = start
+        self.greeted = greeted
+        self.keep_refused = keep_refused
+        self.peer_book = PeerBook()
+        self.descriptors = DescriptorReceiver()
+        self._starting: asyncio.Task[None] | None = None
+
+    def add(self, config: DestinationConfig) -> LinkControl:
+        """One more destination."""
+        link = self.controls[config.name] = LinkControl(self, config)
+        self.peer_book.add(config.name, config.server_names, config.client_addresses)
+        return link
+
+    def aim(self, news: Mapping[str, InstancePlacement]) -> None:
+        """Instances were moved."""
+        self.peer_book.moved(news)
+        for link in self.controls.values():
+            link.aim(news)
+
+    def run(self) -> None:
+        """Starts all of them: those of the group, and those that acks wait for, before the others.
+        On few processors the processes of a fabric take seconds, and clients wait for these."""
+        first: list[Supervisor] = []
+        others: list[Supervisor] = []
+        for link in self.controls.values():
+            needed = link.config.sync or link.config.group == self.here.config.group
+            (first if needed else others).append(link.process)
+        self._starting = self.here.loop.create_task(run_in_order(first, others))
+
+    async def stop(self) -> None:
+        """Ends all of them for good."""
+        if self._starting is not None:
+            self._starting.cancel()
+        await asyncio.gather(
+            *(link.stop() for link in self.controls.values()), return_exceptions=True
+        )
+
+
+class LinkControl:
+    """One destination's link: its process, its connection, its state.
+
+    Invariant: at most one link process is talked to, that of the last start.
+    Owner: the instance's event loop. Lifecycle: as long as the instance.
+    """
+
+    def __init__(self, links: Links, config: DestinationConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.connection: FramedConnection | None = None
+        self.is_connected = False
+        self.peer_name = ""
+        self._peer_client_address = ""
+        self.address = ""
+        self.client_name = client_name(links.here.config.name, config)
+        self.pid = 0
+        self.why = "starting"
+        self.counts: dict[str, Any] = {}
+        self._links = links
+        self._here = links.here
+        self.process = Supervisor(links.here, self._start, self._process_ended, self._kill_failed)
+        self._description = pack_description(describe(links.here.config, config.name))
+        self.wake_fd = -1
+        """Where `wake` writes to; -1 while there is none."""
+        self.woken_txid = 0
+        self.borrowing = DirectLinkControl(links.here, self, links.descriptors)
+        self._wake_lock = threading.Lock()
+        self._wake_connection: FramedConnection | None = None
+        self._held_at_dial = PublisherRanges()
+        self._epoch = 0
+        """That the link was given last, with the digest of `_held_at_dial`."""
+        self._parts: list[tuple[str, int, bytes]] = []
+        """Of what the destination holds and waits for: (which, root, bytes)."""
+        self._behind_start: list[bytes] | None = None
+        """Frames for the link that follow the one that says how it begins; None: that is out."""
+        self._dial_number = 0
+        self._told_later = 0
+        """Up to where it is told in a moment; 0: nothing is."""
+        self._told_txid = 0
+        self._told_timer = False
+        self._destination = config.destination()
+        self._started_with = config.addresses
+        """What the last process was started with: whoever moves before it has come is not there."""
+        self._offered = 0
+        """Number of the incoming connection that the link was last told of."""
+
+    # -- the process -------------------------------------------------------------------------
+    def _start(self, number: int) -> ChildHandle:
+        """Called in a thread."""
+        config = self.config
+        self._started_with = config.addresses
+        return self._links.start(config, number)
+
+    def _process_ended(self, why: str) -> None:
+        self.why = why or self.why
+        self._here.report("link_process_ended", destination=self.name, why=self.why)
+
+    def _kill_failed(self, why: str) -> None:
+        self._here.report("link_kill_failed", destination=self.name, why=why)
+
+    async def stop(self) -> None:
+        """Ends the link for good."""
+        await self.process.stop()
+        if self.connection is not None:
+            self.connection.send(encode_frame({"c": "stop"}))
+            self.connection.close("the instance stops")
+        await self.process.kill()
+
+    def greeted(self, connection: FramedConnection, header: Header) -> bool:
+        """A link process connected. Whether it is the right one."""
+        if not self.is_of_last_start(header) or self.connection is not None:
+            return False
+        self.connection = connection
+        self._offered = 0
+        self.pid = int(header.get("pid") or 0)
+        self.why = "connecting"
+        self.process.greeted()
+        self._links.greeted(self.name)
+        if self.config.addresses != self._started_with:
+            connection.send(control.aim(self.config.addresses, {}))
+        self.offer_incoming()
+        return True
+
+    def impair(self, state: dict[str, Any], seconds: float) -> None:
+        """For a drill: how the line to the destination is, for so long."""
+        if self.connection is not None:
+            self.connection.send(encode_frame({"c": "impair", "state": state, "seconds": seconds}))
+
+    def is_of_last_start(self, header: Header) -> bool:
+        """Whether the process that says this is the one that was last started."""
+        return bool(header.get("start") == self.process.number)
+
+    def lost(self, connection: FramedConnection, why: str) -> None:
+        """The link process is gone."""
+        if self.connection is connection:
+            self.connection = None
+            self.pid = 0
+            self._disconnected(f"link process ended: {why}")
+            self.process.lost()
+
+    # -- what the link says ------------------------------------------------------------------
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the link's."""
+        here = self._here
+        command = header["c"]
+        self._links.commits.catch_up()
+        if command == "answered":
+            self.take_told(LinkAnswered(*control.read_answered(body)))
+        elif command == "lacks":
+            self.take_told(LinkLacks(control.read_lacks(body)))
+        elif command == "progress":
+            self.take_told(control.read_progress(header, body))
+        elif command == "lend":
+            self.borrowing.given(header, body, self.process.number)
+        elif command == "keeps":
+            self.borrowing.kept(header)
+        elif command == "dial":
+            self._here.spawn(self._dial())
+        elif command in ("held", "waited"):
+            self._parts.append((command, header["root"], body))
+        elif command == "connected":
+            parts, self._parts = self._parts, []
+            self._here.spawn(self._connected(header, parts))
+        elif command == "placed":
+            here.spawn(self._links.placements.learn_quietly(from_wire(header["placements"])))
+        elif command == "disconnected":
+            self._disconnected(header["why"])
+        elif command == "waits":
+            self.why = header["why"]
+        elif command == "stale":
+            here.perform(here.machine.epoch_refused(self.name))
+        elif command == "counts":
+            self.counts = header["counts"]
+        elif command == "event":
+            here.report(header["event"], **{"destination": self.name, **header["details"]})
+
+    def take_told(self, told: Told) -> None:
+        """What the destination answered, has stored, or will never have."""
+        here = self._here
+        if isinstance(told, LinkAnswered):
+            here.perform(here.machine.link_answered(self.name, told.persisted, told.conflicts))
+            if told.conflicts:
+                self._links.keep_refused()
+        elif isinstance(told, LinkLacks):
+            here.perform(here.machine.link_lacks(self.name, told.ranges))
+        else:
+            here.perform(
+                here.machine.link_progressed(
+                    self.name,
+                    told.stored_txid,
+                    told.resending,
+                    told.caught_up,
+                    told.skipped,
+                    here.steady_us(),
+                )
+            )
+
+    async def _dial(self) -> None:
+        connection = self.connection
+        self._dial_number += 1
+        dial_number = self._dial_number
+        self._parts = []
+        try:
+            epoch = await self._here.state.run(self._next_epoch)
+        except RaylayError as error:
+            self.why = str(error)
+            if connection is not None:
+                connection.abort(str(error))
+            return
+        held = self._here.machine.held()
+        digest = await self._links.digest.of(held)
+        if connection is None or connection is not self.connection:
+            return
+        if dial_number == self._dial_number:
+            self._held_at_dial, self._epoch = held, epoch
+            logon = self._links.placements.logon_words(self.name, epoch)
+            header = {
+                "c": "epoch",
+                "epoch": epoch,
+                "digest": digest,
+                "generation": logon.generation,
+                "placements": to_wire(logon.placements),
+                "proof": logon.proof,
+            }
+            connection.send(encode_frame(header, self._description))
+
+    def _next_epoch(self) -> int:
+        """On disk before it is used: no connection of an earlier life has a higher one."""
+        state = self._here.state
+        epoch = state.get_number("link_epoch") + 1
+        state.put_number("link_epoch", epoch)
+        return epoch
+
+    def _is_refused(self, header: Header) -> bool:
+        """Whether the link may not go on with the server that it has reached; it is told why."""
+        here = self._here
+        refused = here.machine.refuse_downstream(
+            self.name,
+            header["name"],
+            header["incarnation"],
+            header["generation"],
+            header["address"],
+        )
+        if not refused and here.is_serving:
+            return False
+        if self.connection is not None:
+            self.connection.send(control.refuse(refused))
+        return True
+
+    async def _connected(self, header: Header, parts: list[tuple[str, int, bytes]]) -> None:
+        here = self._here
+        connection = self.connection
+        dial_number = self._dial_number
+        theirs, waited = self._held_at_dial, RootedRanges()
+        if header["epoch"] != self._epoch:
+            # It gave an attempt up before it had the answer, and logged on with that now: what was
+            # held at the next one is not what it told the digest of.
+            if connection is not None:
+                connection.send(control.refuse("it logged on with an epoch of an earlier attempt"))
+            return
+        if not header["same"]:
+            theirs = PublisherRanges()
+        async for command, root, part in yield_between(parts):
+            read_part(part, theirs if command == "held" else waited.of(root))
+        incarnation = header["incarnation"]
+        await self._links.placements.learn_quietly(from_wire(header["placements"]))
+        if self._is_refused(header):
+            return
+        ledger = here.machine.destinations[self.name]
+        is_new = header["name"] not in ledger.servers
+        if (
+            ledger.incarnation != incarnation
+            or self._peer_client_address != header["client"]
+            or is_new
+        ):
+            values = {
+                f"peer/{self.name}": msgpack.packb([incarnation, header["name"], header["client"]])
+            }
+            if is_new:
+                servers = sorted({*ledger.servers, header["name"]})
+                values[f"servers/{self.name}"] = msgpack.packb(servers)
+            try:
+                await here.state.put(values)
+            except RaylayError as error:
+                self.why = str(error)
+                if connection is not None:
+                    connection.abort(str(error))
+                return
+        if not await self._removal_is_held():
+            return
+        plan, more = ResyncPlan(theirs, waited), True
+        while more:
+            if connection is None or connection is not self.connection:
+                return
+            if dial_number != self._dial_number:
+                return  # It has lost what it had reached.
+            effects, more = here.machine.compare(self.name, plan)
+            here.perform(effects)
+            await asyncio.sleep(0)
+        if connection is not self.connection or dial_number != self._dial_number:
+            return
+        assert connection is not None
+        if self._is_refused(header):
+            return  # It was learnt meanwhile that this one was moved.
+        self.is_connected = True
+        self.remember(incarnation, header["name"], header["client"])
+        self.address = header["address"]
+        self.why = ""
+        here.report(
+            "link_logged_on",
+            destination=self.name,
+            client=self.client_name,
+            peer=self.peer_name,
+            address=self.address,
+        )
+        # Else the resync would end before what is on disk, and who is ready by it would lack that.
+        self._links.commits.catch_up()
+        effects, start = here.machine.link_connected(
+            self.name,
+            incarnation,
+            plan,
+            here.steady_us(),
+            header["name"],
+            generation=header["generation"],
+            address=header["address"],
+        )
+        self._behind_start = []
+        here.perform(effects)
+        # What is left of the incoming connections is for other links; and of two connections that
+        # were dialled both ways, one side gives up its own.
+        self._links.upstreams.changed()
+        await self._tell_start(control.start_frames(start, theirs if header["same"] else None))
+
+    async def _tell_start(self, frames: Iterator[bytes]) -> None:
+        connection, dial_number = self.connection, self._dial_number
+        assert connection is not None
+        async for frame in yield_between(frames):
+            if connection is not self.connection or dial_number != self._dial_number:
+                return
+            connection.send(frame)
+        if dial_number == self._dial_number and self._behind_start is not None:
+            behind, self._behind_start = self._behind_start, None
+            for frame in behind:
+                connection.send(frame)
+
+    async def _removal_is_held(self) -> bool:
+        """What the other side lacks, no tool in another process may remove from now on: on disk
+        before the link begins. False where that cannot be written: the link dials again."""
+        here = self._here
+        if here.journal.floor_is_written:
+            return True
+        connection = self.connection
+        try:
+            await here.in_thread(here.journal.write_floor)
+        except RaylayError as error:
+            self.why = str(error)
+            if connection is not None:
+                connection.abort(str(error))
+            return False
+        return True
+
+    def remember(self, incarnation: int, name: str, client_address: str) -> None:
+        """This is the server that it connected to, now or last."""
+        self.peer_name = name
+        self._peer_client_address = client_address
+        self._links.peer_book.reached(self.name, incarnation, name, client_address)
+
+    def aim(self, news: Mapping[str, InstancePlacement]) -> None:
+        """Instances were moved: they are dialled, and clients are sent, where they live now."""
+        self.config = resolve_addresses(self.config, news)
+        self._destination = self.config.destination()
+        self.borrowing.return_it("instances were moved")
+        if self.connection is not None:
+            self.connection.send(control.aim(self.config.addresses, news))
+
+    def _disconnected(self, why: str) -> None:
+        self._dial_number += 1
+        self._behind_start = None
+        self.is_connected = False
+        self.borrowing.ended(why)
+        self.address = ""
+        self.why = why
+        self._here.perform(self._here.machine.link_disconnected(self.name, why))
+        self._links.upstreams.changed()
+
+    # -- over the connection that the other side made ----------------------------------------
+    def _incoming(self) -> SharedConnection | None:
+        """The incoming connection that the link may use."""
+        here = self._here
+        machine = here.machine
+        others = [link for link in self._links.controls.values() if link is not self]
+        incoming = self._links.upstreams.incoming(self.name)
+        if self.is_connected:
+            # Only a connection of the same server is of use then.
+            mine = machine.destinations[self.name].incarnation
+            incoming = [each for each in incoming if each.incarnation == mine]
+        return choose(
+            self._destination,
+            incoming,
+            {machine.destinations[o.name].incarnation for o in others if o.is_connected},
+            {other.name for other in others},
+        )
+
+    def offer_incoming(self) -> None:
+        """Tells the link of the incoming connection that it may use, where that is another one."""
+        if self.connection is None or not uses_incoming(self._destination):
+            return
+        found = self._incoming()
+        number = found.number if found is not None else 0
+        if number == self._offered:
+            return
+        self._offered = number
+        if found is None:
+            self.connection.send(control.incoming(0, "", 0))
+        else:
+            self.connection.send(
+                control.incoming(number, found.name, found.incarnation, proven=found.proven)
+            )
+
+    def stream_of(self, header: Header) -> asyncio.Protocol | None:
+        """Who is to have a socket of the link's process: the other end of a stream. None: there is
+        none any more."""
+        upstreams = self._links.upstreams
+        if header["c"] == "carried":
+            return UpstreamConnection(upstreams, self.name, certificate=header.get("certificate"))
+        number = header.get("upstream")
+        upstream = upstreams.connected.get(number) if type(number) is int else None
+        if upstream is None or upstream.as_incoming(self.name) is None:
+            return None
+        return upstream.carry(self.name)
+
+    # -- what the link is told ---------------------------------------------------------------
+    def told(self, last_txid: int) -> None:
+        """Tells of a commit."""
+        self._told_later, self._told_txid = 0, last_txid
+        if self.connection is not None and self.is_connected:
+            self.connection.send(encode_frame({"c": "told", "tx": last_txid}))
+
+    def told_later(self, last_txid: int) -> None:
+        """Tells of a commit of which nothing is routed there; see `Tell.LATER`."""
+        if last_txid - max(self._told_txid, self.woken_txid) >= TOLD_LATER_RECORDS:
+            self.told(last_txid)
+            return
+        if not self._told_timer:
+            self._told_timer = True
+            self._here.loop.call_later(TOLD_LATER_US / 1e6, self._told_due)
+        self._told_later = last_txid
+
+    def _told_due(self) -> None:
+        self._told_timer = False
+        self._tell_late()
+
+    def _tell_late(self) -> None:
+        if self._told_later:
+            self.told(self._told_later)
+
+    @property
+    def is_wakeable(self) -> bool:
+        """Whether the writer thread wakes it."""
+        return self.wake_fd >= 0 and not self.borrowing.is_lent
+
+    def wakeable_changed(self) -> None:
+        """Whether the writer thread wakes it."""
+        self._links.commits.wakeable_changed()
+
+    def wakes_by(self, connection: FramedConnection, header: Header) -> bool:
+        """The second connection of the link's process: only commits are told over it, by the writer
+        thread. False when it is not the link of the last start."""
+        transport = connection.transport
+        if not self.is_of_last_start(header) or transport is None:
+            return False
+        self.wakes_no_more(self._wake_connection)
+        with self._wake_lock:
+            self.wake_fd = os.dup(transport.get_extra_info("socket").fileno())
+            self.woken_txid = 0
+        self._wake_connection = connection
+        self._links.commits.wakeable_changed()
+        return True
+
+    def wakes_no_more(self, connection: FramedConnection | None) -> None:
+        """That connection is gone."""
+        if connection is None or connection is not self._wake_connection:
+            return
+        self._wake_connection = None
+        with self._wake_lock:
+            os.close(self.wake_fd)
+            self.wake_fd = -1
+            self.woken_txid = 0
+        self._links.commits.wakeable_changed()
+
+    def wake(self, last_txid: int) -> bool:
+        """Tells the link of a commit; called on the thread that made it. Where the socket is full
+        or gone, the loop's own frame tells it: False."""
+        if not self.is_connected or self.borrowing.is_lent:
+            return True
+        with self._wake_lock, contextlib.suppress(OSError):
+            if self.wake_fd >= 0:
+                os.write(self.wake_fd, control.WAKE.pack(last_txid))
+                self.woken_txid = last_txid
+                return True
+        return False
+
+    def notice(self, awaited: Rooted, last_txid: int) -> None:
+        """Asks the destination."""
+        # It must have read all that it is asked about.
+        self._tell_late()
+        if not self.borrowing.notice(awaited, last_txid):
+            self._say(control.notice(awaited, last_txid))
+
+    def queue_request(self, frame: bytes) -> None:
+        """Asks the destination for messages of a queue. Whoever asks asks again."""
+        if not self.borrowing.queue_request(frame):
+            self._say(control.queue(frame))
+
+    def mode(self, sync: bool) -> None:
+        """Changes what sent messages are marked with."""
+        if not self.borrowing.mode(sync):
+            self._say(encode_frame({"c": "mode", "sync": sync}))
+
+    def _say(self, frame: bytes) -> None:
+        """Tells a link that has begun; one that begins, behind what it begins with."""
+        if self.connection is None or not self.is_connected:
+            return
+        if self._behind_start is not None:
+            self._behind_start.append(frame)
+        else:
+            self.connection.send(frame)

@@ -1,0 +1,34 @@
+"""Where a destination is dialled when its instances were moved, and what its link is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from raylay.services.config.instance import DestinationConfig
+from raylay.services.replication.membership.placement import InstancePlacement, aimed
+
+
+def resolve_addresses(
+    destination: DestinationConfig, placements: Mapping[str, InstancePlacement]
+) -> DestinationConfig:
+    """The destination with the addresses of moved instances in place of their former ones. One
+    whose list names instances of another fabric stays as it is: no names are known of it."""
+    names = destination.server_names
+    return replace(
+        destination,
+        addresses=aimed(
+            names, destination.addresses, {n: p.address for n, p in placements.items()}
+        ),
+        client_addresses=aimed(
+            names,
+            destination.client_addresses,
+            {name: place.client_address for name, place in placements.items()},
+        ),
+    )
+
+
+def client_name(instance: str, destination: DestinationConfig) -> str:
+    """What a link is called as a client of the instance downstream (behaviour.md 1.9)."""
+    kind = "sync" if destination.sync else "async"
+    return f"{instance}!{destination.name}!{kind}!amps-replication"

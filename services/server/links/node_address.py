@@ -1,0 +1,76 @@
+"""An instance follows its node to another address.
+
+A pod that restarts, a lease of DHCP, a cloud host that was replaced with its disk: the node that
+holds the data comes back with another address than the instance was configured for by a driver that
+is gone. It listens where the node is now, and says so as a moved instance does (announcer.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import replace
+
+from raylay.services.config.instance import InstanceConfig, split_address
+
+
+def following(config: InstanceConfig, address: str) -> InstanceConfig:
+    """The configuration at the address that the node has now. The same object where nothing is to
+    be followed: the instance was given its hosts, or this machine still has the former address.
+
+    Args:
+        address: as Ray knows the node; empty: there is no Ray.
+    """
+    former = config.node_address
+    if not former or not address or address == former or is_own(former):
+        return config
+
+    def advertised(given: str | None) -> str | None:
+        if given is None:
+            return None
+        host, port = split_address(given)
+        return f"{shown(address)}:{port}" if host == former else given
+
+    def host(given: str) -> str:
+        return address if given == former else given
+
+    return replace(
+        config,
+        client_host=host(config.client_host),
+        client_advertised=advertised(config.client_advertised),
+        replication_host=host(config.replication_host),
+        replication_advertised=advertised(config.replication_advertised),
+        metrics_host=host(config.metrics_host),
+        client_transports=tuple(
+            replace(each, host=host(each.host), advertised=advertised(each.advertised))
+            for each in config.client_transports
+        ),
+        replication_transports=tuple(
+            replace(each, host=host(each.host), advertised=advertised(each.advertised))
+            for each in config.replication_transports
+        ),
+    )
+
+
+def is_own(host: str) -> bool:
+    """Whether this machine has that address. A name that is not known here is left to who binds
+    it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            return error.errno != errno.EADDRNOTAVAIL
+    return True
+
+
+def shown(host: str) -> str:
+    """As the host of `host:port`."""
+    return f"[{host}]" if ":" in host else host
+
+
+def listen_advice(error: OSError) -> str:
+    """What to do where an address cannot be listened on."""
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address: correct the host, and `raylay apply FILE`"
+    return "is the port in use?"

@@ -1,0 +1,153 @@
+"""Where instances live (design.md 2, Placement): what this one knows of it, on disk before it acts.
+
+What decides is services/replication/membership/placement.py and the machine; here it is kept,
+learnt and told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgpack
+
+from raylay.services.errors import InstanceRetired, RaylayError
+from raylay.services.protocol.link.proof import proof_of
+from raylay.services.protocol.link.replication import UpstreamLogon
+from raylay.services.replication.membership.placement import (
+    InstancePlacement,
+    Placements,
+    from_wire,
+    renewed,
+    retired_text,
+)
+from raylay.services.server.data.data_directory import GENERATION_KEY
+from raylay.services.server.runtime import InstanceRuntime
+
+PLACEMENTS_KEY = "placements"
+
+
+class PlacementKeeper:
+    """Owner: the instance's event loop. Lifecycle: `check` once the state is open, `settle` once
+    the transports listen, then `learn`."""
+
+    def __init__(self, here: InstanceRuntime) -> None:
+        self._here = here
+        self._found = Placements()
+        """What was known when it started."""
+        self._learning = asyncio.Lock()
+
+    @property
+    def found(self) -> Placements:
+        """For the machine: what is known at the start."""
+        return self._found.copy()
+
+    def known(self) -> dict[str, InstancePlacement]:
+        """What is known here of instances that were moved, or followed their node."""
+        here = self._here
+        return here.machine.placements.items() if here.is_serving else self._found.items()
+
+    def check(self) -> None:
+        """Reads what was written down and what the configuration says.
+
+        Raises:
+            InstanceRetired: the directory is left over from where the instance lived before: it is
+                not used again, whatever is in it.
+        """
+        here = self._here
+        config, state, found = here.config, here.state, self._found
+        name = config.name
+        kept = state.get(PLACEMENTS_KEY)
+        told = from_wire([list(entry) for entry in config.placements])
+        if kept is not None:
+            found.learn(from_wire(msgpack.unpackb(kept)))
+        found.learn(told)
+        generation = state.get_number(GENERATION_KEY)
+        if not state.get_number("incarnation"):
+            generation = max(generation, config.generation)
+        elif config.generation > generation:
+            found.learn({name: InstancePlacement(config.generation)})
+        placement = found.get(name)
+        if placement is not None and found.is_retired(name, generation):
+            here.retirement = retired_text(name, placement)
+            here.phase = "retired"
+            here.report("retired", text=here.retirement)
+            raise InstanceRetired(f"{here.directory}: {here.retirement}")
+
+    def settle(self, *, follows: bool) -> None:
+        """Writes down where it lives, if others cannot know it from their configurations, and what
+        it was told of others.
+
+        Args:
+            follows: its node has another address than it is configured with.
+        """
+        here, found = self._here, self._found
+        name, own = here.config.name, self._own()
+        known = found.get(name)
+        if known is not None and known.generation == own.generation:
+            found.learn({name: renewed(known, own, here.now_us())})
+        elif own.generation:
+            found.learn({name: own})
+        elif follows:
+            found.learn({name: renewed(None, own, here.now_us())})
+        if len(found):
+            here.state.put_now({PLACEMENTS_KEY: msgpack.packb(found.to_wire())})
+
+    def _own(self) -> InstancePlacement:
+        here = self._here
+        return InstancePlacement(
+            here.identity.generation, here.replication_address, here.client_address
+        )
+
+    def logon_words(
+        self, destination: str, epoch: int, *, announces: bool = False
+    ) -> UpstreamLogon:
+        """What a logon elsewhere says of this instance, with its proof; a link adds the rest."""
+        here = self._here
+        identity = here.identity
+        logon = UpstreamLogon(
+            identity.name,
+            identity.group,
+            identity.incarnation,
+            "",
+            destination,
+            epoch,
+            b"",
+            generation=identity.generation,
+            placements=here.machine.placements.items(),
+            announces=announces,
+        )
+        logon.proof = proof_of(here.config.fabric_key, logon)
+        return logon
+
+    async def learn(self, told: Mapping[str, InstancePlacement]) -> None:
+        """Somebody told where instances were moved to: on disk before it is acted upon.
+
+        Raises:
+            RaylayError: it cannot be written down; nothing has changed.
+        """
+        here = self._here
+        if not told or not here.is_serving:
+            return
+        async with self._learning:
+            placements = here.machine.placements
+            news = placements.news(told)
+            if not news or not here.is_serving:
+                return
+            name = here.config.name
+            heard = news.get(name)
+            if heard is not None and heard.generation == here.identity.generation:
+                # From a life whose disk is lost, say: all who hear it are told better.
+                news[name] = renewed(heard, self._own(), here.now_us())
+            known = placements.copy()
+            known.learn(news)
+            await here.state.put({PLACEMENTS_KEY: msgpack.packb(known.to_wire())})
+            here.perform(here.machine.placed(news))
+            here.outbox.flush()
+
+    async def learn_quietly(self, told: Mapping[str, InstancePlacement]) -> None:
+        """The same, where it is told again if it fails."""
+        try:
+            await self.learn(told)
+        except RaylayError as error:
+            self._here.report("state_failed", text=str(error))

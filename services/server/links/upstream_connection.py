@@ -1,0 +1,770 @@
+"""A link of another instance, connected to our replication transport."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
+from raylay.services.messages.records import Kind, Run, decode_runs
+from raylay.services.net.liveness import SilenceDetector, host_answers, why_lost
+from raylay.services.net.tls_files import PeerCertificate
+from raylay.services.net.tunnel import TunnelHost, TunnelStream
+from raylay.services.protocol.child import queue_requests
+from raylay.services.protocol.child.queue_requests import QueueRequest
+from raylay.services.protocol.client.compression import Decompressor
+from raylay.services.protocol.frames import (
+    LOGON_TIMEOUT_S,
+    FrameReader,
+    Header,
+)
+from raylay.services.protocol.link.bootstrap import REQUEST
+from raylay.services.protocol.link.description import LINK_LOGON_BYTES_MAX, unpack_description
+from raylay.services.protocol.link.link_credentials import read_said
+from raylay.services.protocol.link.proof import is_proven
+from raylay.services.protocol.link.replication import (
+    BEAT,
+    REPLICATION_FRAME_BYTES_MAX,
+    LinkAccepted,
+    UpstreamLogon,
+    ack_frames,
+    exchange_frames,
+    placed,
+    read_batch,
+    read_lacks,
+    read_link_logon,
+    read_placed,
+    refusal,
+)
+from raylay.services.replication.effects import AckUpstream, Ranges
+from raylay.services.replication.inbound_queue import InboundQueue
+from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
+from raylay.services.replication.link.outbound import WINDOW_BYTES_DEFAULT
+from raylay.services.replication.membership.admission import (
+    LinkAdmitted,
+    LinkRefused,
+    UnprovenLinks,
+    counts,
+    decide,
+    epoch_key,
+    proven_keys,
+    refused_before,
+)
+from raylay.services.replication.membership.connection_sharing import SharedConnection
+from raylay.services.replication.membership.placement import InstancePlacement
+from raylay.services.replication.membership.validation import DestinationTerms, check, told
+from raylay.services.security.connection_shares import (
+    ConnectionShares,
+    ShareHolder,
+    ShareRefusal,
+)
+from raylay.services.security.incomplete_frames import (
+    TOO_MANY,
+    IncompleteFrame,
+    IncompleteFrames,
+    incomplete_bytes_max,
+)
+from raylay.services.security.logon_turns import network_of
+from raylay.services.security.permissions import Permissions
+from raylay.services.server.access import AccessCheck
+from raylay.services.server.clients.admission import ClientAdmission
+from raylay.services.server.clients.connection_limit import ConnectionLimit
+from raylay.services.server.clients.sessions import ENTITLEMENT_RESET
+from raylay.services.server.clients.slow_clients import memory_of_process
+from raylay.services.server.clients.transport import ClientTransport
+from raylay.services.server.commits import Commits
+from raylay.services.server.cooperative import yield_between
+from raylay.services.server.data.held_digest import HeldDigest
+from raylay.services.server.data.journal_reads import JournalReads
+from raylay.services.server.describe import describe
+from raylay.services.server.links.access import NOT_ENTITLED, LinkAccess, first_kept_out
+from raylay.services.server.links.bootstrap_source import BootstrapSource
+from raylay.services.server.links.placements import PlacementKeeper
+from raylay.services.server.read_backpressure import ReadBackpressure
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager
+
+BEAT_S = 1.0
+CONFLATION_MS_MAX = 60_000
+SILENCE_S_MAX = 5.0
+AWAITED_BYTES_MAX = 4 * 1024 * 1024
+"""The ranges for which one frame asks answers, where its link does not prove to be of a fabric that
+has a key: 220,000 of them."""
+WAITING_BYTES_MAX = 2 * WINDOW_BYTES_DEFAULT
+"""Of batches that wait for a look into the journal: more than its window lets a link have on the
+way. Behind as many the connection is not read, its beats and the stream that it carries neither:
+that ends by itself, as nothing on the other side is waited for."""
+
+
+class SharedConnectionUser(Protocol):
+    """A link that may use a connection that the other side made (`LinkControl`)."""
+
+    def offer_incoming(self) -> None:
+        """Tells the link of the incoming connection that it may use, if that is another one."""
+
+
+class ConnectedUpstreams:
+    """The upstream links that are connected, and what of the instance they all need.
+
+    Owner: the instance's event loop.
+
+    Args:
+        links: of this instance, by destination.
+    """
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        links: Mapping[str, SharedConnectionUser],
+        *,
+        admission: ClientAdmission,
+        commits: Commits,
+        digest: HeldDigest,
+        doorway: ConnectionLimit,
+        placements: PlacementKeeper,
+        reading: JournalReads,
+        shares: ConnectionShares,
+        sow: SowManager,
+    ) -> None:
+        self.here = here
+        self.shares = shares
+        """What of the instance's connections one user, and one address, may have."""
+        self.incomplete = IncompleteFrames(
+            "links", incomplete_bytes_max(memory_of_process(), REPLICATION_FRAME_BYTES_MAX)
+        )
+        """What they hold of frames that are not whole."""
+        self.admission = admission
+        self.commits = commits
+        self.digest = digest
+        self.doorway = doorway
+        self.placements = placements
+        self.reading = reading
+        self.sow = sow
+        self.gate: AccessCheck | None = None
+        """Who is let in over our own links' connections; None: everybody."""
+        self.copies_from: tuple[str, ...] = ()
+        """From where this instance is to be filled before it serves."""
+        self.requested: Callable[[QueueRequest], None] = lambda request: None
+        """What is done with another instance's wish for messages of a queue."""
+        self.met: Callable[[Mapping[int, str]], None] = lambda names: None
+        """Told who bears which incarnation, before the first record of theirs."""
+        self.connected: dict[int, UpstreamConnection] = {}
+        """By number of the connection, from its first moment on."""
+        self.unproven = UnprovenLinks()
+        self._links = links
+
+    def gone(self, upstream: UpstreamConnection, why: str) -> None:
+        """A connection ended."""
+        self.connected.pop(upstream.number, None)
+        if upstream.is_accepted and upstream.logon is not None:
+            here = self.here
+            here.machine.upstream_left(upstream.number)
+            here.report("upstream_disconnected", peer=upstream.logon.name, why=why)
+            self.changed()
+
+    def changed(self) -> None:
+        """An instance connected here or is gone, or a link has other use for it than before."""
+        if self.here.is_serving:
+            for link in self._links.values():
+                link.offer_incoming()
+
+    def reset_entitlement(self, user: str = "") -> int:
+        """Ends what was let in as this user; empty: as anybody. How many: they log on again."""
+        let_in = [each for each in self.connected.values() if each.user is not None]
+        found = [each for each in let_in if user in ("", each.user)]
+        for each in found:
+            each.refuse(ENTITLEMENT_RESET, "what it may bring is asked anew: log on again")
+        return len(found)
+
+    def leaving(self, incarnation: int) -> tuple[ShareHolder, tuple[ConnectionShares, ...]] | None:
+        """Who the connection of this incarnation is counted for, and where: another one of it
+        takes its place. None: there is none."""
+        for each in self.connected.values():
+            logon = each.logon
+            if each.is_accepted and logon is not None and logon.incarnation == incarnation:
+                return each.counted_for
+        return None
+
+    def incoming(self, destination: str) -> list[SharedConnection]:
+        """The connections that may carry a stream for that destination's link."""
+        offered = (upstream.as_incoming(destination) for upstream in self.connected.values())
+        return [each for each in offered if each is not None]
+
+
+class UpstreamConnection(TunnelHost, ReadBackpressure):
+    """One upstream link. Owner: the instance's event loop. Lifecycle: one connection.
+
+    Args:
+        carried_over: the destination whose link's connection it came over; empty: it was accepted
+            at a replication transport.
+        came_by: that transport.
+        certificate: of the other side of the connection that it is carried over, as a link says it.
+    """
+
+    urgency = 0
+    """Somebody's publisher waits for these acks; what a commit tells our own links comes after."""
+
+    def __init__(
+        self,
+        upstreams: ConnectedUpstreams,
+        carried_over: str = "",
+        came_by: ClientTransport | None = None,
+        certificate: object = None,
+    ) -> None:
+        reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX)
+        here = upstreams.here
+        super().__init__(here.outbox, here.loop, reader)
+        self._incomplete = IncompleteFrame(self._holds_too_much)
+        reader.holds = partial(upstreams.incomplete.holds, self._incomplete)
+        self._counted: tuple[ShareHolder, tuple[ConnectionShares, ...]] | None = None
+        """Who it is counted for, and where; None: it is not."""
+        self._upstreams = upstreams
+        self._here = here
+        self.number = upstreams.doorway.next_number()
+        self._came_by = came_by
+        self.logon: UpstreamLogon | None = None
+        self.is_accepted = False
+        self.transport_name = "replication" if came_by is None else came_by.name
+        self._entrance = LinkAccess(self, here)
+        self.permissions: Permissions | None = None
+        """What it may bring; None: everything."""
+        self.user: str | None = None
+        """As which it was let in; None: nobody asked."""
+        self.carried_over = carried_over
+        self.carried_certificate = PeerCertificate.from_wire(certificate)
+        self._copied: BootstrapSource | None = None
+        self._doubted = False
+        self._doubts: set[str] = set()
+        """The events that told what is not believed of it."""
+        self._conflation_s = 0.0
+        self._held_back: AckUpstream | None = None
+        self._behind_answer: list[AckUpstream] | None = None
+        """Acks that go out behind the answer to the logon; None: that is out, or none is due."""
+        self._logon_timer: asyncio.TimerHandle | None = None
+        self.arrivals = InboundQueue(self._take)
+        self._decompressor = Decompressor(REPLICATION_FRAME_BYTES_MAX)
+        self._silence = SilenceDetector()
+
+    def opened(self) -> None:
+        """Begins the time in which a logon must come."""
+        self._upstreams.connected[self.number] = self
+        self._upstreams.incomplete.belongs(self._incomplete, ShareHolder("", network_of(self.peer)))
+        self._upstreams.doorway.came(self)
+        if self.is_open and self._came_by is not None:
+            self._came_by.came(self)
+        if not self.is_open:
+            return
+        self._logon_timer = self.loop.call_later(
+            LOGON_TIMEOUT_S,
+            lambda: self.refuse("logon_timeout", f"no logon within {LOGON_TIMEOUT_S:g} s"),
+        )
+
+    def turn_away(self, text: str) -> None:
+        """There are too many connections."""
+        self.refuse(TOO_MANY, text)
+
+    def _holds_too_much(self, refusal: ShareRefusal) -> None:
+        """Of all links whose frames are not whole it holds most."""
+        self._over_share("frames", refusal.text)
+        self.refuse(TOO_MANY, refusal.text)
+
+    def _over_share(self, limit: str, text: str) -> None:
+        self._here.over_share(
+            "replication",
+            limit,
+            peer=self.said_by[:400],
+            user=(self.user or "")[:200],
+            transport=self.transport_name,
+            text=text,
+        )
+
+    def _is_over_share(self, incarnation: int, is_proven: bool) -> bool:
+        """Whether its user, or its address, has as many connections as one may have: then it is
+        refused. Instances of the fabric may all come by one user, and are as many as they are: who
+        proves to be one is not counted.
+
+        Args:
+            incarnation: of the other side's instance: an older connection of it makes room.
+        """
+        holder = ShareHolder(self.user or "", network_of(self.peer))
+        self._upstreams.incomplete.belongs(self._incomplete, holder)
+        came_by = self._came_by
+        if came_by is None or is_proven:
+            return False
+        counted = self._upstreams.shares, came_by.shares
+        leaving = self._upstreams.leaving(incarnation)
+        for shares in counted:
+            refused = shares.refusal(holder)
+            if refused is not None and leaving is not None and shares in leaving[1]:
+                refused = shares.refusal(holder, leaving[0])
+            if refused is not None:
+                self._over_share(refused.limit, refused.text)
+                self.refuse(TOO_MANY, refused.text)
+                return True
+        for shares in counted:
+            shares.admitted(holder)
+        self._counted = holder, counted
+        return False
+
+    @property
+    def counted_for(self) -> tuple[ShareHolder, tuple[ConnectionShares, ...]] | None:
+        """Who it is counted for, and where; None: it is not."""
+        return self._counted
+
+    def end(self, reason: str, text: str) -> None:
+        """Its transport is disabled."""
+        self.refuse(reason, text)
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the link's."""
+        if self.is_accepted:
+            command = header["c"]
+            if command == "batch" or command == "lacks":
+                fetch = self.arrivals.came((header, body), len(body))
+                if fetch is not None:
+                    self._upstreams.reading.read_for(self, fetch)
+                elif self.arrivals.waiting_bytes > WAITING_BYTES_MAX:
+                    self.pause_reading("journal")
+            elif command == "placed":
+                self._told(read_placed(header))
+            elif command == queue_requests.COMMAND:
+                self._queue_requested(queue_requests.read_queue_request(header, body))
+            elif command != "beat" and not self.stream_frame(header, body):
+                self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
+            return
+        if self.logon is not None or self._copied is not None or self._entrance.is_asking:
+            if not (self._entrance.is_asking and header["c"] == "beat"):
+                self.refuse("bad_command", "a link goes on before its logon is answered")
+            return
+        came_by = self._came_by
+        gate = self._upstreams.gate if came_by is None else came_by.gate
+        if header["c"] == REQUEST:
+            copied = BootstrapSource(self, self._upstreams, header, body)
+            self._entrance.ask(gate, copied.asked_by, read_said(header), lambda: self._copy(copied))
+            return
+        logon = read_link_logon(header, body)
+        said = logon.user_id, logon.password
+        self._entrance.ask(gate, logon.name, said, lambda: self._let_in(logon))
+
+    def _copy(self, copied: BootstrapSource) -> None:
+        if self._is_over_share(0, False):
+            return
+        self._copied = copied
+        if self._logon_timer is not None:
+            self._logon_timer.cancel()
+        self._here.spawn(copied.run(), self.failed)
+
+    def _let_in(self, logon: UpstreamLogon) -> None:
+        logon.password = ""
+        logon.proven = is_proven(self._here.config.fabric_key, logon)
+        if self._is_over_share(logon.incarnation, logon.proven):
+            return
+        self.logon = logon
+        self._here.spawn(
+            self._announced(logon) if logon.announces else self._log_on(logon), self.failed
+        )
+
+    def _queue_requested(self, request: QueueRequest) -> None:
+        """Passes a request for messages on. A link that may not bring the queue's records gets
+        none. In a fabric with a key nor does one that does not prove to be of it. Refusal is
+        silence."""
+        if not self._is_believed:
+            return
+        if self.permissions is None or self.permissions.replicates(request.queue.encode()):
+            self._upstreams.requested(request)
+
+    def _is_kept_out(self, permissions: Permissions, runs: list[Run]) -> bool:
+        """Whether runs are of a topic that it may not bring: none of them is taken then."""
+        topic = first_kept_out(permissions, [run.topic for run in runs if run.kind == Kind.RECORDS])
+        if topic is None or self.logon is None:
+            return False
+        name = topic.decode("utf-8", "replace")
+        text = (
+            f"{self.logon.name} may not replicate topic {name!r} to {self._here.config.name}: "
+            "nothing of its batch was taken, and its link goes no further; allow it in "
+            "`replicated-topics` of its user, or take the topic out of the destination"
+        )
+        self._here.report("upstream_not_entitled", peer=self.logon.name, topic=name, text=text)
+        self.refuse(NOT_ENTITLED, text)
+        return True
+
+    def went_on(self, is_waiting: bool) -> None:
+        """What waited for a look into the journal was taken; `is_waiting`: more does."""
+        if self.arrivals.waiting_bytes <= WAITING_BYTES_MAX // 2:
+            self.resume_reading("journal")
+
+    def unreadable(self, error: StorageError) -> None:
+        """The journal cannot be read for it."""
+        self.refuse("storage_error", str(error))
+
+    def writable(self) -> None:
+        """There is room to write again."""
+        super().writable()
+        if self._copied is not None:
+            self._copied.writable()
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """The link broke the protocol."""
+        self.refuse(error.reason, str(error))
+
+    def failed(self, error: Exception) -> None:
+        """The handler of a frame has a fault."""
+        self._here.contain(error, self.said_by, self.refuse)
+
+    @property
+    def said_by(self) -> str:
+        """The peer as people are told of it: instance and address."""
+        name = self.logon.name if self.logon is not None else ""
+        return f"{name} at {self.peer}" if name else self.peer
+
+    def refuse(self, reason: str, text: str) -> None:
+        """Ends the connection and tells the link why."""
+        if self.is_open:
+            told = self._upstreams.placements.known() if reason in ("retired", "moved") else None
+            self.send(refusal(reason, text, told))
+            self.close(text)
+
+    def placed(self, news: Mapping[str, InstancePlacement]) -> None:
+        """Tells the link of instances that were moved."""
+        if self.is_accepted:
+            self.send(placed(news))
+
+    def _told(self, placements: Mapping[str, InstancePlacement]) -> None:
+        """Where instances live now, as an open connection tells it."""
+        if self._counts(placements):
+            self._here.spawn(self._upstreams.placements.learn_quietly(placements), self.failed)
+
+    def _counts(self, placements: Mapping[str, InstancePlacement]) -> bool:
+        """Whether it is believed what a link tells of them: only from this instance's fabric."""
+        logon, here = self.logon, self._here
+        if logon is not None and logon.proven:
+            return True
+        if not self._doubted and here.machine.placements.news(placements):
+            self._doubted = True
+            here.report(
+                "placements_unproven",
+                peer=logon.name if logon is not None else self.peer,
+                text=f"it says where {', '.join(sorted(placements)[:4])} live, and does not prove "
+                f"that it is of the fabric of {here.config.name}: not believed",
+            )
+        return False
+
+    async def _announced(self, logon: UpstreamLogon) -> None:
+        """A moved instance says where it lives now, and goes."""
+        here = self._here
+        if not here.is_serving:
+            self.refuse("not_ready", f"{here.config.name} is {here.phase}")
+            return
+        if not self._counts(logon.placements):
+            self.refuse(
+                "unproven",
+                f"{logon.name} tells where instances live and does not prove that it is of the "
+                f"fabric of {here.config.name}: `fabric_key` has to be the same in the "
+                "configurations of both; until then nothing of it is believed",
+            )
+            return
+        try:
+            await self._upstreams.placements.learn(logon.placements)
+        except RaylayError as error:
+            self.refuse("storage_error", str(error))
+            return
+        if self.is_open:
+            self.send(placed(here.machine.placements.items()))
+            self.outbox.flush()
+            self.close("told")
+
+    def ended(self, why: str) -> None:
+        """The connection is gone."""
+        self._upstreams.doorway.left(self)
+        if self._came_by is not None:
+            self._came_by.left(self)
+        if self._logon_timer is not None:
+            self._logon_timer.cancel()
+        if self._copied is not None:
+            self._copied.writable()
+        self.arrivals.clear()
+        self.reader.clear()
+        self._upstreams.incomplete.left(self._incomplete)
+        if self._counted is not None:
+            holder, counted = self._counted
+            for shares in counted:
+                shares.left(holder)
+        self.carrier_ended(why)
+        self._upstreams.gone(self, why)
+
+    async def _log_on(self, logon: UpstreamLogon) -> None:
+        here = self._here
+        if not here.is_serving:
+            self.refuse("not_ready", f"{here.config.name} is {here.phase}")
+            return
+        machine = here.machine
+        try:
+            if self._counts(logon.placements):
+                await self._upstreams.placements.learn(logon.placements)
+            decided: LinkAdmitted | LinkRefused | None = refused_before(machine, logon)
+            if decided is None and logon.description:
+                decided = await here.in_thread(self._validate, logon)
+            if decided is None:
+                seen, is_anothers = await here.state.run(lambda: self._take_epoch(logon))
+                # What is on disk and not taken yet is held: who may not be ready asks for that.
+                self._upstreams.commits.catch_up()
+                decided = decide(
+                    machine,
+                    self.number,
+                    logon,
+                    seen,
+                    is_open=self.is_open,
+                    is_anothers=is_anothers,
+                )
+        except RaylayError as error:
+            self.refuse("storage_error", str(error))
+            return
+        if decided is None or not self.is_open:
+            return
+        if isinstance(decided, LinkRefused):
+            reason, text = decided.reason, decided.text
+            here.report("upstream_refused", peer=logon.name, reason=reason, text=text)
+            self.refuse(reason, text)
+            return
+        if self._logon_timer is not None:
+            self._logon_timer.cancel()
+        self.is_accepted = True
+        self._upstreams.doorway.admitted(self)
+        if self._came_by is not None:
+            self._came_by.admitted(self)
+        self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
+        self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
+        self._behind_answer = []
+        if self._is_believed or self._upstreams.unproven.may_name(logon.incarnation):
+            self._upstreams.met({logon.incarnation: logon.name})
+        here.perform(decided.effects)
+        answer = decided.answer
+        same = await self._upstreams.digest.of(answer.held) == logon.digest
+        identity = here.identity
+        accepted = LinkAccepted(
+            identity.name,
+            identity.group,
+            identity.incarnation,
+            here.client_address,
+            same,
+            bool(logon.description),
+            identity.generation,
+            machine.placements.items(),
+        )
+        if not logon.description and not logon.reunites:
+            here.report(
+                "upstream_not_validated",
+                peer=logon.name,
+                text=f"{logon.name} says nothing of its topics: it is of an older version",
+            )
+        async for frame in yield_between(
+            exchange_frames(accepted, None if same else answer.held, answer.waited)
+        ):
+            if not self.is_open:
+                return
+            self.send(frame)
+        behind, self._behind_answer = self._behind_answer, None
+        for ack in behind:
+            self.acknowledge(ack)
+        self._upstreams.changed()
+
+    def as_incoming(self, destination: str) -> SharedConnection | None:
+        """What a destination is told of it; None: it carries no stream for that one."""
+        logon = self.logon
+        if not self.is_accepted or not self.is_open or self.carried_over or logon is None:
+            return None
+        if self._behind_answer is not None:
+            return None
+        if (
+            logon.address is None
+            or logon.reunites
+            or (self.carried and self.carried.user != destination)
+        ):
+            return None
+        return SharedConnection(
+            self.number,
+            logon.name,
+            logon.group,
+            logon.incarnation,
+            logon.address,
+            logon.proven or not self._here.identity.in_fabric,
+        )
+
+    def carry(self, destination: str) -> TunnelStream:
+        """Begins a stream for a destination's link; an earlier one of it ends."""
+        if self.carried is not None:
+            self.carried.end("its link connects again", tell=True)
+        return self.begin_stream(destination)
+
+    def stream_ended(self, stream: TunnelStream) -> None:
+        """The stream is gone: another destination may use the connection."""
+        super().stream_ended(stream)
+        self._upstreams.changed()
+
+    def _validate(self, logon: UpstreamLogon) -> LinkRefused | None:
+        """Why, when a check of the link's Destination fails. Runs in a thread: it
+        searches topics with expressions of the other side."""
+        terms = DestinationTerms(logon.destination, logon.expect, ())
+        try:
+            upstream = unpack_description(logon.name, logon.group, terms, logon.description)
+        except RemoteProtocolError as error:
+            return LinkRefused(error.reason, str(error))
+        failures = check(upstream.destinations[0], upstream, describe(self._here.config))
+        return LinkRefused("validation", told(failures)) if failures else None
+
+    def _take_epoch(self, logon: UpstreamLogon) -> tuple[int, bool]:
+        """Runs on the state's thread: returns the highest epoch seen before, and writes this one
+        where it is higher. Of two connections with one epoch, one finds it taken. And whether it is
+        of another one, who has proved to be of the fabric: nothing is written then, nor is anything
+        of one that does not prove that it is of it."""
+        state = self._here.state
+        if self._here.identity.in_fabric:
+            proven = {each: state.get_number(each) for each in proven_keys(logon)}
+            if not logon.proven:
+                if any(proven.values()):
+                    return 0, True
+                return self._upstreams.unproven.take_epoch(logon), False
+            for each, is_known in proven.items():
+                if not is_known:
+                    state.put_number(each, 1)
+        key = epoch_key(logon)
+        seen = state.get_number(key)
+        if counts(logon.epoch, seen):
+            state.put_number(key, logon.epoch)
+        return seen, False
+
+    def _take(self, frame: tuple[Header, bytes], answers: LookupResult) -> LookupRequest | None:
+        if not self.is_open:
+            return None
+        header, body = frame
+        if header["c"] == "batch":
+            return self._batch(header, body, answers)
+        lacks, whole = read_lacks(header, body)
+        if not self._speaks_of_all("lacks_unproven", "what is lacking for good"):
+            return None
+        self._here.perform(self._here.machine.upstream_lacks(self.number, lacks, whole))
+        return None
+
+    def _batch(self, header: Header, body: bytes, answers: LookupResult) -> LookupRequest | None:
+        here = self._here
+        machine = here.machine
+        if self._upstreams.commits.failure is not None:
+            self.refuse(*self._upstreams.commits.failure)
+            return None
+        if answers.decoded is not None:
+            batch, runs = answers.decoded
+        else:
+            batch = read_batch(header, body, self._awaited_bytes_max)
+            block = batch.block
+            if batch.compression and block:
+                block = self._decompressor.decompress(batch.compression, block)
+            try:
+                runs = decode_runs(block)
+            except CorruptRecord as error:
+                self.refuse("bad_record", str(error))
+                return None
+            if self.permissions is not None and self._is_kept_out(self.permissions, runs):
+                return None
+        questions = machine.asks(runs, answers, batch.awaited)
+        if questions:
+            answers.decoded = batch, runs
+            return questions
+        if batch.yours and self._speaks_of_all("old_copy_unproven", "what is in an old copy"):
+            here.perform(machine.upstream_shows(self.number, batch.yours))
+        here.perform(
+            machine.upstream_batch(
+                self.number,
+                batch.number,
+                runs,
+                batch.marked,
+                batch.awaited,
+                batch.caught_up,
+                here.steady_us(),
+                answers,
+            )
+        )
+        self._upstreams.commits.check_slowed(self, is_link=True)
+        return None
+
+    def _speaks_of_all(self, event: str, what: str) -> bool:
+        """Whether it may say something that names sequences and no topics: a link that may bring
+        messages of some topics may not speak of all. The first time that is told."""
+        permissions, logon = self.permissions, self.logon
+        if permissions is None or permissions.replicates_all or (logon and logon.proven):
+            return True
+        if event not in self._doubts:
+            self._doubts.add(event)
+            name = self._here.config.name
+            self._here.report(
+                event,
+                peer=logon.name if logon is not None else self.peer,
+                text=f"{self.said_by} says {what} at {name}, and may not replicate every topic to "
+                "it: not believed; where it should be, begin the `replicated-topics` of its user "
+                "with `.*`, or give both the fabric's key",
+            )
+        return False
+
+    @property
+    def _is_believed(self) -> bool:
+        """Whether its word counts for more than the messages that it brings."""
+        logon = self.logon
+        return not self._here.identity.in_fabric or (logon is not None and logon.proven)
+
+    @property
+    def _awaited_bytes_max(self) -> int:
+        return REPLICATION_FRAME_BYTES_MAX if self._is_believed else AWAITED_BYTES_MAX
+
+    def acknowledge(self, ack: AckUpstream) -> None:
+        """Sends an ack, or holds it back for as long as the link's Destination allows. What the
+        link waits for it hears first, so that it knows what is answered."""
+        if self._behind_answer is not None:
+            self._behind_answer.append(ack)
+            return
+        if not self._conflation_s:
+            self._send_ack(ack)
+            return
+        held_back = self._held_back
+        if held_back is None:
+            self._held_back = ack
+            self.loop.call_later(self._conflation_s, self._send_held_back)
+            return
+        held_back.number = ack.number
+        _extend(held_back.held, ack.held)
+        _extend(held_back.conflicts, ack.conflicts)
+        for root, answered in ack.persisted.items():
+            _extend(held_back.persisted.setdefault(root, {}), answered)
+
+    def _send_held_back(self) -> None:
+        ack, self._held_back = self._held_back, None
+        if ack is not None:
+            self._send_ack(ack)
+
+    def _send_ack(self, ack: AckUpstream) -> None:
+        for frame in ack_frames(ack, time.time_ns()):
+            self.send(frame)
+
+    def beat(self, now_s: float) -> None:
+        """Called regularly: beats, and ends the connection when the other side is silent."""
+        if not self.is_accepted or not self.is_open:
+            return
+        if self._behind_answer is not None:
+            return  # It says nothing before it is answered.
+        silent_s = now_s - self.received_at_s
+        if self.reading and self._silence.is_lost(
+            silent_s, self.received_at_s, SILENCE_S_MAX, self._host_answers
+        ):
+            self.close(why_lost(silent_s, SILENCE_S_MAX))
+        elif now_s - self.sent_at_s >= BEAT_S:
+            self.send(BEAT)
+
+    def _host_answers(self) -> bool:
+        # A link of ours has the connection that carries this one, and ends this one with it.
+        return bool(self.carried_over) or host_answers(self.transport, SILENCE_S_MAX)
+
+
+def _extend(mine: Ranges, more: Ranges) -> None:
+    for publisher, ranges in more.items():
+        mine.setdefault(publisher, []).extend(ranges)

@@ -1,0 +1,168 @@
+"""What an instance does now and then: it looks at ages, schedules, beats and who is slow.
+
+Once a check interval while anything goes on. Where nothing does, twice a second is enough: on a
+laptop most instances have nothing to do most of the time, and each time that a process wakes up it
+finds cold caches. Whatever begins meanwhile ends that at once (`InstanceRuntime.hurry`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from raylay.services.errors import RaylayError
+from raylay.services.replication.instance.tick_policy import TickPolicy
+from raylay.services.server.clients.costly_filters import CostlyFilters
+from raylay.services.server.clients.replay import ReplayPump
+from raylay.services.server.clients.sessions import ClientSessions
+from raylay.services.server.commits import Commits
+from raylay.services.server.data.data_files import AGING_KEY
+from raylay.services.server.data.maintenance import Maintenance
+from raylay.services.server.links.control import Links
+from raylay.services.server.links.upstream_connection import ConnectedUpstreams
+from raylay.services.server.queues.manager import QueueManager
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.sow.manager import SowManager
+
+REST_S = 0.5
+"""Between two checks of an instance where nothing goes on. A publish that begins meanwhile is
+looked at one check interval later, a clock that is set is seen half a second later."""
+
+CLOCK_SET_US = 1_000_000
+"""A wall clock that moved by so much more than time passed was set: an event says so."""
+
+GAPS_KEY = "gaps/"
+"""The keys of whose the publishers with gaps are."""
+
+BEHIND_US = 60_000_000
+"""The aging clock is written down when it is by so much further behind, or nearer."""
+
+
+class PeriodicChecks:
+    """See the top of this file. Owner: the instance. Lifecycle: `begin` once, when it serves."""
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        clients: ClientSessions,
+        commits: Commits,
+        links: Links,
+        maintenance: Maintenance,
+        queues: QueueManager,
+        replays: ReplayPump,
+        sow: SowManager,
+        upstreams: ConnectedUpstreams,
+    ) -> None:
+        self._here = here
+        self._clients = clients
+        self._commits = commits
+        self._links = links
+        self._maintenance = maintenance
+        self._queues = queues
+        self._replays = replays
+        self._sow = sow
+        self._upstreams = upstreams
+        self._filters = CostlyFilters(here, clients)
+        self._looking: TickPolicy
+        self._resting_intervals = 1
+        self._behind_us = 0
+        """How far behind the aging clock was when that was written down last."""
+        self._offset_us = 0
+        """What the wall clock was ahead of the steady one at the last check."""
+
+    def begin(self) -> None:
+        """From now on, until the instance stops."""
+        config = self._here.config
+        self._behind_us = self._here.state.get_number(AGING_KEY)
+        self._looking = TickPolicy(self._here.machine)
+        users = {
+            int(key.removeprefix(GAPS_KEY), 16): user.decode("utf-8", "surrogatepass")
+            for key, user in self._here.state.items(GAPS_KEY)
+        }
+        self._here.machine.user_gaps.recall(users, self._here.machine.known)
+        # No beat is to be late by more than half of the time between two.
+        rest_ms = min([1000 * REST_S, *(each.heartbeat_ms / 2 for each in config.destinations)])
+        self._resting_intervals = max(1, int(rest_ms / config.check_interval_ms))
+        self._here.every(config.check_interval_ms / 1000, self.check, self.pause_intervals)
+
+    def check(self) -> None:
+        """Once."""
+        here = self._here
+        # Ages are asked for: what is on disk and not taken yet is not owed yet.
+        self._commits.catch_up()
+        now_us = here.steady_us()
+        here.machine.wall_offset_us = offset_us = here.now_us() - now_us
+        self._queues.clock_is(offset_us)
+        self._say_if_set(offset_us)
+        self._keep_aging()
+        self._keep_user_gaps()
+        if self._looking.is_due(now_us):
+            here.perform(here.machine.tick(now_us))
+            self._maintenance.check()
+        self._sow.check()
+        self._queues.check()
+        self._clients.queries.check()
+        self._filters.check()
+        self._clients.pools.check()
+        now_s = here.loop.time()
+        for upstream in list(self._upstreams.connected.values()):
+            upstream.beat(now_s)
+        self._look_at_children(now_s)
+        for name, link in self._links.controls.items():
+            link.borrowing.tick(caught_up=here.machine.destinations[name].caught_up)
+        self._replays.keep_ticking()
+
+    def _keep_user_gaps(self) -> None:
+        """Whose publishers with gaps are, for the next life."""
+        unwritten = self._here.machine.user_gaps.unwritten
+        if unwritten:
+            self._here.spawn(self._write_user_gaps(dict(unwritten)))
+            unwritten.clear()
+
+    async def _write_user_gaps(self, users: dict[int, str]) -> None:
+        # What is not written is known again with the next logon of that client.
+        with suppress(RaylayError):
+            await self._here.state.put(
+                {
+                    f"{GAPS_KEY}{publisher:016x}": user.encode("utf-8", "surrogatepass")
+                    if user
+                    else None
+                    for publisher, user in users.items()
+                }
+            )
+
+    def _look_at_children(self, now_s: float) -> None:
+        for name, link in self._links.controls.items():
+            link.process.look(link.connection, now_s, destination=name)
+        for name, queue in self._queues.controls.items():
+            queue.process.look(queue.connection, now_s, queue=name)
+        for pool in self._clients.pools.all:
+            pool.buffer.process.look(pool.buffer.connection, now_s, pool=pool.name)
+
+    def _say_if_set(self, offset_us: int) -> None:
+        by_us, self._offset_us = offset_us - self._offset_us, offset_us
+        if abs(by_us) >= CLOCK_SET_US:
+            self._here.report("clock_set", by_s=round(by_us / 1e6, 1))
+
+    def _keep_aging(self) -> None:
+        """A restart must not let the data age that a jump of the wall clock did not."""
+        here = self._here
+        behind_us = max(here.now_us() - here.aging_us(), 0)
+        if abs(behind_us - self._behind_us) >= BEHIND_US:
+            self._behind_us = behind_us
+            here.spawn(self._remember(behind_us))
+
+    async def _remember(self, behind_us: int) -> None:
+        # Said again while it changes.
+        with suppress(RaylayError):
+            await self._here.state.put({AGING_KEY: behind_us.to_bytes(8, "big")})
+
+    def pause_intervals(self) -> int:
+        """Behind a check: after how many check intervals the next one is to come. Where there is no
+        SOW, no query runs either."""
+        rests = (
+            self._looking.is_quiet
+            and self._sow.feature is None
+            and self._queues.queues is None
+            and self._clients.pools.is_idle
+        )
+        return self._resting_intervals if rests else 1

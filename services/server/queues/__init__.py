@@ -1,0 +1,1 @@
+"""The queues of an instance, whose owners are processes of their own."""

@@ -1,0 +1,685 @@
+"""The queues of a serving instance: the processes of their owners, what those decide, and what of
+the journal has to stay for them.
+
+What holds of a decision when it arrives is judged by the queue's door
+(services/queues/frontend.py); here it is carried there, and what holds is done. Of queues that
+there are none nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.core.feature import CommitBatch, FeatureRegistry
+from raylay.services.errors import ConfigurationError, RaylayError, RemoteProtocolError
+from raylay.services.messages.topics import TopicMatcher, TopicRule
+from raylay.services.net.framed import FramedConnection
+from raylay.services.protocol.frames import Header
+from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
+from raylay.services.server.commits import PROBE_S, Commits
+from raylay.services.server.queues.deliverer import QueueDeliverer
+from raylay.services.server.runtime import InstanceRuntime
+
+if TYPE_CHECKING:
+    # Most instances have no queues.
+    from raylay.services.core.queues import Queues
+    from raylay.services.messages.topic_book import QueueTopics
+    from raylay.services.protocol.child.queue_control import (
+        QueueAnswer,
+        QueueDelivery,
+        QueueQuestion,
+    )
+    from raylay.services.queues.clock_steps import ClockSteps
+    from raylay.services.queues.decisions import Consumer, Key
+    from raylay.services.queues.definition import QueueDefinition
+    from raylay.services.queues.frontend import QueueFrontend, RoutedRequest
+    from raylay.services.queues.records import Acknowledgment
+
+HERALD_KEY = "herald/"
+"""Entry of the state store: under which incarnation the journal says who bears it."""
+CLOCK_KEY = "clock steps"
+"""Entry of the state store: how the wall clock was set, as of `ClockSteps.all`."""
+PROXIED_KEY = "proxied/"
+"""Entry of the state store: there while a queue's proxied transfer is on."""
+STOP_S_MAX = 2.0
+"""An owner that is told to stop is killed after as long."""
+QUESTIONS_MAX = 1_000
+"""To one owner, that are not answered."""
+OWNER_WAIT_S = 5.0
+"""How long a question waits for an owner that has not started."""
+
+
+class QueueControl:
+    """One queue's owner: its process, its connection, what it says and is told.
+
+    Invariant: at most one process is talked to, that of the last start.
+    Owner: the instance's event loop. Lifecycle: as long as the instance.
+    """
+
+    def __init__(self, keeper: QueueManager, door: QueueFrontend) -> None:
+        from raylay.services.protocol.child import queue_control
+
+        self._control = queue_control
+        self.door = door
+        self.name = door.definition.stored_as
+        self.connection: FramedConnection | None = None
+        self.pid = 0
+        self.why = "starting"
+        self.counts: dict[str, Any] = {}
+        self.floor_txid = 0
+        """What is up to here is not needed of the journal."""
+        self._keeper = keeper
+        self._here = keeper.here
+        self._to_judge: deque[tuple[QueueDelivery, int]] = deque()
+        """What the owner decided, and up to where the journal is to be folded before it is judged.
+        It is as much as consumers may hold, at most."""
+        self._asked: dict[int, Callable[[QueueAnswer], None]] = {}
+        self._asked_last = 0
+        self._letters: list[tuple[str, bytes]] = []
+        """Messages whose dead letters are drafted with the removal that comes next, and why they
+        leave. Drafted before, they could fail without it."""
+        self._waiting: list[tuple[QueueQuestion, Callable[[QueueAnswer], None]]] = []
+        door.acknowledging = lambda keys: self.say(queue_control.done(keys))
+        self._left = asyncio.Event()
+        self.process = Supervisor(keeper.here, self._start, self._process_ended, self._kill_failed)
+
+    # -- the process ---------------------------------------------------------------------------
+    def _start(self, number: int) -> ChildHandle:
+        """Called in a thread."""
+        return self._keeper.start(self.door.definition, number)
+
+    def _process_ended(self, why: str) -> None:
+        self.why = why or self.why
+        self._here.report("queue_owner_ended", queue=self.name, why=self.why)
+
+    def _kill_failed(self, why: str) -> None:
+        self._here.report("queue_owner_kill_failed", queue=self.name, why=why)
+
+    async def stop(self) -> None:
+        """Ends it for good."""
+        await self.process.stop()
+        if self.connection is not None:
+            self.connection.send(self._control.STOP)
+            # It saves what it has, and says what it has traced.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._left.wait(), STOP_S_MAX)
+        if self.connection is not None:
+            self.connection.close("the instance stops")
+        await self.process.kill()
+
+    def greeted(self, connection: FramedConnection, header: Header) -> bool:
+        """An owner connected. Whether it is the right one: its predecessor's socket is closed."""
+        if header.get("start") != self.process.number or self.connection is not None:
+            return False
+        here = self._here
+        self.connection = connection
+        self._left.clear()
+        self.pid = int(header.get("pid") or 0)
+        self.why = ""
+        self.process.greeted()
+        # What its predecessor drafted is on its way: the fence is behind it.
+        self._keeper.author_now()
+        self._keeper.owner_came(self.name)
+        machine = here.machine
+        begin = self.door.owner_came(machine.next_txid - 1, self._keeper.steady_us())
+        said = self._control.OwnerBegin(
+            begin.fence_txid,
+            machine.committed_txid,
+            machine.ready,
+            begin.leases,
+            begin.consumers,
+            self._keeper.names,
+            here.steady_base_us - self._keeper.behind_us,
+            self._keeper.clock_steps.all(),
+        )
+        connection.send(self._control.begin(said))
+        waiting, self._waiting = self._waiting, []
+        for question, told in waiting:
+            self.ask(question, told)
+        return True
+
+    def lost(self, connection: FramedConnection, why: str) -> None:
+        """The owner is gone."""
+        if self.connection is connection:
+            self.connection = None
+            self._left.set()
+            self.pid = 0
+            self.why = f"its process ended: {why}"
+            self.door.owner_left()
+            self._to_judge.clear()
+            # Their removal did not come: the next owner says both again.
+            self._letters.clear()
+            asked, self._asked = self._asked, {}
+            for told in asked.values():
+                why = f"the owner of queue {self.name} has ended: try again"
+                told(self._control.QueueAnswer(b"", False, why, "not_ready"))
+            self.process.lost()
+
+    def say(self, frame: bytes) -> None:
+        """Tells the owner, if there is one. One that comes later is told what holds then."""
+        if self.connection is not None:
+            self.connection.send(frame)
+
+    # -- what the owner says -------------------------------------------------------------------
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the owner's.
+
+        Raises:
+            RemoteProtocolError: it is none.
+        """
+        control, keeper = self._control, self._keeper
+        command = header["c"]
+        if command == "deliver":
+            self._deliver(header, body)
+        elif command == "draft":
+            letters, self._letters = self._letters, []
+            keeper.draft(self.door, control.read_draft(header, body), letters)
+        elif command == "letters":
+            self._letters.append((control.text(header, "why"), body))
+        elif command == "request":
+            keeper.request(self.name, control.read_request(header, body))
+        elif command == "floor":
+            self.floor_txid = control.whole(header, "tx")
+            keeper.release()
+        elif command == "expired":
+            for each in control.read_expired(body):
+                publisher, sequence = each.key
+                self._here.report(
+                    "queue_message_expired",
+                    queue=self.name,
+                    bookmark=f"{publisher}|{sequence}|",
+                    reason=each.reason,
+                )
+        elif command == "counts":
+            self.counts = dict(header.get("counts") or {})
+            self.door.early_size = int(self.counts.get("deferred_ack_ranges") or 0)
+            self.door.folded(control.whole(header, "tx"))
+        elif command == "answer":
+            self._answered(header, body)
+        elif command == "event":
+            details = header.get("details")
+            self._here.report(control.text(header, "event"), queue=self.name, **(details or {}))
+
+    def _deliver(self, header: Header, body: bytes) -> None:
+        control = self._control
+        self._to_judge.append((control.read_deliver(header, body), self._keeper.committed()))
+        self.judge()
+
+    def judge(self) -> None:
+        """Does what still holds of what the owner decided, once the door knows all that was
+        committed when it came. What takes long to be folded is not hurried for it."""
+        while self._to_judge and self._to_judge[0][1] <= self._keeper.folded_txid():
+            self._judge(self._to_judge.popleft()[0])
+
+    def _judge(self, delivery: QueueDelivery) -> None:
+        control, keeper = self._control, self._keeper
+        decision = delivery.decision
+        decided = self.door.decide(decision, keeper.steady_us())
+        if decided.send:
+            records: Sequence[bytes] = (delivery.records,)
+            if decided.bounced or delivery.decided_us:
+                records = control.records_of(delivery, decided.send)
+            decided_us = delivery.decided_us
+            keeper.deliverer.deliver(decision.consumer, decided.send, records, decided_us)
+        if decided.bounced:
+            self.say(control.bounce(decision.consumer, decided.bounced))
+
+    # -- questions -----------------------------------------------------------------------------
+    def ask(self, question: QueueQuestion, told: Callable[[QueueAnswer], None]) -> None:
+        """Asks the owner of its messages.
+
+        Args:
+            told: called with each part of the answer.
+
+        Raises:
+            RemoteProtocolError: it cannot be asked now; with reason `not_ready`.
+        """
+        if self.connection is None or len(self._asked) >= QUESTIONS_MAX:
+            why = self.why or "it is asked too much at one time"
+            raise RemoteProtocolError(
+                f"the owner of queue {self.name} does not answer now ({why}): try again",
+                "not_ready",
+            )
+        self._asked_last += 1
+        self._asked[self._asked_last] = told
+        self.connection.send(self._control.ask(self._asked_last, question))
+
+    def ask_when_started(
+        self, question: QueueQuestion, told: Callable[[QueueAnswer], None]
+    ) -> None:
+        """Asks the owner, which may not have started: the question waits for it for a while.
+
+        Raises:
+            RemoteProtocolError: it is asked too much; with reason `not_ready`.
+        """
+        if self.connection is not None or len(self._waiting) >= QUESTIONS_MAX:
+            self.ask(question, told)
+            return
+        waiting = (question, told)
+        self._waiting.append(waiting)
+
+        def give_up() -> None:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+                told(self._control.QueueAnswer(b"", False, self.why, "not_ready"))
+
+        self._here.loop.call_later(OWNER_WAIT_S, give_up)
+
+    def _answered(self, header: Header, body: bytes) -> None:
+        number, answer = self._control.read_answer(header, body)
+        told = self._asked.get(number)
+        if told is None:
+            return
+        if not answer.more:
+            del self._asked[number]
+        told(answer)
+
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        definition, door = self.door.definition, self.door
+        return {
+            "topic": definition.name,
+            "message_type": definition.message_type,
+            "kind": definition.kind,
+            "pid": self.pid,
+            "why": self.why,
+            "subscriptions": len(door.consumers),
+            "leases": door.lease_count,
+            "delivered": door.delivered,
+            "bounced": door.bounced,
+            "starts": self.process.starts,
+            **self.counts,
+            "floor_txid": self.floor_txid,
+        }
+
+
+class QueueManager:
+    """See the file's docstring.
+
+    Owner: the instance's event loop. `open` runs in its thread before anything is served.
+    Lifecycle: `open` once or twice, `serve` and `run` once, `stop` once; nothing is done where
+    there are no queues.
+
+    Args:
+        folds: of the instance.
+        start: starts the process of a queue's owner, with a number that tells it from earlier ones.
+            Called in a thread; may block; may raise: it is then tried again.
+    """
+
+    name = "queues"
+    may_be_ahead = False
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        folds: FeatureRegistry,
+        commits: Commits,
+        start: Callable[[QueueDefinition, int], ChildHandle],
+    ) -> None:
+        self.here = here
+        self.start = start
+        self.deliverer: QueueDeliverer
+        """Who sends messages to clients; made behind this."""
+        self.pass_on: Callable[[RoutedRequest], None] = lambda asked: None
+        """Gives a request to all links."""
+        self.queues: Queues | None = None
+        """None: there are none."""
+        self.controls: dict[str, QueueControl] = {}
+        self.names: dict[int, str] = {}
+        """Of incarnations, as links were told them."""
+        self.clock_steps: ClockSteps
+        self.behind_us = 0
+        """What the steady clock of the queues is behind the instance's, which begins with the wall
+        clock at each start."""
+        self.reachable: Callable[[], frozenset[str]] = frozenset
+        """Names of the instances that links are connected to."""
+        self._proxied: dict[str, frozenset[str] | None] = {}
+        """Queues that may take over what is of others, by the instances they know as reachable;
+        None: their owner was not told yet."""
+        self._folds = folds
+        self._commits = commits
+        self._before_txid: int | None = None
+        """What others need nothing of is below; None: nobody has said."""
+        self._is_authoring = False
+        self._starting: asyncio.Task[None] | None = None
+        self._unheralded: set[str] = set()
+
+    # -- beginning -----------------------------------------------------------------------------
+    def open(self) -> list[QueueTopics]:
+        """What the queues are to the instance's topics."""
+        if not self.here.config.queue_definitions:
+            return []
+        from raylay.services.core.queues import Queues
+
+        self.queues = Queues(self.here.config.queue_definitions, self.here.identity)
+        self._commits.slowed_s = self.queues.slowed_s
+        return self.queues.topics()
+
+    def journaled(self) -> tuple[TopicRule, ...]:
+        """The topics that are journaled: the queues' own are, whatever else is configured."""
+        config = self.here.config
+        matcher = TopicMatcher(config.topics, f"{config.name} Topic")
+        return config.topics + tuple(
+            TopicRule(each.name, each.message_type)
+            for each in config.queue_definitions
+            if not matcher.matches(each.name.encode(), each.message_type.encode())
+        )
+
+    def serve(self) -> None:
+        """From now on it folds what is committed."""
+        queues, here = self.queues, self.here
+        if queues is None:
+            return
+        import msgpack
+
+        from raylay.services.queues.clock_steps import ClockSteps
+
+        kept = here.state.get(CLOCK_KEY)
+        self.clock_steps = ClockSteps([] if kept is None else msgpack.unpackb(kept))
+        self.clock_steps.failed(here.machine.next_txid - 1)
+        self.behind_us = self.clock_steps.behind_us
+        self.clock_is(0)
+        incarnation = here.identity.incarnation.to_bytes(8, "big")
+        for name, door in queues.doors.items():
+            door.behind_us = self.behind_us
+            self.controls[name] = QueueControl(self, door)
+            if here.state.get(PROXIED_KEY + name) is not None and door.definition.is_distributed:
+                self._proxied[name] = None
+            if here.state.get(HERALD_KEY + name) == incarnation:
+                door.is_heralded = True
+            elif not door.is_heralded:
+                self._unheralded.add(name)
+        self._folds.enlist(self, True)
+
+    def run(self) -> None:
+        """Says who bears this incarnation, and starts the owners."""
+        if self.queues is None:
+            return
+        if self.queues.herald(self.here.now_us()):
+            self._author()
+        processes = [each.process for each in self.controls.values()]
+        self._starting = self.here.loop.create_task(run_in_order(processes, ()))
+
+    async def stop(self) -> None:
+        """Ends all owners for good."""
+        if self._starting is not None:
+            self._starting.cancel()
+        await asyncio.gather(
+            *(each.stop() for each in self.controls.values()), return_exceptions=True
+        )
+
+    def greeted(self, connection: FramedConnection, header: Header) -> QueueControl | None:
+        """An owner connected: of which queue; None: it is not the one that was started last."""
+        found = self.controls.get(str(header.get("queue")))
+        return found if found is not None and found.greeted(connection, header) else None
+
+    # -- a feature, for the folds --------------------------------------------------------------
+    def fold(self, batch: CommitBatch) -> None:
+        """Folds what was committed, and tells the owners of it."""
+        assert self.queues is not None
+        self.queues.fold(batch)
+        from raylay.services.protocol.child import queue_control
+
+        frame = queue_control.told(batch.last_txid)
+        for control in self.controls.values():
+            control.say(frame)
+            control.judge()
+        if self._unheralded:
+            self._note_heralds()
+
+    def _note_heralds(self) -> None:
+        assert self.queues is not None
+        done = {name for name in self._unheralded if self.queues.doors[name].is_heralded}
+        if done:
+            self._unheralded -= done
+            incarnation = self.here.identity.incarnation.to_bytes(8, "big")
+            self.here.spawn(self._remember({HERALD_KEY + name: incarnation for name in done}))
+
+    async def _remember(self, values: dict[str, bytes | None]) -> None:
+        # Heralds are said once more at the next start, and a later step tells of all before it.
+        with suppress(RaylayError):
+            await self.here.state.put(values)
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged behind this transaction id comes to the disk."""
+        assert self.queues is not None
+        from raylay.services.protocol.child import queue_control
+
+        tags = self.queues.failed(committed_txid)
+        self.clock_steps.failed(committed_txid)
+        for name, control in self.controls.items():
+            control.say(queue_control.failed(tags.get(name, ()), committed_txid))
+        if self._unheralded and self.queues.herald(self.here.now_us()):
+            self.author_soon()
+
+    def committed(self) -> int:
+        """The last transaction that is committed, and may have been acknowledged to somebody."""
+        self._commits.catch_up()
+        return self.here.machine.committed_txid
+
+    def folded_txid(self) -> int:
+        """All up to there is folded."""
+        return self._folds.folded_txid(self.here.machine.committed_txid)
+
+    # -- what owners want ----------------------------------------------------------------------
+    def draft(
+        self, door: QueueFrontend, said: Any, letters: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
+        """A record is to be journaled, with the others of this turn.
+
+        Args:
+            letters: reasons, and messages whose dead letters are journaled before it.
+
+        Raises:
+            RemoteProtocolError: no owner drafts that.
+        """
+        assert self.queues is not None
+        try:
+            for reason, messages in letters:
+                self.queues.letters(door, reason, messages, self.here.now_us())
+            self.queues.draft(door, said, self.here.now_us())
+        except RaylayError as error:
+            raise RemoteProtocolError(str(error), "bad_record") from None
+        self.author_soon()
+
+    def acknowledge(self, door: QueueFrontend, said: Acknowledgment) -> int:
+        """Journals an acknowledgment in a client's name; returns of how many messages it is."""
+        assert self.queues is not None
+        count = self.queues.acknowledge(door, said, self.here.now_us())
+        self.author_soon()
+        return count
+
+    def author_soon(self) -> None:
+        """Journals what was drafted, at the end of this turn."""
+        if not self._is_authoring:
+            self._is_authoring = True
+            self.here.loop.call_soon(self._author)
+
+    def _author(self) -> None:
+        here = self.here
+        if self._commits.failure is not None:
+            # What is drafted waits, as publishers do, until it can be written.
+            self._is_authoring = True
+            here.loop.call_later(PROBE_S, self._author)
+            return
+        self._is_authoring = False
+        assert self.queues is not None
+        runs = self.queues.runs()
+        if runs and here.is_serving:
+            here.perform(here.machine.authored(runs, here.steady_us()))
+
+    def author_now(self) -> None:
+        """Journals what was drafted, if anything was."""
+        if self._is_authoring:
+            self._author()
+
+    def request(self, queue: str, said: Any) -> None:
+        """An owner asks for messages of others."""
+        assert self.queues is not None
+        self.pass_on(self.queues.flood.made(queue, said))
+
+    def asked(self, asked: RoutedRequest) -> bool:
+        """Another instance's request came over a link. Whether it is to be passed on."""
+        if self.queues is None or not self.queues.flood.is_new(asked):
+            return False
+        control = self.controls.get(asked.queue)
+        if control is not None:
+            from raylay.services.protocol.child import queue_control
+            from raylay.services.queues.decisions import TransferRequest
+
+            request = TransferRequest(asked.count, asked.wanted)
+            control.say(queue_control.request(request, asked.name))
+        return True
+
+    # -- what owners are told ------------------------------------------------------------------
+    def named(self, names: Mapping[int, str]) -> None:
+        """A link's logon said who bears these incarnations."""
+        if self.queues is None or all(self.names.get(each) == names[each] for each in names):
+            return
+        from raylay.services.protocol.child import queue_control
+
+        self.names.update(names)
+        for control in self.controls.values():
+            control.say(queue_control.names(names))
+
+    def steady_us(self) -> int:
+        """The time by which leases end and messages expire. It goes on over a restart."""
+        return self.here.steady_us() - self.behind_us
+
+    def clock_is(self, offset_us: int) -> None:
+        """Takes what the wall clock, which receive times follow from now on, is ahead of the
+        instance's steady one. The owners are told of a step before they are told of what is
+        received behind it."""
+        after_txid = self.here.machine.next_txid - 1
+        offset_us += self.behind_us
+        if self.queues is not None and self.clock_steps.note(after_txid, offset_us):
+            import msgpack
+
+            from raylay.services.protocol.child import queue_control
+
+            # Messages that are older than the next start of this instance age by it, too.
+            self.here.spawn(self._remember({CLOCK_KEY: msgpack.packb(self.clock_steps.all())}))
+            for control in self.controls.values():
+                control.say(queue_control.clock(after_txid, offset_us))
+
+    def became_ready(self) -> None:
+        """The instance serves: it has what its peers have."""
+        for control in self.controls.values():
+            from raylay.services.protocol.child import queue_control
+
+            control.say(queue_control.SERVES)
+
+    def cancelled(
+        self, door: QueueFrontend, session: int | None, keys: Any, *, unseen: bool = False
+    ) -> int:
+        """A session gives messages back, or, where it is None, whoever holds them; returns how many
+        of them were held.
+
+        Args:
+            unseen: no handler was given them, so they do not count as delivered in vain.
+        """
+        from raylay.services.protocol.child import queue_control
+
+        control = self.controls[door.definition.stored_as]
+        if door.definition.at_most_once:
+            # They have left the queue before they were sent. What there is to give back is the
+            # place of the consumer.
+            control.say(queue_control.done(keys))
+            return 0
+        count = 0
+        found: dict[Consumer, list[tuple[Key, int]]] = door.cancelled(session, keys)
+        for consumer, leases in found.items():
+            count += len(leases)
+            control.say(queue_control.cancel(consumer, leases, unseen=unseen))
+        return count
+
+    # -- what is due ---------------------------------------------------------------------------
+    def check(self) -> None:
+        """Called now and then."""
+        if self.queues is not None:
+            now_us = self.steady_us()
+            for door in self.queues.doors.values():
+                door.tick(now_us)
+        if self._proxied:
+            self._tell_reachable()
+
+    def _tell_reachable(self) -> None:
+        from raylay.services.protocol.child import queue_control
+
+        reachable = self.reachable()
+        for name, told in self._proxied.items():
+            if told != reachable and self.controls[name].connection is not None:
+                self._proxied[name] = reachable
+                self.controls[name].say(queue_control.proxied(True, reachable))
+
+    async def proxied(self, queue: str, *, on: bool) -> str:
+        """Whether a queue may take over, for consumers here, messages of instances that this one is
+        not connected to. Until it is turned off, over restarts.
+
+        Args:
+            queue: its name, or `type/name`.
+
+        Returns:
+            A sentence that says what that risks.
+
+        Raises:
+            ConfigurationError: there is no such queue, or it is local.
+            StorageError: it could not be written: nothing was changed.
+        """
+        from raylay.services.protocol.child import queue_control
+
+        found = [
+            name
+            for name, each in self.controls.items()
+            if queue in (name, each.door.definition.name) and each.door.definition.is_distributed
+        ]
+        if not found:
+            raise ConfigurationError(
+                f"{self.here.config.name} has no distributed queue {queue!r}: it has "
+                + (", ".join(self.controls) or "none")
+            )
+        await self.here.state.put({PROXIED_KEY + name: b"on" if on else None for name in found})
+        for name in found:
+            if on:
+                self._proxied[name] = None
+            elif self._proxied.pop(name, None) is not None:
+                self.controls[name].say(queue_control.proxied(False, ()))
+        self.here.report("queue_proxied", queue=queue, on=on)
+        self.check()
+        if not on:
+            return f"queue {queue}: messages of other instances are theirs again"
+        return (
+            f"queue {queue}: {self.here.config.name} takes over messages of instances that it is "
+            "not connected to. An instance that is only cut off may deliver them too: turn this on "
+            "at one instance, and let no consumers use the others until it is off again"
+        )
+
+    def owner_came(self, queue: str) -> None:
+        """An owner begins: it is told anew what it may take over."""
+        if queue in self._proxied:
+            self._proxied[queue] = None
+
+    # -- the journal ---------------------------------------------------------------------------
+    def removable(self, before_txid: int) -> None:
+        """Nobody else needs anything of the journal below this: so much of it is released as no
+        queue needs."""
+        self._before_txid = before_txid
+        self.release()
+
+    def release(self) -> None:
+        """See `removable`."""
+        if self._before_txid is not None:
+            # It may move back, to nothing at all: a server of a link may have come back with less.
+            floors = [each.floor_txid + 1 for each in self.controls.values()]
+            self.here.journal.removable(min([self._before_txid, *floors]))
+
+    # -- telling -------------------------------------------------------------------------------
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        if self.queues is None:
+            return {}
+        return {"queues": {name: each.status() for name, each in self.controls.items()}}

@@ -1,0 +1,359 @@
+"""What all parts of an instance's server stand on: its loop and outbox, clocks, threads and tasks,
+what it tells people, and what it opened while it started.
+
+A part is handed this and the parts that it calls, never the server that put them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.core.effect_loop import EffectLoop
+from raylay.services.errors import StorageError, UnfinishedStep
+from raylay.services.messages.aging_clock import AgingClock
+from raylay.services.net.framed import WriteQueue
+from raylay.services.replication.effects import Effect
+from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.link.content import FilterLanguage
+from raylay.services.server.data.state_thread import StateThread
+from raylay.services.server.data.topic_counts import TopicCounts
+from raylay.services.server.event_log import EventLog
+from raylay.services.telemetry import logs
+from raylay.services.telemetry.tracing import Tracing
+from raylay.storage.lmdb_journal import LmdbJournal
+
+Result = TypeVar("Result")
+FAULT_CHARACTERS_MAX = 500
+"""The characters of a fault that are told. A peer's words may be in it."""
+PLACES_TOLD = 3
+"""The calls that led to a fault and are told with it."""
+_TREE = f"{Path(__file__).parents[2]}/"
+
+
+class RecurringTask:
+    """Something that is done again and again, at multiples of an interval since the instance began.
+
+    Owner: its Surroundings. Lifecycle: made on the loop; until `cancel`.
+
+    Attributes:
+        is_pausing: whether its next time is more than an interval away.
+    """
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        began_s: float,
+        interval_s: float,
+        work: Callable[[], None],
+        pause: Callable[[], int],
+    ) -> None:
+        self._here = here
+        self._began_s = began_s
+        self._interval_s = interval_s
+        self._work = work
+        self._pause = pause
+        self.is_pausing = False
+        self._set(self._passed() + 1)
+
+    def _passed(self) -> int:
+        return int((self._here.loop.time() - self._began_s) / self._interval_s)
+
+    def _set(self, times: int) -> None:
+        self._times = times
+        self._timer = self._here.loop.call_at(self._began_s + times * self._interval_s, self._again)
+
+    def _again(self) -> None:
+        here = self._here
+        if here.is_stopping:
+            return
+        # A timer may be early; what was missed is not made up for.
+        passed = max(self._times, self._passed())
+        try:
+            self._work()
+        finally:
+            # Asked behind it: it has found whether anything goes on.
+            intervals = self._pause()
+            if (intervals > 1) != self.is_pausing:
+                self.is_pausing = intervals > 1
+                here.pauses_changed()
+            self._set((passed // intervals + 1) * intervals)
+
+    def hurry(self) -> None:
+        """Its pause is over."""
+        if self.is_pausing:
+            self.is_pausing = False
+            self._timer.cancel()
+            self._set(self._passed() + 1)
+
+    def cancel(self) -> None:
+        """It is done no more."""
+        self._timer.cancel()
+
+
+class InstanceRuntime:
+    """See the file's docstring. Plain values: what a message's way reads here costs no call.
+
+    Owner: the instance's event loop; `now_us`, `steady_us` and `in_thread`'s work run on any
+    thread. Lifecycle: `begin` once, on the loop; `cancel_timers` and `cancel_tasks` at the end.
+
+    Args:
+        config: who the instance is and what it does.
+        directory: its data directory.
+    """
+
+    def __init__(self, config: InstanceConfig, directory: str | Path) -> None:
+        self.config = config
+        self.directory = Path(directory).absolute()
+        self.loop: asyncio.AbstractEventLoop
+        self.outbox: WriteQueue
+        self.journal: LmdbJournal
+        self.state: StateThread
+        self.identity: Identity
+        self.machine: InstanceMachine
+        self.filters: FilterLanguage | None = None
+        """What content filters of destinations are written in; None: there are none."""
+        self.tracing: Tracing
+        self.perform: Callable[[list[Effect]], None]
+        """Performs what the machine asked for, in order."""
+        self.steps: EffectLoop
+        """What does that."""
+        self.client_address = ""
+        self.replication_address = ""
+        self.is_serving = False
+        self.is_stopping = False
+        self.phase = "not started"
+        """What it does now, for people."""
+        self.retirement = ""
+        """Why it is over here for good; empty: it is not."""
+        self.events_log = EventLog(logs.get("instance"))
+        self.topic_counts = TopicCounts()
+        self.faults_contained = 0
+        """Faults in the handler of a frame that ended its connection and no more."""
+        self.shares_reached: Counter[str] = Counter()
+        """By limit the connections that were refused, or ended, as over the share of one user, one
+        address or all."""
+        self.clock_offset_us = 0
+        """By how much a drill has set the clock."""
+        self._ended: asyncio.Future[None]
+        self.is_resting = False
+        """Whether something is done less often, because nothing goes on (`every`, `hurry`)."""
+        self._recurring: list[RecurringTask] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.steady_base_us = self.now_us() - time.monotonic_ns() // 1000
+        """What `steady_us` is ahead of the monotonic clock of the host."""
+        self.aging = AgingClock(self.now_us(), self.steady_us())
+
+    def begin(self) -> None:
+        """Takes the loop that runs."""
+        self.loop = asyncio.get_running_loop()
+        self._began_s = self.loop.time()
+        self.loop.set_exception_handler(self._loop_exception)
+        self._ended = self.loop.create_future()
+        self.outbox = WriteQueue(self.loop)
+
+    def perform_by(self, steps: EffectLoop) -> None:
+        """By these is performed what the machine asks for."""
+        self.steps, self.perform = steps, steps.perform
+
+    def report(self, event: str, **details: Any) -> None:
+        """Something that people may want to know."""
+        self.events_log.add(event, details)
+        if self.is_resting:
+            self.hurry()
+
+    def over_share(self, kind: str, limit: str, **details: Any) -> None:
+        """A connection was refused, or ended, as over a share. It is counted and told.
+
+        Args:
+            kind: of its transport, `client` or `replication`.
+        """
+        self.shares_reached[f"{kind}_{limit}"] += 1
+        event = "client_over_share" if kind == "client" else "upstream_over_share"
+        self.report(event, limit=limit, **details)
+
+    # -- time --------------------------------------------------------------------------------
+    def now_us(self) -> int:
+        """Microseconds since 1970."""
+        return time.time_ns() // 1000 + self.clock_offset_us
+
+    def steady_us(self) -> int:
+        """Microseconds since 1970 by the clock of the start of this process: ages count by it, so
+        that nobody is downgraded because somebody set the clock."""
+        return self.steady_base_us + time.monotonic_ns() // 1000
+
+    def aging_us(self) -> int:
+        """Microseconds since 1970 by the clock that what is stored ages by: see `AgingClock`. On
+        the event loop only."""
+        return self.aging.now_us(self.now_us(), self.steady_us())
+
+    def every(
+        self, interval_s: float, work: Callable[[], None], pause: Callable[[], int] = lambda: 1
+    ) -> None:
+        """Does something again and again, until the instance stops. What is due each second falls
+        together with what is due ten times: a process that has nothing else to do wakes up once.
+
+        Args:
+            pause: after how many intervals the next time is; asked behind each one.
+        """
+        self._recurring.append(RecurringTask(self, self._began_s, interval_s, work, pause))
+
+    def pauses_changed(self) -> None:
+        """Something pauses, or does no more."""
+        self.is_resting = any(each.is_pausing for each in self._recurring)
+
+    def hurry(self) -> None:
+        """Something goes on again: what pauses is done at its next interval."""
+        self.is_resting = False
+        for each in self._recurring:
+            each.hurry()
+
+    def freeze(self) -> None:
+        """The machine is half way through a step, or ahead of its disk. What the loop still does
+        before the instance has ended, overdue timers say, must neither be said nor written down:
+        nothing more is performed, folded, done again or answered."""
+        self.is_serving = False
+        self.outbox.drop()
+        self.cancel_timers()
+        if hasattr(self, "steps"):
+            self.steps.end()
+
+    def cancel_timers(self) -> None:
+        """Nothing is done again and again any more."""
+        for each in self._recurring:
+            each.cancel()
+
+    # -- threads and tasks -------------------------------------------------------------------
+    async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Runs something that blocks, in a thread."""
+        return await self.loop.run_in_executor(None, work, *arguments)
+
+    def spawn(
+        self, work: Coroutine[Any, Any, None], failed: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Runs something beside.
+
+        Args:
+            failed: told of a fault in it; None: it is the loop's affair.
+        """
+        task = self.loop.create_task(work if failed is None else _watched(work, failed))
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    @property
+    def tasks_running(self) -> int:
+        """How many of those that were spawned go on."""
+        return len(self._tasks)
+
+    def cancel_tasks(self) -> None:
+        """Ends what was spawned."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._loop_exception(
+                self.loop, {"message": "a task failed", "exception": task.exception()}
+            )
+
+    # -- the end -----------------------------------------------------------------------------
+    @property
+    def has_ended(self) -> bool:
+        """Whether the instance was stopped, or a fault ended it."""
+        return self._ended.done()
+
+    @property
+    def fault(self) -> BaseException | None:
+        """What ended the instance; None: nothing did, or somebody stopped it."""
+        return self._ended.exception() if self._ended.done() else None
+
+    async def finished(self) -> None:
+        """Returns when the instance was stopped; raises what ended it otherwise."""
+        await asyncio.shield(self._ended)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The instance was stopped, or a fault ended it."""
+        if self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+            return
+        self._ended.set_exception(error)
+        # Whoever waits for it hears of it; nobody may be waiting yet.
+        self._ended.exception()
+
+    @property
+    def is_half_done(self) -> bool:
+        """Whether a fault came in the middle of a step: the machine had begun to change, or what it
+        asked for was not performed, or folded, to the end."""
+        if not hasattr(self, "machine"):
+            return False
+        machine, steps = self.machine, self.steps
+        return machine.is_changing or machine.steps_taken != steps.performed or steps.is_folding
+
+    def contain(self, error: Exception, peer: str, end: Callable[[str, str], None]) -> None:
+        """The handler of a frame has a fault that nobody foresaw. What came is to blame: its
+        connection ends, and no more. The state that all share changes in steps, behind the last
+        check of what came. Where the fault came in the middle of one, or of what is on a disk,
+        going on could acknowledge what is not journaled: the instance ends.
+
+        Args:
+            peer: from whom the frame came.
+            end: ends the connection, with a reason and a sentence.
+        """
+        if self.has_ended:
+            return
+        where = _place(error)
+        if isinstance(error, StorageError) or self.is_half_done:
+            fatal = UnfinishedStep(f"{self.config.name}: {error!r} at {where}, by {peer}")
+            fatal.__cause__ = error
+            context = {"message": "a frame was half taken", "exception": fatal}
+            self._loop_exception(self.loop, context)
+            return
+        self.faults_contained += 1
+        self.report(
+            "connection_fault", peer=peer, text=f"{error!r}"[:FAULT_CHARACTERS_MAX], at=where
+        )
+        end(
+            "internal_error",
+            f"{self.config.name} has a fault in what it does with this: its event "
+            "`connection_fault` says where; please report it",
+        )
+        self.outbox.flush()
+
+    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the loop raised. A socket's error ends its connection and no more; anything
+        else may have left the machine half way through a step: going on could acknowledge what is
+        not journaled, so the instance ends and is started again from its disk."""
+        error = context.get("exception")
+        text = f"{context.get('message')}: {error!r}"
+        if error is None or isinstance(error, OSError | asyncio.CancelledError):
+            self.report("connection_error", text=text)
+            return
+        self.freeze()
+        self.report("fatal", text=text)
+        loop.default_exception_handler(context)
+        self.end(error)
+
+
+async def _watched(work: Coroutine[Any, Any, None], failed: Callable[[Exception], None]) -> None:
+    try:
+        await work
+    except Exception as error:
+        failed(error)
+
+
+def _place(error: Exception) -> str:
+    """The place of a fault: file, line and function, the innermost first."""
+    frames = traceback.extract_tb(error.__traceback__)[-PLACES_TOLD:]
+    return " < ".join(
+        f"{each.filename.removeprefix(_TREE)}:{each.lineno} {each.name}"
+        for each in reversed(frames)
+    )

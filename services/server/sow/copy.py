@@ -1,0 +1,87 @@
+"""What an instance that copies a log has of the SOW topics that the log does not reach back to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.server.sow.manager import FINGERPRINT, SOW_FILE, fingerprints
+from raylay.services.sow.copying import Entry, TopicCopy
+from raylay.storage.sow import LmdbSowStore
+
+
+class SowCopy:
+    """A store as it is filled. What was there before is gone: it is of another log.
+
+    Owner: an instance that does not serve yet. Its own thread writes. Lifecycle: one source; then
+    `finish`, or `abandon`.
+
+    Args:
+        directory: of the instance's data.
+
+    Raises:
+        StorageError: the store cannot be used.
+    """
+
+    def __init__(self, config: InstanceConfig, directory: Path) -> None:
+        self.wanted = fingerprints(config)
+        """What decides which records a topic has, by its name in the store."""
+        self._copies: dict[str, TopicCopy] = {}
+        remove_store(directory)
+        self._store = LmdbSowStore(directory / SOW_FILE) if self.wanted else None
+        self._thread = ThreadPoolExecutor(1, "raylay-sow-copy")
+
+    @property
+    def records(self) -> int:
+        """That have come."""
+        return sum(each.records for each in self._copies.values())
+
+    def take(
+        self, name: str, entries: Iterable[Entry], written: Callable[[Future[None]], None]
+    ) -> None:
+        """Has entries of a topic written.
+
+        Args:
+            written: called on the thread when that is done, or failed.
+
+        Raises:
+            RemoteProtocolError: they are none, or were not asked for.
+        """
+        if self._store is None or name not in self.wanted:
+            raise RemoteProtocolError(
+                f"SOW topic {name[:100]!r} came and was not asked for", "bad_record"
+            )
+        made = self._copies.setdefault(name, TopicCopy()).take(entries)
+        work = self._thread.submit(self._store.commit, {name: (made, 0)})
+        work.add_done_callback(written)
+
+    def finish(self) -> None:
+        """All has come: it is a store like any other. Blocks.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._thread.shutdown(wait=True)
+        if self._store is not None:
+            self._store.commit(
+                {
+                    name: ({**copy.end(), FINGERPRINT: self.wanted[name]}, 0)
+                    for name, copy in self._copies.items()
+                }
+            )
+            self._store.close()
+
+    def abandon(self) -> None:
+        """It is of no use. Blocks."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        if self._store is not None:
+            self._store.close()
+
+
+def remove_store(directory: Path) -> None:
+    """A journal that begins anew has another state of the world. Blocks."""
+    for name in (SOW_FILE, f"{SOW_FILE}-lock"):
+        (directory / name).unlink(missing_ok=True)

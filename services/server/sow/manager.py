@@ -1,0 +1,495 @@
+"""The SOW topics of a serving instance: their store on disk, what is written to it and when, and
+what of the journal has to stay until it is.
+
+What is folded is in memory until the store has it. A commit of the store is made in a thread, about
+once a second; what a crash takes with it is folded from the journal again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.core.feature import CommitBatch, FeatureRegistry
+from raylay.services.errors import CorruptRecord, RaylayError, SowDamaged, StorageError, StorageFull
+from raylay.services.messages.records import Run
+from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.storage.files import make_file, sync_directory
+from raylay.storage.sow import LmdbSowStore, MemorySowStore, SowStore
+
+if TYPE_CHECKING:
+    # Most instances have no SOW topics, and need not load the parsers of message types.
+    from raylay.services.core.sow import SowFeature, SowProblem
+    from raylay.services.sow.book import SowBook
+
+SOW_FILE = "sow.lmdb"
+DAMAGED_SUFFIX = ".damaged"
+"""Behind the name of a store that was moved aside. One is kept: it is for who wants to look."""
+DAMAGED_MARK = "sow.damaged"
+"""A file that says that the store was found to be damaged in the life before."""
+FINGERPRINT, RULES = b"f", b"r"
+"""Entries of a topic: of which configuration its records are, and by which rules its history."""
+WRITE_INTERVAL_S = 1.0
+IDLE_INTERVAL_S = 10.0
+"""Between two writes where only the transaction id has moved, which frees journal."""
+RETRY_S = 5.0
+"""After a commit of the store failed."""
+PENDING_BYTES = 8 * 1024 * 1024
+"""More is written at once, while it serves and in a recovery."""
+UNSAVED_BYTES_MAX = 256 * 1024 * 1024
+"""Of entries that the store lacks, in memory: beyond it the instance takes nothing, so that its
+memory stays bounded while the store fails, or is slower than what is published."""
+
+
+class SowManager:
+    """See the file's docstring.
+
+    Invariants: of a commit under way, `_commit` is the future, and nothing else is written; the
+        journal is released no further than the store has it.
+    Owner: the instance's event loop. `open`, and what a recovery calls, run in its thread before
+    anything is served. Lifecycle: `open` once, `serve` once, `close` once; none of them where there
+    are no SOW topics.
+
+    Args:
+        folds: of the instance.
+        hold: has the instance take nothing, with reason and sentence; None: it takes again.
+        removable: called with what no SOW topic needs of the journal: all below.
+    """
+
+    name = "sow"
+    may_be_ahead = False
+
+    def __init__(
+        self,
+        here: InstanceRuntime,
+        folds: FeatureRegistry,
+        hold: Callable[[tuple[str, str] | None], None],
+        removable: Callable[[int], None],
+    ) -> None:
+        self._here = here
+        self._removable = removable
+        self._folds = folds
+        self._hold = hold
+        self._is_holding = False
+        self._store: LmdbSowStore | None = None
+        self._commit: asyncio.Future[None] | None = None
+        self._write_at_s = 0.0
+        self._before_txid = 0
+        self._turn: asyncio.Handle | None = None
+        """The next one in which something is taken away; None: nothing is due."""
+        self._is_folding = False
+        """Where that never ended, a part of a transaction may be folded: it is not written."""
+        self._has_told = False
+        """Of what is unreadable."""
+        self.failure = ""
+        """Why the store cannot be written; empty: it can."""
+        self._is_full = False
+        """Whether that is for want of space."""
+        self.feature: SowFeature | None = None
+        """None: there are no SOW topics."""
+
+    @property
+    def book(self) -> SowBook:
+        """All SOW topics."""
+        from raylay.services.sow.book import SowBook
+
+        return SowBook() if self.feature is None else self.feature.book
+
+    # -- beginning -----------------------------------------------------------------------------
+    def open(self) -> SowFeature | None:
+        """The SOW topics, as the store has them; None: there are none. Blocks.
+
+        Raises:
+            ConfigurationError: a definition cannot be used.
+            StorageFull: there is no space for the store.
+            StorageError: the store cannot be opened or read, and is not known to be damaged; or
+                the journal cannot be read.
+        """
+        if not self._here.config.sow:
+            return None
+        path = self._here.directory / SOW_FILE
+        mark = self._here.directory / DAMAGED_MARK
+        if mark.exists():
+            self._move_aside(path, "it was found to be damaged in the life before")
+            mark.unlink()
+        try:
+            feature, problems = self._opened(path)
+        except SowDamaged as error:
+            self._move_aside(path, str(error))
+            feature, problems = self._opened(path)
+        for each in problems:
+            self._here.report(each.event, topic=each.topic, text=each.text)
+        self.feature = feature
+        return feature
+
+    def _opened(self, path: Path) -> tuple[SowFeature, list[SowProblem]]:
+        from raylay.services.core.sow import SowFeature
+        from raylay.services.plugins.sow import sow_book
+
+        self._close_store()
+        config, journal = self._here.config, self._here.journal
+        store: SowStore = MemorySowStore()
+        if not all(each.transient for each in config.sow):
+            store = self._store = LmdbSowStore(path)
+        whole_from_us = self._match(store)
+        book = sow_book(
+            config.sow,
+            config.type_definitions,
+            store,
+            instance=config.name,
+            group=config.group,
+        )
+        for topic in book.topics:
+            topic.state.whole_from_us = whole_from_us.get(topic.stored_as, 0)
+        feature = SowFeature(book)
+        problems = feature.begin(journal.first_txid, journal.recovered.next_txid - 1)
+        if feature.is_urgent:
+            store.commit(feature.pending())
+            feature.saved()
+        return feature, problems
+
+    def _match(self, store: SowStore) -> dict[str, int]:
+        """What is of another configuration is of no use: the topic begins anew. Returns from when
+        on each history is whole."""
+        from raylay.services.sow.history_rules import went_on
+
+        here = self._here
+        prints: dict[str, tuple[dict[bytes, bytes | None], int]] = {}
+        rules = {each.stored_as: each.rules for each in here.config.sow}
+        whole_from_us: dict[str, int] = {}
+        for name, wanted in fingerprints(here.config).items():
+            topic = store.topic(name)
+            found = topic.get(FINGERPRINT)
+            if found is None and topic.chunk(b"", b"\xff", 1):
+                # A life before ended while it dropped this one.
+                store.drop(name)
+            elif found is not None and found != wanted:
+                store.drop(name)
+                first_txid = here.journal.first_txid
+                here.report(
+                    "sow_rebuilt",
+                    topic=name,
+                    text=f"the configuration of SOW topic {name} has changed: it is made"
+                    " anew from the journal"
+                    + (
+                        f", which begins with transaction {first_txid}: what was published before "
+                        "is not in it"
+                        if first_txid > 1
+                        else ""
+                    ),
+                )
+            made: dict[bytes, bytes | None] = {} if found == wanted else {FINGERPRINT: wanted}
+            if rules[name].window_us:
+                ruled = topic.get(RULES) if found == wanted else None
+                entry, whole_from_us[name] = went_on(ruled, rules[name], here.now_us())
+                if ruled != entry:
+                    made[RULES] = entry
+            if made:
+                prints[name] = made, topic.txid
+        if prints:
+            store.commit(prints)
+        return whole_from_us
+
+    def _move_aside(self, path: Path, why: str) -> None:
+        """Puts a store away that cannot be used, and says so."""
+        here = self._here
+        self._close_store()
+        aside = path.with_name(path.name + DAMAGED_SUFFIX)
+        if path.exists():
+            path.replace(aside)
+        path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
+        sync_directory(path.parent)
+        first_txid = here.journal.first_txid
+        lost = (
+            f"; the journal begins with transaction {first_txid}: what was published before is not "
+            "in them"
+            if first_txid > 1
+            else ""
+        )
+        here.report(
+            "sow_store_damaged",
+            text=f"{path} cannot be used: {why}; it was moved to {aside.name}, and the SOW topics "
+            f"are made anew from the journal{lost}",
+        )
+
+    def is_mended(self, error: CorruptRecord) -> bool:
+        """Whether something that a recovery met was the store's damage, and is out of the way: then
+        all is opened and recovered again. Blocks."""
+        if self.feature is None:
+            return False
+        if not isinstance(error, SowDamaged):
+            return False
+        self.feature = None
+        self._move_aside(self._here.directory / SOW_FILE, str(error))
+        return True
+
+    def folded(self) -> None:
+        """A recovery has folded a part of the journal: writes it where it is much. Blocks.
+
+        Raises:
+            StorageError: it cannot be written, and more would not fit into memory.
+        """
+        feature, here = self.feature, self._here
+        assert feature is not None
+        last_txid = here.journal.recovered.next_txid - 1
+        here.phase = (
+            f"recovering: SOW topics are at transaction {feature.recovered_txid or 0:,} of "
+            f"{last_txid:,}"
+        )
+        if feature.pending_bytes > PENDING_BYTES:
+            self._write_here()
+            if self.failure and feature.unsaved_bytes > UNSAVED_BYTES_MAX:
+                kind = StorageFull if self._is_full else StorageError
+                raise kind(self.failure, str(here.directory / SOW_FILE))
+
+    def serve(self) -> None:
+        """From now on it folds what is committed."""
+        if self.feature is not None:
+            from raylay.services.core.fold_backlog import PART_RECORDS, FoldBacklog, weight
+            from raylay.services.sow.delete_scan import FINDINGS_AT_ONCE, may_ask
+
+            find = self.feature.book.find
+
+            def weigh(run: Run) -> int:
+                return weight(run) if find(run.topic, run.message_type) is not None else 0
+
+            def weigh_published(run: Run) -> int:
+                found = weigh(run)
+                return (
+                    max(found, PART_RECORDS // FINDINGS_AT_ONCE)
+                    if found and may_ask(run)
+                    else found
+                )
+
+            self._folds.unfolded = FoldBacklog(weigh, weigh_published=weigh_published)
+            self._folds.enlist(self, True)
+            if self.feature.floor_txid is not None:
+                self._begin_write()
+
+    # -- a feature, for the folds ----------------------------------------------------------------
+    def fold(self, batch: CommitBatch) -> None:
+        """Folds what was committed.
+
+        Raises:
+            SowDamaged: the instance ends, and makes the store anew (`close`).
+            StorageError: the store cannot be read: the instance ends.
+        """
+        assert self.feature is not None
+        self._is_folding = True
+        self.feature.fold(batch)
+        self._is_folding = False
+        if self.failure:
+            self._look_at_memory()
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged is folded."""
+
+    # -- what is due ---------------------------------------------------------------------------
+    def check(self) -> None:
+        """Called now and then: takes away what has expired, and writes what is due."""
+        feature, here = self.feature, self._here
+        if feature is None:
+            return
+        if feature.first_unreadable and not self._has_told:
+            self._has_told = True
+            here.report(
+                "sow_unreadable",
+                text=f"{feature.first_unreadable}; this is said once, sow_unreadable of the status "
+                "counts all of them",
+            )
+        if self._is_folding:
+            return
+        self._look_at_memory()
+        if self._turn is None:
+            self._tidy()
+        floor_txid = feature.floor_txid
+        if self._commit is not None or floor_txid is None:
+            return
+        now_s = here.loop.time()
+        if self.failure:
+            is_due = now_s >= self._write_at_s + RETRY_S
+        elif feature.pending_bytes:
+            since_s = now_s - self._write_at_s
+            is_due = since_s >= WRITE_INTERVAL_S or feature.pending_bytes > PENDING_BYTES
+        else:
+            has_moved = floor_txid < here.machine.committed_txid
+            is_due = has_moved and now_s >= self._write_at_s + IDLE_INTERVAL_S
+        if is_due:
+            self._begin_write()
+
+    def _look_at_memory(self) -> None:
+        """Has the instance take nothing while too much waits for the store."""
+        feature = self.feature
+        assert feature is not None
+        most = UNSAVED_BYTES_MAX // 2 if self._is_holding else UNSAVED_BYTES_MAX
+        is_much = feature.unsaved_bytes > most
+        if is_much == self._is_holding:
+            return
+        self._is_holding = is_much
+        if not is_much:
+            self._hold(None)
+            self._here.report("sow_store_caught_up")
+            return
+        why = self.failure or "it is slower than what is published"
+        text = (
+            f"{UNSAVED_BYTES_MAX:,} bytes of SOW records wait in memory to be written to "
+            f"{self._here.directory / SOW_FILE}: {why}. Nothing is lost; {self._here.config.name} "
+            "takes no messages until they are written: make space on that disk, or let it be "
+            "faster"
+        )
+        self._hold(("storage_full" if self._is_full else "storage_error", text))
+        self._here.report("sow_store_behind", text=text)
+
+    def _tidy(self, only_due: bool = False) -> None:
+        """Takes away what is due, in turns: more of it in the next turn of the loop."""
+        feature, here = self.feature, self._here
+        self._turn = None
+        if feature is None or not here.is_serving or self._is_folding:
+            return
+        now_us = here.aging_us()
+        changes = feature.tick(now_us, only_due=only_due)
+        if changes:
+            # Who follows a topic is told: nothing was committed.
+            folded_txid = self._folds.folded_txid(here.machine.committed_txid)
+            self._folds.fold(CommitBatch([], folded_txid, changes))
+            here.outbox.flush()
+        if feature.is_due(now_us):
+            self._turn = here.loop.call_soon(self._tidy, True)
+
+    def _begin_write(self) -> None:
+        feature, here = self.feature, self._here
+        assert feature is not None and self._store is not None and self._commit is None
+        self._write_at_s = here.loop.time()
+        self._commit = here.loop.run_in_executor(None, self._store.commit, feature.pending())
+        here.spawn(self._finish(self._commit))
+
+    async def _finish(self, commit: asyncio.Future[None]) -> None:
+        await asyncio.wait((commit,))
+        if self._commit is commit:
+            self._settle()
+
+    def _settle(self) -> None:
+        """The commit under way has ended."""
+        feature, here, commit = self.feature, self._here, self._commit
+        assert feature is not None and commit is not None
+        self._commit = None
+        error = commit.exception()
+        if error is None:
+            feature.saved()
+            if self.failure:
+                self.failure = ""
+                here.report("sow_store_recovered")
+            self._look_at_memory()
+            if here.is_serving:
+                self._release()
+        elif isinstance(error, RaylayError):
+            feature.not_saved()
+            self._failed(error)
+        else:
+            raise error
+
+    def _write_here(self) -> None:
+        """Writes what is pending, before it serves and at its end. Blocks."""
+        feature = self.feature
+        assert feature is not None and self._store is not None
+        try:
+            self._store.commit(feature.pending())
+        except RaylayError as error:
+            feature.not_saved()
+            self._failed(error)
+        else:
+            feature.saved()
+            self.failure = ""
+
+    def _failed(self, error: RaylayError) -> None:
+        if not self.failure:
+            self._here.report(
+                "sow_store_failed",
+                text=f"{error}; nothing is lost: the records stay in memory, and the journal that "
+                "they are in is kept, until the store can be written again",
+            )
+        self.failure = str(error)
+        self._is_full = isinstance(error, StorageFull)
+
+    # -- the journal -----------------------------------------------------------------------------
+    def removable(self, before_txid: int) -> None:
+        """Links need nothing of the journal below this: so much of it is released as the store
+        has."""
+        self._before_txid = before_txid
+        self._release()
+
+    def _release(self) -> None:
+        before_txid = self._before_txid
+        if self.feature is not None:
+            before_txid = self.feature.removable(before_txid)
+        self._removable(before_txid)
+
+    # -- telling ---------------------------------------------------------------------------------
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        if self.feature is None:
+            return {}
+        return {
+            "sow_topics": self.feature.status(),
+            "sow_store_failure": self.failure,
+            "sow_unreadable": self.feature.unreadable,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """For metrics."""
+        if self.feature is None:
+            return {}
+        return {"sow_topics": self.feature.status()}
+
+    # -- the end ---------------------------------------------------------------------------------
+    async def close(self) -> None:
+        """Writes the last state, when nothing is committed any more, and closes the store. Where
+        its damage ended the instance, whoever met it, that is noted for the next life."""
+        if isinstance(self._here.fault, SowDamaged):
+            make_file(self._here.directory / DAMAGED_MARK)
+        if self._commit is not None:
+            await self._finish(self._commit)
+        # What waits to be folded is folded by the next life, from the journal.
+        self._folds.enlist(self, False)
+        if self.feature is not None and self._store is not None and not self._is_folding:
+            await self._here.in_thread(self._write_here)
+        self._close_store()
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+def fingerprints(config: InstanceConfig) -> dict[str, bytes]:
+    """Of the topics that are on disk, by their names in the store."""
+    types = {each.name: asdict(each) for each in config.type_definitions}
+    return {
+        each.stored_as: fingerprint(each, types.get(each.message_type))
+        for each in config.sow
+        if not each.transient
+    }
+
+
+def fingerprint(definition: SowTopicDefinition, kind: dict[str, Any] | None) -> bytes:
+    """Of all that decides which records there are, and under which keys.
+
+    Args:
+        kind: what its message type is defined as; None: it is built in.
+    """
+    decides = {
+        "type": [definition.message_type, kind],
+        "pattern": definition.pattern,
+        "keys": definition.keys,
+        "key_domain": definition.key_domain,
+        "key_generator": [definition.key_generator, dict(definition.key_generator_options)],
+        "last_writer": definition.last_writer,
+        "history": bool(definition.rules.window_us),
+    }
+    return json.dumps(decides, sort_keys=True).encode()

@@ -1,0 +1,223 @@
+"""From the words of a query to the query: what is wrong with it is said before anything is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.expressions.expression import Expression, Use, filter_of
+from raylay.services.expressions.functions.registry import EvalContext, Functions
+from raylay.services.sow.as_of import AsOf
+from raylay.services.sow.book import QueryWish, SowBook
+from raylay.services.sow.ordering import SortTerm, read_order
+from raylay.services.sow.planning import FOLLOWING, QUERY, keys_to_look_at
+from raylay.services.sow.projection import Projection, check_select
+from raylay.services.sow.query_execution import (
+    HELD_BYTES_MAX,
+    QueryExecution,
+    QueryPart,
+    QueryTerms,
+    RecordSource,
+    ReplacedFocus,
+    VersionSource,
+)
+from raylay.services.sow.topic import SowTopic
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRequest:
+    """A query as it was asked.
+
+    Attributes:
+        wanted: its topics.
+        filter, select, order_by: as they were written; empty: none.
+        top: so many rows at most; None: all.
+        skip: so many are left out before.
+        batch: rows in a frame, at most.
+        keys: of these records; None: of all.
+        as_of_us: what there was then; 0: what there is.
+        follows: a subscription begins with it.
+        client: what is known of who asks; None: nothing.
+    """
+
+    wanted: QueryWish
+    filter: str = ""
+    select: str = ""
+    order_by: str = ""
+    top: int | None = None
+    skip: int = 0
+    batch: int = 10
+    keys: frozenset[bytes] | None = None
+    as_of_us: int = 0
+    follows: bool = False
+    client: EvalContext | None = None
+
+
+class ReplacedQuery(NamedTuple):
+    """The subscription that a query's takes the place of: its filter as it was written, its keys,
+    and whether it began with a query, too."""
+
+    filter: str
+    keys: frozenset[bytes] | None
+    had_rows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQuery:
+    """A query that was accepted: its words, read."""
+
+    question: QueryRequest
+    filter: Expression | None
+    order: tuple[SortTerm, ...]
+
+
+class QueryParser:
+    """What is asked of the SOW topics of an instance.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        book: the topics.
+        functions: those that filters may use.
+        instance, group: the instance's names.
+        held_bytes_max: of the rows of one query that wait for their order.
+    """
+
+    def __init__(
+        self,
+        book: SowBook,
+        functions: Functions,
+        instance: str,
+        group: str,
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
+        self._book = book
+        self._functions = functions
+        self._instance = instance
+        self._group = group
+        self._held_bytes_max = held_bytes_max
+
+    def accept(self, question: QueryRequest) -> ParsedQuery:
+        """Reads a query.
+
+        Raises:
+            RemoteProtocolError: it is refused: `no_sow`, `bad_filter`, `bad_order_by`,
+                `bad_select`, or `not_supported` for messages of one of the topics.
+        """
+        topics = self._book.matching(question.wanted)
+        if not topics and not question.follows:
+            name = question.wanted.topic.decode("utf-8", "replace")
+            raise RemoteProtocolError(
+                f"no SOW topic of {self._instance} is {name[:200]!r}: only what has a state of the "
+                "world can be asked for it; declare it in the configuration, under sow_topics",
+                "no_sow",
+            )
+        use = FOLLOWING if question.follows else QUERY
+        filter_ = self._filter(question.filter, use, question.client)
+        order = read_order(question.order_by) if question.order_by else ()
+        if question.select:
+            check_select(question.select)
+            for each in topics:
+                Projection(question.select, each.type)
+        return ParsedQuery(question, filter_, order)
+
+    def _filter(self, text: str, use: Use, client: EvalContext | None) -> Expression | None:
+        return filter_of(text, use, self._functions, client) if text else None
+
+    def granularities_us(self, wanted: QueryWish) -> tuple[int, ...] | None:
+        """Of the histories of the topics; None: they keep none, and only what there is now can be
+        asked for. Topics without SOW have no rows: of them there is every moment.
+
+        Raises:
+            RemoteProtocolError: some keep one and some do not: `not_supported`.
+        """
+        topics = self._book.matching(wanted)
+        rules = [each.state.rules for each in topics]
+        if all(each.window_us for each in rules):
+            return tuple(each.granularity_us for each in rules)
+        if not any(each.window_us for each in rules):
+            return None
+        names = [each.name.decode("utf-8", "replace") for each in topics]
+        with_, without = (
+            [name for name, each in zip(names, rules, strict=True) if bool(each.window_us) == has]
+            for has in (True, False)
+        )
+        raise RemoteProtocolError(
+            f"SOW topic {with_[0][:200]!r} keeps a history and {without[0][:200]!r} keeps none: "
+            "their rows would be of two moments; subscribe to them apart",
+            "not_supported",
+        )
+
+    def begin(
+        self,
+        asked: ParsedQuery,
+        now_us: int,
+        instead_of: ReplacedQuery | None = None,
+        past: AsOf | None = None,
+    ) -> QueryExecution:
+        """The query, of this moment.
+
+        Args:
+            now_us: by the clock on the wall.
+            instead_of: the subscription that this one replaces: only what is newly in focus is a
+                row, and what was is told apart (`left`). None: it replaces none.
+            past: the state that is asked for, of topics with a history; None: as the question says.
+        """
+        question = asked.question
+        replaced = None
+        if instead_of is not None:
+            before = self._filter(instead_of.filter, FOLLOWING, question.client)
+            replaced = ReplacedFocus(before, instead_of.keys, instead_of.had_rows)
+        terms = QueryTerms(
+            asked.filter,
+            question.select,
+            asked.order,
+            question.top,
+            question.skip,
+            question.batch,
+            self._instance,
+            self._group,
+            now_us,
+            self._held_bytes_max,
+            question.keys,
+            replaced,
+        )
+        if past is None and question.as_of_us:
+            past = AsOf(None, question.as_of_us)
+        topics = self._book.matching(question.wanted)
+        return QueryExecution([self._part(each, asked, terms, past) for each in topics], terms)
+
+    def _part(
+        self, topic: SowTopic, asked: ParsedQuery, terms: QueryTerms, past: AsOf | None
+    ) -> QueryPart:
+        question, state = asked.question, topic.state
+        wanted = question.wanted
+        wants = None
+        if topic.definition.pattern:
+            # Of the physical topic all records, but for those of topics that may not be read.
+            wants = wanted.readable
+            if wanted.topic != topic.name:
+
+                def wants(name: bytes) -> bool:
+                    return wanted.matches(name, topic.type_name)
+
+        expires_now_us = terms.now_us if state.rules.expires and not question.follows else 0
+        source: RecordSource
+        count = None
+        if past is not None and state.rules.window_us:
+            source = VersionSource(state.versions(past, terms.now_us), past, question.keys)
+        else:
+            # What a replaced filter was true of no index of the new one finds.
+            filter_, of_keys = asked.filter, question.keys
+            if terms.replaced is not None:
+                filter_, before = None, terms.replaced.keys
+                of_keys = None if before is None or of_keys is None else before | of_keys
+            keys = keys_to_look_at(filter_, of_keys, topic.indexes)
+            if keys is not None:
+                source = state.query_keys(keys)
+            else:
+                source = state.query()
+                if asked.filter is None and wants is None and not expires_now_us:
+                    count = state.count
+        return QueryPart(topic.name, topic.type, source, count, wants, expires_now_us)

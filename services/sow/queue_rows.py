@@ -1,0 +1,145 @@
+"""The rows of a query of a queue: which messages, in which order, with which fields.
+
+What is asked for is read by the code that queries of SOW topics use, and says the same there and
+here. A queue differs in that its rows are the records of the journal, and that those without an
+order are in the queue's.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from raylay.services.errors import MessageTypeError, RemoteProtocolError
+from raylay.services.messages.records import Record, RecordBuilder, decode_record
+from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.trees import Tree
+from raylay.services.sow.ordering import SortedRows, placing, read_order
+from raylay.services.sow.projection import Projection
+from raylay.services.sow.query_execution import HELD_BYTES_MAX
+
+ROWS_AT_ONCE = 256
+_TXID = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True)
+class RowTerms:
+    """What is asked for, beside the filter.
+
+    Attributes:
+        select, order_by: as they were written; empty: none.
+        top: so many rows at most; None: all.
+        skip: so many are left out before.
+    """
+
+    select: str = ""
+    order_by: str = ""
+    top: int | None = None
+    skip: int = 0
+
+
+class QueueRows:
+    """Messages in, rows out: at once, or, where they are to be ordered, when all are in.
+
+    Owner: who asks. Lifecycle: one query.
+
+    Args:
+        kind: the type of the queue's messages.
+        held_bytes_max: of the rows that wait for their order.
+
+    Attributes:
+        matches: messages that came, whether they became rows or not.
+        reads: whether it looks into a message, now: else `passed` does.
+
+    Raises:
+        RemoteProtocolError: the terms are none: `bad_order_by`, `bad_select`; or messages of that
+            type cannot be cut: `not_supported`.
+    """
+
+    def __init__(
+        self, terms: RowTerms, kind: MessageType, held_bytes_max: int = HELD_BYTES_MAX
+    ) -> None:
+        order = read_order(terms.order_by) if terms.order_by else ()
+        self._select = Projection(terms.select, kind) if terms.select else None
+        self._place = placing(order)
+        self._parse = kind.parser_of(frozenset(str(term.steps[0]) for term in order))
+        wanted = None if terms.top is None else terms.top + terms.skip
+        self._ordered = SortedRows(wanted) if order else None
+        self._left = terms.top
+        self._to_skip = terms.skip
+        self._held_bytes_max = held_bytes_max
+        self.matches = 0
+
+    @property
+    def reads(self) -> bool:
+        """Whether it has to see the next message: else it is enough to tell that there is one."""
+        return self._ordered is not None or (self._left != 0 and not self._to_skip)
+
+    def passed(self) -> None:
+        """There is one more message, that need not be read."""
+        self.matches += 1
+        if self._to_skip:
+            self._to_skip -= 1
+
+    def put(self, txid: int, raw: bytes) -> bytes | None:
+        """There is one more message: its row, where it is to be sent at once.
+
+        Args:
+            txid: where it stands: of messages that are equal in the order the older one is first.
+            raw: its record, as it lies in the journal.
+
+        Raises:
+            RemoteProtocolError: more rows wait for their order than may: `too_large`.
+        """
+        self.matches += 1
+        ordered = self._ordered
+        if ordered is None:
+            if self._left is not None:
+                self._left -= 1
+            return self._row(raw)
+        place = self._place(self._tree(raw), _TXID.pack(txid))
+        if ordered.takes(place):
+            ordered.put(place, self._row(raw))
+            if ordered.held_bytes > self._held_bytes_max:
+                raise RemoteProtocolError(
+                    "the rows that wait for their order have more than "
+                    f"{self._held_bytes_max} bytes: ask for fewer, with top_n or a filter, or "
+                    "leave out order_by",
+                    "too_large",
+                )
+        return None
+
+    def rest(self) -> list[bytes]:
+        """Behind the last message: the next rows of those that waited; none: there are no more."""
+        if self._ordered is None:
+            return []
+        while True:
+            rows = self._ordered.take(ROWS_AT_ONCE)
+            skipped = min(self._to_skip, len(rows))
+            self._to_skip -= skipped
+            if skipped < len(rows) or not rows:
+                return rows[skipped:]
+
+    def _tree(self, raw: bytes) -> Tree:
+        try:
+            return self._parse(decode_record(raw, verify=False).body)
+        except MessageTypeError:
+            # What cannot be read stands where nothing is.
+            return {}
+
+    def _row(self, raw: bytes) -> bytes:
+        return raw if self._select is None else _with_body(raw, self._select)
+
+
+def _with_body(raw: bytes, select: Projection) -> bytes:
+    found: Record = decode_record(raw, verify=False)
+    return RecordBuilder(found.publisher, found.topic, found.message_type).build(
+        found.sequence,
+        select.of_body(found.body),
+        found.origin_time_us,
+        found.trace,
+        command=found.command,
+        expiration_s=found.expiration_s,
+        key=found.key,
+        correlation=found.correlation,
+    )

@@ -1,0 +1,129 @@
+"""Content filters of bookmark subscriptions: which records of a run pass (bookmark.py).
+
+A replay reads every message behind its start, so the whole log may have to be parsed. It is done in
+pieces (replay_group.py), so that each is a short turn, and the messages of the pieces that were
+parsed last are kept: replays that stand at the same place, such as all that are at the end of the
+log, parse each message once.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from raylay.services.errors import MessageTypeError
+from raylay.services.expressions.expression import SUBSCRIPTION, Expression, filter_of
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
+from raylay.services.messages.records import RECORD_HEADER_BYTES, Run, decode_record
+from raylay.services.messages.types.base import MessageTypeTable
+from raylay.services.subscriptions.filtered import around, surroundings_of
+from raylay.services.subscriptions.matching import FilterOwner
+from raylay.services.subscriptions.replay_group import PIECE_BYTES
+
+KEPT_PIECES = 4
+
+_RECORD = struct.Struct("<I10xBBHHH14xQ")
+"""Of a record (services/messages/records.py): its length, the lengths of type, trace, topic, key
+and correlation id, its sequence."""
+Place = tuple[int, int, int, int]
+"""Of a record in its run: how many are before it, where it begins and ends, its sequence."""
+_Message = tuple[Place, Any]
+
+
+class ReplayFilters:
+    """The content filters of an instance's bookmark subscriptions.
+
+    Owner: the instance. Lifecycle: as long as the instance.
+
+    Args:
+        types: what bodies are read by.
+        functions: those that filters may use.
+        instance, group: the instance's names.
+    """
+
+    __slots__ = ("_functions", "_group", "_instance", "_parsed", "_types")
+
+    def __init__(
+        self, types: MessageTypeTable, functions: Functions, instance: str, group: str
+    ) -> None:
+        self._types = types
+        self._functions = functions
+        self._instance = instance
+        self._group = group
+        self._parsed: list[tuple[int, bytes, list[_Message]]] = []
+        """Of the pieces that were parsed last: first transaction id, payload, its messages."""
+
+    def made(self, text: str, asker: FilterOwner) -> ReplayFilter:
+        """The filter that is written so, by this client.
+
+        Raises:
+            RemoteProtocolError: with reason `bad_filter`, the column and what to do.
+        """
+        found = filter_of(text, SUBSCRIPTION, self._functions, surroundings_of(asker))
+        return ReplayFilter(text, found.own(is_limited=True), self)
+
+    def messages(self, run: Run) -> list[_Message]:
+        """What the records of a run say; those that cannot be read are left out."""
+        for first_txid, payload, found in self._parsed:
+            # What was only staged may have had this transaction id, and have come to nothing.
+            if first_txid == run.first_txid and payload == run.payload:
+                return found
+        found = self._read(run)
+        if len(run.payload) <= PIECE_BYTES:
+            self._parsed.append((run.first_txid, run.payload, found))
+            del self._parsed[:-KEPT_PIECES]
+        return found
+
+    def _read(self, run: Run) -> list[_Message]:
+        found: list[_Message] = []
+        try:
+            parse = self._types[run.message_type.decode("utf-8", "replace")].parse
+        except MessageTypeError:
+            return found
+        payload, offset, unpack = run.payload, 0, _RECORD.unpack_from
+        for at in range(run.count):
+            length, type_, trace, topic, key, correlation, sequence = unpack(payload, offset)
+            end = offset + length
+            body_at = offset + RECORD_HEADER_BYTES + topic + type_ + key + correlation
+            try:
+                message = parse(payload[body_at : end - trace])
+            except MessageTypeError:
+                pass
+            else:
+                found.append(((at, offset, end, sequence), message))
+            offset = end
+        return found
+
+    def around(self, run: Run, place: Place) -> EvalContext:
+        """What a filter may ask beside the message."""
+        record = decode_record(run.payload, place[1], verify=False)
+        return around(record, run, self._instance, self._group)
+
+
+class ReplayFilter:
+    """The content filter of one bookmark subscription. `text`: as it was written."""
+
+    __slots__ = ("_asks_around", "_effort", "_filters", "_matches", "text")
+
+    def __init__(self, text: str, found: Expression, filters: ReplayFilters) -> None:
+        self.text = text
+        self._matches = found.matches
+        self._effort = found.effort
+        self._asks_around = found.asks_around
+        self._filters = filters
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether it has worked too much (services/expressions/work.py)."""
+        return self._effort.given_up > 0
+
+    def passing(self, run: Run) -> list[Place]:
+        """Where the records are that pass, in order."""
+        matches, filters = self._matches, self._filters
+        if self._asks_around:
+            return [
+                place
+                for place, message in filters.messages(run)
+                if matches(message, filters.around(run, place))
+            ]
+        return [place for place, message in filters.messages(run) if matches(message, NO_CONTEXT)]

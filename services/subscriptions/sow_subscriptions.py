@@ -1,0 +1,495 @@
+"""Subscriptions that follow records rather than messages: what came into their focus, what changed
+of it, what left it (behaviour.md 4.4, 4.7, 4.8).
+
+On a SOW topic they are given what a commit did to its records (`Batch.changes`), so that who
+applies it to the rows of his query has the records that his filter is true of, and no others. On
+other topics they are given messages, cut to their select lists.
+
+They are kept apart from ordinary subscriptions: those take their own way at its own price. A record
+is parsed once for all filters, before and after, and each form of it is built once for all who are
+given it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from raylay.services.errors import MessageTypeError, RemoteProtocolError
+from raylay.services.expressions.expression import Expression, filter_of
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
+from raylay.services.expressions.index import FilterIndex
+from raylay.services.messages.records import (
+    Command,
+    Flag,
+    Kind,
+    Record,
+    RecordBuilder,
+    Run,
+    iterate_records,
+)
+from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
+from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.base import MessageType, MessageTypeTable
+from raylay.services.messages.types.trees import changes, field_path
+from raylay.services.sow.planning import FOLLOWING, around_record
+from raylay.services.sow.projection import Projection, check_select
+from raylay.services.sow.state import SowRecord
+from raylay.services.sow.topic import SowChange
+from raylay.services.subscriptions.costly import Efforts
+from raylay.services.subscriptions.delivery import DeliveryContent
+from raylay.services.subscriptions.filtered import around, surroundings_of
+from raylay.services.subscriptions.matching import (
+    FilterOwner,
+    FollowTerms,
+    LiveSubscription,
+    nobody,
+)
+
+_BUILDERS_MAX = 1_024
+
+Given = tuple[LiveSubscription, str, DeliveryContent]
+"""Who is given what; the reason of an oof, empty: these are messages."""
+
+
+class _TopicFollowers:
+    """Who follows one topic."""
+
+    __slots__ = ("every", "filters", "looks_back")
+
+    def __init__(self) -> None:
+        self.every: dict[LiveSubscription, None] = {}
+        self.filters: FilterIndex[LiveSubscription] = FilterIndex(is_limited=True)
+        self.looks_back = 0
+        """Those to whom it matters what was there before."""
+
+    def add(self, subscription: LiveSubscription, found: Expression | None) -> None:
+        if found is None:
+            self.every[subscription] = None
+        else:
+            self.filters.add(subscription, found)
+        self.looks_back += _looks_back(subscription)
+
+    def discard(self, subscription: LiveSubscription) -> None:
+        if subscription in self.every:
+            del self.every[subscription]
+        else:
+            self.filters.discard(subscription)
+        self.looks_back -= _looks_back(subscription)
+
+    def passing(
+        self, kind: MessageType, body: bytes, around: EvalContext
+    ) -> list[LiveSubscription]:
+        """Those whose filter is true of a message."""
+        found = list(self.every)
+        if len(self.filters):
+            try:
+                tree = kind.parse(body)
+            except MessageTypeError:
+                return found
+            found += self.filters.matching(tree, around)
+        return found
+
+    def __bool__(self) -> bool:
+        return bool(self.every) or len(self.filters) > 0
+
+
+def _looks_back(subscription: LiveSubscription) -> bool:
+    wishes = subscription.following
+    return wishes is not None and (wishes.oof or wishes.delta)
+
+
+class _Forms:
+    """The records that one change becomes, each made once."""
+
+    __slots__ = ("_made", "_maker", "change")
+
+    def __init__(self, change: SowChange, maker: ChangedRecords) -> None:
+        self.change = change
+        self._maker = maker
+        self._made: dict[tuple[Any, ...], bytes] = {}
+
+    def message(self, wishes: FollowTerms) -> bytes:
+        """What there is now."""
+        key = "message", wishes.select
+        made = self._made.get(key)
+        if made is None:
+            current, record = self.change.change.current, self.change.record
+            assert current is not None
+            made = self._made[key] = self._maker.whole(self.change, current, wishes.select, record)
+        return made
+
+    def gone(self, wishes: FollowTerms) -> bytes:
+        """What is gone: as it was, or, where it is still there and may be seen, as it is."""
+        key = "gone", wishes.select, wishes.keeps_back
+        made = self._made.get(key)
+        if made is None:
+            shown = self.change.change.current or self.change.change.previous
+            if wishes.keeps_back:
+                shown = self.change.change.previous
+            assert shown is not None
+            made = self._made[key] = self._maker.whole(self.change, shown, wishes.select, None)
+        return made
+
+    def delta(self, wishes: FollowTerms) -> bytes:
+        """What has changed; empty: nothing has."""
+        key = "delta", wishes.select, wishes.no_empties, wishes.no_sowkey
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = self._maker.delta(self.change, wishes)
+        return made
+
+
+class ChangedRecords:
+    """Builds the records that followers are given.
+
+    Args:
+        types: what bodies are read by.
+    """
+
+    def __init__(self, types: MessageTypeTable) -> None:
+        self._types = types
+        self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}
+        self._selections: dict[tuple[str, str], Projection | None] = {}
+
+    def type_of(self, name: str) -> MessageType | None:
+        """The message type of a name; None: there is none."""
+        try:
+            return self._types[name]
+        except MessageTypeError:
+            return None
+
+    def cut(self, body: bytes, select: str, kind: MessageType) -> bytes:
+        """A body with the fields of a select list. A message whose type cannot be cut stays whole:
+        that is refused where it is known when somebody subscribes."""
+        if not select:
+            return body
+        key = select, kind.name
+        if key not in self._selections:
+            if len(self._selections) >= _BUILDERS_MAX:
+                self._selections.clear()
+            try:
+                self._selections[key] = Projection(select, kind)
+            except RemoteProtocolError:
+                self._selections[key] = None
+        selection = self._selections[key]
+        return body if selection is None else selection.of_body(body)
+
+    def whole(
+        self, change: SowChange, shown: SowRecord, select: str, brought: Record | None
+    ) -> bytes:
+        """A record of the topic. `brought`: the message that it is just now of, if it is of one."""
+        body = shown.body or b""
+        if brought is None:
+            return self._built(change, shown, self.cut(body, select, change.topic.type))
+        if not select and brought.command == Command.PUBLISH and brought.key == shown.key:
+            return brought.raw
+        return self._built(
+            change,
+            shown,
+            self.cut(body, select, change.topic.type),
+            trace=brought.trace,
+            expiration_s=brought.expiration_s,
+            correlation=brought.correlation,
+        )
+
+    def delta(self, change: SowChange, wishes: FollowTerms) -> bytes:
+        """The fields of a record that a change gave other values, and its key fields; empty: it
+        gave none."""
+        kind = change.topic.type
+        previous, current, brought = change.change.previous, change.change.current, change.record
+        assert previous is not None and current is not None
+        if Ability.DELTA in kind.lacks or Ability.FIELDS in kind.lacks:
+            return self.whole(change, current, wishes.select, brought)
+        before = self.cut(previous.body or b"", wishes.select, kind)
+        after = self.cut(current.body or b"", wishes.select, kind)
+        try:
+            if before == after or not _differ(kind, before, after, not wishes.no_empties):
+                return b""
+            keys = [field_path(each) for each in change.topic.definition.keys]
+            body = kind.difference(before, after, keys, empties=not wishes.no_empties)
+        except MessageTypeError:
+            return self.whole(change, current, wishes.select, brought)
+        return self._built(
+            change,
+            current,
+            body,
+            command=Command.DELTA_PUBLISH,
+            key=b"" if wishes.no_sowkey else current.key,
+            trace=b"" if brought is None else brought.trace,
+            correlation=b"" if brought is None else brought.correlation,
+        )
+
+    def of_message(self, record: Record, select: str, kind: MessageType | None) -> bytes:
+        """A message of a topic without SOW."""
+        if not select or kind is None:
+            return record.raw
+        builder = self._builder(record.publisher, record.topic.encode(), kind.name)
+        return builder.build(
+            record.sequence,
+            self.cut(record.body, select, kind),
+            record.origin_time_us,
+            record.trace,
+            expiration_s=record.expiration_s,
+            key=record.key,
+            correlation=record.correlation,
+        )
+
+    def _built(
+        self,
+        change: SowChange,
+        shown: SowRecord,
+        body: bytes,
+        *,
+        command: int = Command.PUBLISH,
+        key: bytes | None = None,
+        trace: bytes = b"",
+        expiration_s: int = 0,
+        correlation: bytes = b"",
+    ) -> bytes:
+        builder = self._builder(shown.publisher, change.name, change.topic.type.name)
+        return builder.build(
+            shown.sequence,
+            body,
+            shown.stamp_us,
+            trace,
+            command=command,
+            expiration_s=expiration_s,
+            key=shown.key if key is None else key,
+            correlation=correlation,
+        )
+
+    def _builder(self, publisher: int, topic: bytes, kind: str) -> RecordBuilder:
+        key = (publisher, topic, kind)
+        found = self._builders.get(key)
+        if found is None:
+            if len(self._builders) >= _BUILDERS_MAX:
+                self._builders.clear()
+            found = self._builders[key] = RecordBuilder(publisher, topic.decode(), kind)
+        return found
+
+
+def _differ(kind: MessageType, before: bytes, after: bytes, empties: bool) -> bool:
+    """Whether a delta between the two says anything."""
+    one, other = kind.parse(before), kind.parse(after)
+    return bool(changes(one, other, (), None if empties else ...))
+
+
+class SowSubscriptions:
+    """All subscriptions of an instance that follow records.
+
+    Invariant: `_topics` has, of each topic that was asked for, all those that want it.
+    Owner: the instance. Lifecycle: as long as the instance.
+
+    Args:
+        types: what bodies are read by.
+        functions: those that filters may use.
+        keeps: whether a topic (its name and message type) is kept by a SOW topic.
+        instance, group: the instance's names.
+        asker: what is known of the client of a session.
+    """
+
+    __slots__ = (
+        "_asker",
+        "_functions",
+        "_group",
+        "_instance",
+        "_keeps",
+        "_kept",
+        "_open",
+        "_records",
+        "_topics",
+    )
+
+    def __init__(
+        self,
+        types: MessageTypeTable,
+        functions: Functions,
+        keeps: Callable[[bytes, bytes], bool],
+        instance: str,
+        group: str,
+        asker: Callable[[int], FilterOwner] = nobody,
+    ) -> None:
+        self._asker = asker
+        self._records = ChangedRecords(types)
+        self._functions = functions
+        self._keeps = keeps
+        self._instance = instance
+        self._group = group
+        self._kept: dict[LiveSubscription, Expression | None] = {}
+        self._topics: dict[TopicKey, _TopicFollowers] = {}
+        self._open: dict[LiveSubscription, tuple[str, DeliveryContent]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, subscription: LiveSubscription) -> bool:
+        return subscription in self._kept
+
+    def add(self, subscription: LiveSubscription) -> None:
+        """Adds one, with its wishes.
+
+        Raises:
+            RemoteProtocolError: with reason `bad_filter`, or `bad_select`.
+        """
+        wishes = subscription.following
+        assert wishes is not None
+        found = self._filter_of(subscription)
+        if wishes.select:
+            check_select(wishes.select)
+        self._kept[subscription] = found
+        for (topic, message_type), each in self._topics.items():
+            if subscription.filter.matches(topic, message_type):
+                each.add(subscription, found)
+
+    def _filter_of(self, subscription: LiveSubscription) -> Expression | None:
+        text = subscription.content
+        if not text:
+            return None
+        client = surroundings_of(self._asker(subscription.session))
+        return filter_of(text, FOLLOWING, self._functions, client)
+
+    def remove(self, subscription: LiveSubscription) -> None:
+        """Takes one out that was added."""
+        del self._kept[subscription]
+        for (topic, message_type), each in self._topics.items():
+            if subscription.filter.matches(topic, message_type):
+                each.discard(subscription)
+
+    def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
+        """Subscriptions whose filter worked with one of these (services/expressions/work.py)."""
+        return {
+            each for topic in self._topics.values() for each in topic.filters.with_efforts(efforts)
+        }
+
+    def deliveries(
+        self, runs: Iterable[Run], changed: Sequence[SowChange] = (), *, journaled: bool = True
+    ) -> Iterator[Given]:
+        """What each of them gets of a commit, in the order of the log.
+
+        Args:
+            changed: what the commit did to records of SOW topics, and what has expired.
+            journaled: whether the topics are; no other is kept.
+        """
+        at = 0
+        for run in runs:
+            if run.kind != Kind.RECORDS:
+                continue
+            if journaled and self._keeps(run.topic, run.message_type):
+                while at < len(changed) and _is_of(changed[at], run):
+                    yield from self._changed(changed[at], run.receive_time_us)
+                    at += 1
+            elif not run.flags & Flag.COMMANDS:
+                yield from self._messages(run, journaled)
+        for change in changed[at:]:
+            yield from self._changed(change, 0)
+        for subscription, (reason, delivery) in self._open.items():
+            yield subscription, reason, delivery
+        self._open.clear()
+
+    def _messages(self, run: Run, journaled: bool) -> Iterator[Given]:
+        topic = self._topic(run.topic, run.message_type)
+        if not topic:
+            return
+        name = run.message_type.decode("utf-8", "replace")
+        kind = self._records.type_of(name)
+        txid = run.first_txid if journaled else 0
+        for record in iterate_records(run.payload):
+            if kind is None:
+                found = list(topic.every)
+            else:
+                found = topic.passing(
+                    kind, record.body, around(record, run, self._instance, self._group)
+                )
+            for subscription in found:
+                assert subscription.following is not None
+                made = self._records.of_message(record, subscription.following.select, kind)
+                traced = bool(record.trace)
+                yield from self._give(subscription, "", txid, run.receive_time_us, made, traced)
+            txid += journaled
+
+    def _changed(self, change: SowChange, received_us: int) -> Iterator[Given]:
+        topic = self._topic(change.name, change.topic.type_name)
+        if not topic:
+            return
+        previous, current = change.change.previous, change.change.current
+        before: dict[LiveSubscription, None] = {}
+        if previous is not None and topic.looks_back:
+            before = dict.fromkeys(self._passing(topic, change, previous))
+        after = [] if current is None else self._passing(topic, change, current)
+        forms = _Forms(change, self._records)
+        traced = change.record is not None and bool(change.record.trace)
+        txid = 0 if current is None else current.txid
+        for subscription in after:
+            wishes = subscription.following
+            assert wishes is not None
+            was_there = before.pop(subscription, ...) is None
+            if wishes.delta and was_there:
+                made = forms.delta(wishes)
+            else:
+                made = forms.message(wishes)
+            if made:
+                yield from self._give(subscription, "", txid, received_us, made, traced)
+        reason = "match" if current is not None else change.change.reason
+        for subscription in before:
+            wishes = subscription.following
+            if wishes is not None and wishes.oof:
+                yield from self._give(
+                    subscription, reason, 0, received_us, forms.gone(wishes), False
+                )
+
+    def _passing(
+        self, topic: _TopicFollowers, change: SowChange, record: SowRecord
+    ) -> list[LiveSubscription]:
+        around = NO_CONTEXT
+        if len(topic.filters):
+            around = around_record(record, change.name, self._instance, self._group)
+        found = topic.passing(change.topic.type, record.body or b"", around)
+        return [
+            each
+            for each in found
+            if each.following is not None
+            and (each.following.keys is None or record.key in each.following.keys)
+        ]
+
+    def _give(
+        self,
+        subscription: LiveSubscription,
+        reason: str,
+        txid: int,
+        received_us: int,
+        record: bytes,
+        traced: bool,
+    ) -> Iterator[Given]:
+        """Puts a record to those that go out with it; gives back those that it cannot follow."""
+        open_ = self._open.get(subscription)
+        if open_ is not None:
+            if open_[0] == reason and open_[1].takes_one(txid, len(record)):
+                open_[1].add_one(record, traced)
+                return
+            yield subscription, *open_
+        delivery = DeliveryContent(txid, received_us)
+        delivery.add_one(record, traced)
+        self._open[subscription] = reason, delivery
+
+    def _topic(self, topic: bytes, message_type: bytes) -> _TopicFollowers:
+        key = topic, message_type
+        found = self._topics.get(key)
+        if found is None:
+            if len(self._topics) >= TOPIC_CACHE_MAX:
+                self._topics.clear()
+            found = self._topics[key] = _TopicFollowers()
+            for subscription, filter_ in self._kept.items():
+                if subscription.filter.matches(topic, message_type):
+                    found.add(subscription, filter_)
+        return found
+
+
+def _is_of(change: SowChange, run: Run) -> bool:
+    """Whether a record of the run brought it."""
+    record = change.record
+    return (
+        record is not None
+        and record.publisher == run.publisher
+        and run.first_sequence <= record.sequence <= run.last_sequence
+    )

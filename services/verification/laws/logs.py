@@ -1,0 +1,605 @@
+"""What is where at each moment of a history, as the laws need it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.verification.history import (
+    CatchUpEnded,
+    FiltersChanged,
+    InstanceCrashed,
+    InstanceMoved,
+    InstanceStarted,
+    LinkConnected,
+    LinkModeSet,
+    LinkReached,
+    MessagesPublished,
+    OldCopyHeld,
+    RunHistory,
+    RunJournaled,
+    SegmentsRemoved,
+    Topology,
+    WaiterNoted,
+)
+from raylay.services.verification.routing_oracle import carries_everything, is_let_on, is_routed
+from raylay.services.verification.violation import Key
+
+Link = tuple[str, str]
+"""(instance, destination)."""
+Mode = tuple[int, set[tuple[int, int, int]]]
+"""Of a link: until when it was async, and what it asked again when it was upgraded."""
+OWN = "acknowledged"
+DEAD = "acknowledged, the waiter has lost its disk"
+DOWNGRADED = "acknowledged, the waiter's own link is async"
+NEVER = -1
+NOW_ASYNC = 1 << 62
+REMOVED_TXID = 0
+"""Below every real one: of what was removed before a disk was put back."""
+MESSAGE_TYPE = "json"
+"""Of everything in a history."""
+
+
+@dataclass(slots=True)
+class Copy:
+    """A message in one journal."""
+
+    time_us: int
+    txid: int
+    topic: str
+    path: tuple[int, ...]
+    group: str
+    waiters: dict[int, int]
+    """Root to the sender that waits for it, 0 for a client."""
+    digest: int = 0
+    """Of its content; 0: there is no other one."""
+    content: str = ""
+    """What filters see of it."""
+    forgotten: set[int] = field(default_factory=set)
+    """Roots that its instance became awaited for when retention had removed the message."""
+    noted_us: dict[int, int] = field(default_factory=dict)
+    """By root, where its instance became awaited for it behind its arrival."""
+
+    def since_us(self, root: int) -> int:
+        """From when on its instance owes an answer for this root."""
+        return self.noted_us.get(root, self.time_us)
+
+
+class Logs:
+    """The journals at one moment, as a history tells them."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = replace(topology, members=dict(topology.members))
+        """As it is now: in the end what is carried may be said otherwise (`FiltersChanged`)."""
+        self.refiltered_us: dict[str, int] = {}
+        self.carried_before: defaultdict[str, list[DestinationRoute]] = defaultdict(list)
+        """Of an instance its destinations as they were before that."""
+        self.newly_carried: defaultdict[Link, set[Key]] = defaultdict(set)
+        """What passes a link since its instance goes by other filters, and was durable there by
+        those before: an answer for it may have been let out."""
+        self.copies: dict[str, dict[Key, Copy]] = {name: {} for name in topology.members}
+        self.lost: dict[str, set[Key]] = {name: set() for name in topology.members}
+        """What was on disks of an instance that are gone, or that it has no more since it moved."""
+        self.lost_copies: defaultdict[str, list[tuple[dict[Key, Copy], dict[str, Mode]]]]
+        self.lost_copies = defaultdict(list)
+        """The same copies, disk by disk, with how its links were then, by destination."""
+        self.removed_to: defaultdict[str, int] = defaultdict(int)
+        """Up to this transaction id retention has removed what there was."""
+        self.name_of: dict[int, str] = {}
+        self.incarnation_of: dict[str, int] = {}
+        self.cut: set[Link] = set()
+        """Links whose server has lost its disk, and that were not connected anew since: what they
+        still hear is of what was there before."""
+        self.asked_again: dict[Link, set[tuple[int, int, int]]] = {}
+        """By link: (root, publisher, sequence)."""
+        self.asked_there: dict[Link, set[tuple[int, int, int]]] = {}
+        """The same, of what the server that is there now was asked for when it was reached."""
+        self.server: dict[Link, str] = {}
+        self.served_by: dict[Link, tuple[str, int]] = {}
+        """The server and its incarnation."""
+        self.served_from_us: dict[Link, int] = {}
+        self.reached: dict[Link, str] = {}
+        """The server that a link was compared with last, and has not begun with."""
+        self.reached_us: dict[Link, int] = {}
+        self.caught_up_with: dict[Link, int] = {}
+        """The incarnation that has had from this link what was there when it connected."""
+        self.async_until_us: dict[Link, int] = {}
+        self.earlier_modes: defaultdict[Link, list[Mode]] = defaultdict(list)
+        """How it was when its instance crashed and kept its disk, each time."""
+        self.formers: defaultdict[str, list[str]] = defaultdict(list)
+        self.moved: set[int] = set()
+        """Incarnations of instances that live elsewhere now, under another one."""
+        self.digests: dict[tuple[str, int, int], int] = {}
+        """Of what each client published: (client, publisher, sequence) to digest."""
+        self._routed: dict[tuple[str, str, str, tuple[int, ...], str, str, int], bool] = {}
+        for member in topology.members.values():
+            for destination in member.destinations:
+                self.async_until_us[member.name, destination.name] = (
+                    NEVER if destination.sync else NOW_ASYNC
+                )
+
+    def take(self, operation: object) -> None:
+        """Brings the journals up to this operation."""
+        taken = _TAKE.get(type(operation))
+        if taken is not None:
+            taken(self, operation)
+
+    def _journaled(self, operation: RunJournaled) -> None:
+        copies = self.copies[operation.instance]
+        sender = operation.path[-1] if operation.path else 0
+        root = operation.path[0] if operation.path else operation.incarnation
+        digests = operation.digests
+        for i, sequence in enumerate(operation.sequences):
+            copies[operation.publisher, sequence] = Copy(
+                operation.time_us,
+                operation.txid + i,
+                operation.topic,
+                operation.path,
+                operation.group,
+                {root: sender} if operation.awaited else {},
+                digests[i] if digests else 0,
+                operation.contents[i] if operation.contents else "",
+            )
+
+    def _held_before(self, operation: OldCopyHeld) -> None:
+        copies = self.copies[operation.instance]
+        for sequence in operation.sequences:
+            key = (operation.publisher, sequence)
+            copies[key] = Copy(operation.time_us, REMOVED_TXID, "", (), "", {})
+
+    def _noted(self, operation: WaiterNoted) -> None:
+        copies = self.copies[operation.instance]
+        for sequence in operation.sequences:
+            copy = copies.get((operation.publisher, sequence))
+            if copy is not None:
+                copy.waiters[operation.root] = operation.sender
+                copy.noted_us[operation.root] = operation.time_us
+                if self.is_removed(operation.instance, (operation.publisher, sequence)):
+                    copy.forgotten.add(operation.root)
+
+    def _mode_set(self, operation: LinkModeSet) -> None:
+        # After an upgrade the link was async until now, but not for what it asks again.
+        link = (operation.instance, operation.destination)
+        self.async_until_us[link] = operation.time_us if operation.sync else NOW_ASYNC
+        self.asked_again[link] = set(operation.pending)
+
+    def _reached(self, operation: LinkReached) -> None:
+        link = operation.instance, operation.destination
+        self.reached[link] = self.name_of.get(operation.incarnation, operation.server)
+        self.reached_us[link] = operation.time_us
+
+    def _linked(self, operation: LinkConnected) -> None:
+        link = operation.instance, operation.destination
+        self.reached.pop(link, None)
+        self.cut.discard(link)
+        # One that was moved, and that nobody has told this link's instance of, says its old name.
+        server = self.name_of.get(operation.incarnation, operation.server)
+        by = server, operation.incarnation
+        if self.served_by.get(link) != by:
+            self.server[link], self.served_by[link] = server, by
+            self.served_from_us[link] = operation.time_us
+            self.asked_there[link] = set(operation.pending)
+
+    def _caught_up(self, operation: CatchUpEnded) -> None:
+        link = operation.instance, operation.destination
+        if link not in self.cut:
+            self.caught_up_with[link] = operation.incarnation
+
+    def _started(self, operation: InstanceStarted) -> None:
+        self.name_of[operation.incarnation] = operation.instance
+        self.incarnation_of[operation.instance] = operation.incarnation
+
+    def _crashed(self, operation: InstanceCrashed) -> None:
+        name = operation.instance
+        if not operation.lost:
+            for destination in self.topology.members[name].destinations:
+                until_us, asked_again = self._mode((name, destination.name))
+                if until_us == NOW_ASYNC:
+                    until_us, asked_again = operation.time_us, set()
+                self.earlier_modes[name, destination.name].append((until_us, asked_again))
+            return
+        self._lose(name)
+        # What is put in its place may bear the same incarnation: nobody has caught up with that.
+        self.cut |= {link for link, server in self.server.items() if server == name}
+        gone = self.incarnation_of.get(name)
+        self.caught_up_with = {k: v for k, v in self.caught_up_with.items() if v != gone}
+
+    def _mode(self, link: Link) -> Mode:
+        return self.async_until_us[link], self.asked_again.get(link, set())
+
+    def _lose(self, name: str) -> None:
+        if self.copies[name]:
+            self.lost[name].update(self.copies[name])
+            destinations = self.topology.members[name].destinations
+            modes = {each.name: self._mode((name, each.name)) for each in destinations}
+            self.lost_copies[name].append((self.copies[name], modes))
+        self.copies[name] = {}
+        self.removed_to[name] = 0
+
+    def _removed(self, operation: SegmentsRemoved) -> None:
+        self.removed_to[operation.instance] = operation.up_to_txid
+
+    def _published(self, operation: MessagesPublished) -> None:
+        if operation.digest:
+            key = (operation.client, operation.publisher, operation.sequence)
+            self.digests[key] = operation.digest
+
+    def _moved(self, operation: InstanceMoved) -> None:
+        """To the others the instance has lost its disk; what it was goes on by its former name."""
+        name, former = operation.instance, operation.former
+        self.copies[former] = self.copies[name]
+        self.lost[former] = set(self.lost[name])
+        self.lost_copies[former] = list(self.lost_copies[name])
+        self.removed_to[former] = self.removed_to[name]
+        self._lose(name)
+        self.formers[name].append(former)
+        for link, server in self.server.items():
+            if server == name:
+                self.server[link] = former
+                self.served_by[link] = former, self.served_by[link][1]
+        for link, server in self.reached.items():
+            if server == name:
+                self.reached[link] = former
+        self.name_of[operation.incarnation] = former
+        self.incarnation_of[former] = operation.incarnation
+        self.moved.add(operation.incarnation)
+        for destination in self.topology.members[name].destinations:
+            old, new = (name, destination.name), (former, destination.name)
+            tables: tuple[dict[Link, Any], ...] = (
+                self.asked_again,
+                self.asked_there,
+                self.server,
+                self.served_by,
+                self.served_from_us,
+                self.async_until_us,
+                self.earlier_modes,
+                self.caught_up_with,
+                self.reached,
+                self.reached_us,
+                self.newly_carried,
+            )
+            for kept in tables:
+                if old in kept:
+                    kept[new] = kept[old]
+
+    def _refiltered(self, operation: FiltersChanged) -> None:
+        name = operation.instance
+        member = self.topology.members[name]
+        changed = replace(member, destinations=operation.destinations)
+        before = dict(self.copies[name])
+        durable = {key for key, copy in before.items() if self._is_durable(name, key, copy)}
+        carried = {
+            each.name: {key for key in durable if self.routed(name, each, before[key], -1)}
+            for each in member.destinations
+        }
+        self.refiltered_us[name] = operation.time_us
+        self.carried_before[name] += member.destinations
+        self.topology.members[name] = changed
+        self._routed.clear()
+        for each in changed.destinations:
+            self.newly_carried[name, each.name] |= {
+                key
+                for key in durable - carried[each.name]
+                if self.routed(name, each, before[key], -1)
+            }
+
+    def _is_durable(self, name: str, key: Key, copy: Copy) -> bool:
+        """Whether nothing of what its instance waits for is outstanding."""
+        roots = copy.waiters or {NEVER: 0}
+        return not any(
+            self.lacks((name, each.name), self.topology.servers(each), key, root=root)
+            for root in roots
+            for each in self.sync_destinations(name, key, copy, root)
+        )
+
+    # -- questions ---------------------------------------------------------------------------
+    def has(self, name: str, key: Key, digest: int = 0) -> bool:
+        """Whether an instance has a message now, its removed segments included."""
+        copy = self.copies.get(name, {}).get(key)
+        return copy is not None and (not digest or copy.digest in (0, digest))
+
+    def is_removed(self, name: str, key: Key) -> bool:
+        """Whether retention has removed what an instance had of it."""
+        copy = self.copies[name].get(key)
+        return copy is not None and copy.txid <= self.removed_to[name]
+
+    def _is_settled(self, link: Link, server: str | None) -> bool:
+        """Whether a link has caught up with what is there now: not where that was moved since."""
+        if not server:
+            return False
+        incarnation = self.incarnation_of.get(server)
+        return incarnation not in self.moved and self.caught_up_with.get(link) == incarnation
+
+    def lacks(
+        self,
+        link: Link,
+        addresses: tuple[str, ...],
+        key: Key,
+        digest: int = 0,
+        reached: str | None = None,
+        root: int = NEVER,
+    ) -> bool:
+        """Whether a message that a link has to bring is at none of these servers, nor at the one
+        that it is connected to, or has `reached`.
+
+        Excused: it was on a disk of theirs that was lost since, or that they have no more since
+        they were moved, and the link has not caught up with anybody since; and another content of
+        it is there that was never compared with this one (see the top of checkers.py)."""
+        server = reached or self.server.get(link)
+        names = (*addresses, server) if server is not None else addresses
+        if any(self.has(name, key, digest) for name in names):
+            return False
+        if digest and any(self._never_met(link, name, key, root) for name in names):
+            return False
+        if self._is_settled(link, server):
+            return True
+        return not any(
+            key in self.lost[place] or (place != address and key in self.copies[place])
+            for address in addresses
+            for place in (address, *self.formers.get(address, ()))
+        )
+
+    def went_back(self, servers: tuple[str, ...], key: Key, copy: Copy) -> bool:
+        """Whether one of them sent this copy on its way and has lost it, and bears the incarnation
+        that it had."""
+        return any(
+            self.incarnation_of.get(server) in copy.path and key in self.lost[server]
+            for server in servers
+        )
+
+    def is_without(self, instance: str, server: str, key: Key) -> bool:
+        """Whether this very server lacks a message, whatever others of its list have.
+
+        Excused as in `lacks`, by a link of the instance that is connected to it and to no other."""
+        if self.has(server, key):
+            return False
+        its = (server, *self.formers.get(server, ()))
+        links = [
+            (instance, each.name)
+            for each in self.topology.members[instance].destinations
+            if self.server.get((instance, each.name)) in its
+        ]
+        return not links or all(self.lacks(link, (server,), key) for link in links)
+
+    def _never_met(self, link: Link, name: str, key: Key, root: int) -> bool:
+        """Whether there is another content that nobody compared with what the link has."""
+        there, here = self.copies.get(name, {}).get(key), self.copies[link[0]].get(key)
+        if there is None or here is None:
+            return False
+        if self.is_removed(name, key) or self.async_until_us.get(link, NEVER) >= here.time_us:
+            return True
+        if self._was_replaced(link, name, key, here, there):
+            return True
+        told_us = min(here.since_us(root), self.reached_us.get(link, NEVER))
+        return bool(here.path) and (bool(there.path) or there.time_us <= told_us)
+
+    def _was_replaced(self, link: Link, name: str, key: Key, here: Copy, there: Copy) -> bool:
+        """Whether a server had this content on a disk that is lost, and another client of its
+        publisher's name published the other one there before the link reached it again: it says
+        that it holds it, and what it has answered is not asked again."""
+        reached_us = self.reached_us.get(link)
+        return (
+            reached_us is not None
+            and not there.path
+            and there.time_us <= reached_us
+            and any(
+                key in copies and copies[key].digest == here.digest
+                for copies, _ in self.lost_copies[name]
+            )
+        )
+
+    def groups(self, path: tuple[int, ...]) -> tuple[str, ...]:
+        """Those of the instances on a path."""
+        members, names = self.topology.members, self.name_of
+        return tuple(members[names[each]].group for each in path if each in names)
+
+    def routed(self, name: str, destination: DestinationRoute, copy: Copy, downstream: int) -> bool:
+        """Whether a message goes from an instance to a destination, by the rules as they are
+        written."""
+        entry = (
+            name,
+            destination.name,
+            copy.topic,
+            copy.path,
+            copy.group,
+            copy.content,
+            downstream,
+        )
+        found = self._routed.get(entry)
+        if found is None:
+            found = self._routed[entry] = self._by_rules(name, destination, copy, downstream)
+        return found
+
+    def _by_rules(
+        self, name: str, destination: DestinationRoute, copy: Copy, downstream: int
+    ) -> bool:
+        return is_routed(
+            destination,
+            copy.topic,
+            MESSAGE_TYPE,
+            copy.path,
+            self.groups(copy.path),
+            copy.group,
+            self.topology.members[name].group,
+            downstream,
+            self._filter(copy),
+        )
+
+    def _filter(self, copy: Copy) -> Callable[[str], bool] | None:
+        """Whether a message passes a filter; None where none runs."""
+        passes, content = self.topology.passes, copy.content
+        return None if passes is None else lambda text: passes(text, content)
+
+    def passes_over(self, server: str, copy: Copy) -> bool:
+        """Whether a message is not stored at a server, and answered there, for its topic is not in
+        the transaction log."""
+        member = self.topology.members.get(server)
+        return member is not None and copy.topic in member.without
+
+    def may_be_sent(self, name: str, server: str, copy: Copy) -> bool:
+        """Whether a message goes from an instance to another one by any of its destinations, or is
+        let on while one resyncs. What was moved has left everything to who lives in its place."""
+        if name.partition("#")[0] == server:
+            return True
+        # It may have been on its way when its instance died.
+        was_there = copy.time_us < self.refiltered_us.get(name, 0)
+        return any(
+            rules(name, destination, copy, -1)
+            or is_let_on(destination, copy.topic, MESSAGE_TYPE, copy.group, self._filter(copy))
+            for destinations, rules in (
+                (self.topology.members[name].destinations, self.routed),
+                (self.carried_before[name] if was_there else (), self._by_rules),
+            )
+            for destination in destinations
+            if server in self.topology.servers(destination)
+        )
+
+    def sync_destinations(
+        self, name: str, key: Key, copy: Copy, root: int
+    ) -> list[DestinationRoute]:
+        """The destinations to which the copy is routed and whose links were sync ever since an
+        answer is owed for this root. A link that was async meanwhile may have let one out that is
+        on its way, unless nothing was answered yet for this root when it was upgraded. The answer
+        counts, too, that was let out so before the disk with an earlier copy was lost, or before a
+        crash: who has heard it does not wait for what the instance is sent again, or takes for
+        pending when it is upgraded next."""
+        found = []
+        former = [(copies[key], modes) for copies, modes in self.lost_copies[name] if key in copies]
+        for destination in self.topology.members[name].destinations:
+            link = (name, destination.name)
+            if not self.routed(name, destination, copy, -1):
+                continue
+            if any(self.passes_over(each, copy) for each in self.topology.servers(destination)):
+                continue
+            if key in self.newly_carried[link] or let_out(copy, self._mode(link), key, root):
+                continue
+            if any(let_out(copy, mode, key, root) for mode in self.earlier_modes.get(link, ())):
+                continue
+            if any(let_out(old, modes[destination.name], key, root) for old, modes in former):
+                continue
+            found.append(destination)
+        return found
+
+    def followed(
+        self, name: str, destination: DestinationRoute, key: Key, copy: Copy, root: int = NEVER
+    ) -> tuple[str, ...]:
+        """The servers of a destination whose own sync links count for this root: the one that the
+        link is connected to.
+
+        Not where the link came to that one, or to this incarnation of it, later than the message
+        was owed an answer for the root, and did not find it waiting: then it was durable by what
+        the one before had answered, or because it was not routed to that one, and it stays so, as
+        after an upgrade. The more so where the link has still to come to it. `NEVER`: whatever
+        root, so of one that may be another the word of the one before may always be it."""
+        link = (name, destination.name)
+        server, *others = self.topology.servers(destination)
+        several = bool(others or self.formers.get(server))
+        if several or root != NEVER:
+            from_us = self.served_from_us.get(link, NOW_ASYNC if several else NEVER)
+            asked = self.asked_there.get(link, ())
+            if from_us >= copy.since_us(root) and (root, *key) not in asked:
+                return ()
+        if several:
+            server = self.server[link]
+        if root != NEVER and link in self.cut:
+            return ()
+        # What came through it is not routed to it.
+        return () if self.incarnation_of.get(server) in copy.path else (server,)
+
+    def lacking_behind(self, server: str, key: Key, sender: int) -> list[str]:
+        """The servers behind `server`, over links that were sync ever since, that lack what came to
+        it from this sender first: its answer to that one waits for them, or for what such a link
+        has found where it was compared last."""
+        copy = self.copies[server].get(key)
+        if copy is None or copy.path[-1:] != (sender,) or self.is_removed(server, key):
+            # What it has removed in turn was there.
+            return []
+        return [
+            behind
+            for destination in self.sync_destinations(server, key, copy, NEVER)
+            for behind in self.followed(server, destination, key, copy)
+            if self.lacks(
+                link := (server, destination.name), (behind,), key, 0, self.reached.get(link)
+            )
+        ]
+
+    def waiting(self, name: str, key: Key, root: str) -> str:
+        """Who waits for what this instance still owes: `own` when the waiters from here on lead to
+        the client at `root` over links that are sync; else why nobody there waits."""
+        met: set[str] = set()
+        chain = self.incarnation_of[root]
+        while name not in met:
+            met.add(name)
+            copy = self.copies[name].get(key)
+            if copy is None or chain not in copy.waiters:
+                return OWN
+            sender = copy.waiters[chain]
+            if not sender:
+                return OWN
+            waiter = self.name_of.get(sender, "")
+            if self.incarnation_of.get(waiter) != sender:
+                return DEAD
+            if sender in self.moved and waiter != root:
+                return DEAD
+            held = self.copies.get(waiter, {}).get(key)
+            if held is None:
+                return DEAD
+            if not any(
+                name in self.followed(waiter, destination, key, held, chain)
+                for destination in self.sync_destinations(waiter, key, held, chain)
+            ):
+                return DOWNGRADED
+            name = waiter
+        return OWN
+
+
+def let_out(copy: Copy, mode: Mode, key: Key, root: int) -> bool:
+    """Whether a link may have let out an answer for the copy that its destination did not give."""
+    until_us, asked_again = mode
+    return until_us >= copy.since_us(root) and (
+        until_us == NOW_ASYNC or (root, *key) not in asked_again
+    )
+
+
+def transient_keys(history: RunHistory) -> set[Key]:
+    """What was published on topics that nobody journals."""
+    if not history.transient:
+        return set()
+    return {
+        (operation.publisher, operation.sequence)
+        for operation in history.operations
+        if isinstance(operation, MessagesPublished) and operation.topic in history.transient
+    }
+
+
+def is_contested(logs: Logs, key: Key, digest: int) -> bool:
+    """Whether somebody holds another content of a message."""
+    if not digest:
+        return False
+    held = (copies.get(key) for copies in logs.copies.values())
+    return any(copy is not None and copy.digest != digest for copy in held)
+
+
+def whole(history: RunHistory, destination: DestinationRoute) -> bool:
+    """Whether everything that is published goes there: no topic and no type is left out."""
+    return carries_everything(destination, history.journaled)
+
+
+_TAKE: dict[type, Callable[[Logs, Any], None]] = {
+    RunJournaled: Logs._journaled,
+    OldCopyHeld: Logs._held_before,
+    WaiterNoted: Logs._noted,
+    LinkModeSet: Logs._mode_set,
+    LinkReached: Logs._reached,
+    LinkConnected: Logs._linked,
+    CatchUpEnded: Logs._caught_up,
+    InstanceStarted: Logs._started,
+    InstanceCrashed: Logs._crashed,
+    SegmentsRemoved: Logs._removed,
+    MessagesPublished: Logs._published,
+    InstanceMoved: Logs._moved,
+    FiltersChanged: Logs._refiltered,
+}

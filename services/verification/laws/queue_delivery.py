@@ -1,0 +1,414 @@
+"""The queue load of a drill: what consumers were given, against the publishers' own record and the
+journals of the instances. Nothing here is shared with the queues that instances have.
+
+    lost        what was acknowledged to its publisher was given to a consumer, and is in the
+                journal of every instance that has the queue
+    left over   it has left the queue at every one of them, by an acknowledgment that a consumer
+                said, and no instance says that something is left
+    again       no instance gives out what has left the queue by its own journal
+    owner       an instance gives out what its own journal makes its own, and nothing else
+    unpublished nobody is given what nobody published
+
+At least once is what is promised: to be given a message twice before it is acknowledged is none of
+these.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raylay.services.verification.violation import VIOLATIONS_MAX, Key, Violation, listed, named
+
+KNOWN_US = 1_000_000
+"""From when a record came to an instance, which is the time that its journal has of it, until it
+is on the disk and the queue knows it, at most. So soon behind an acknowledgment nobody is accused
+of giving a message out."""
+
+
+class HandedMessage(NamedTuple):
+    """A message that came to a consumer.
+
+    Attributes:
+        sent_us: since when the instance can have sent it, at the latest: no earlier than the
+            consumer's session began there.
+    """
+
+    time_us: int
+    sent_us: int
+    key: Key
+    instance: str
+    consumer: str
+    region: str
+
+
+class ArrivalSpan(NamedTuple):
+    """Messages of one publisher in a journal, from `first` to `last`, that came at one time.
+
+    Attributes:
+        why: of what makes them leave the queue: `ack`, `expire`, or the reason of a removal.
+        owner: of what makes them somebody's, or who brought them: an instance's name; empty: it is
+            not known.
+    """
+
+    time_us: int
+    publisher: int
+    first: int
+    last: int
+    why: str = ""
+    owner: str = ""
+
+
+@dataclass(slots=True)
+class QueueJournal:
+    """What the journal of one instance says of the queue, in its order.
+
+    Attributes:
+        messages: that came; their owner is who has them first.
+        gone: that left the queue.
+        moves: that became another instance's.
+    """
+
+    messages: list[ArrivalSpan] = field(default_factory=list)
+    gone: list[ArrivalSpan] = field(default_factory=list)
+    moves: list[ArrivalSpan] = field(default_factory=list)
+
+
+class ProducerRecord(NamedTuple):
+    """What one publisher has published on the queue, and what of it was acknowledged to it.
+
+    Attributes:
+        times_us: of each message, by its sequence.
+    """
+
+    publisher: int
+    region: str
+    times_us: Mapping[int, int]
+    persisted: int
+
+    def every(self) -> set[Key]:
+        """All messages."""
+        return {(self.publisher, sequence) for sequence in self.times_us}
+
+    def owed(self) -> set[Key]:
+        """Those that were acknowledged."""
+        return {(self.publisher, n) for n in self.times_us if n <= self.persisted}
+
+
+class ExcusedPeriod(NamedTuple):
+    """A time in which an instance could not act on what it knows: it was stopped, its disk was
+    full, its clock was another."""
+
+    instance: str
+    since_us: int
+    until_us: int
+
+
+@dataclass(slots=True)
+class QueueEvidence:
+    """What a queue load is judged by.
+
+    Attributes:
+        given: in order of time.
+        said: messages that a consumer acknowledged.
+        journals: of the instances that have the queue.
+        left: by instance, how many messages its queue says it holds in the end.
+        new: instances that lost a disk: whose what was before is not in their journals.
+        excuses: see `ExcusedPeriod`.
+    """
+
+    produced: Sequence[ProducerRecord]
+    given: Sequence[HandedMessage]
+    said: Collection[Key]
+    journals: Mapping[str, QueueJournal]
+    left: Mapping[str, int]
+    new: Collection[str] = ()
+    excuses: Sequence[ExcusedPeriod] = ()
+
+
+def violations(found: QueueEvidence) -> list[Violation]:
+    """What is wrong; empty: nothing."""
+    published = {key for each in found.produced for key in each.every()}
+    owed = {key for each in found.produced for key in each.owed()}
+    broken = [
+        *_lost(found, owed),
+        *_left_over(found, owed),
+        *_again(found, published),
+        *_owners(found, published),
+        *_unpublished(found, published),
+    ]
+    return broken[:VIOLATIONS_MAX]
+
+
+def keys_of(spans: Iterable[ArrivalSpan], wanted: Collection[Key]) -> dict[Key, ArrivalSpan]:
+    """The first span of each of these messages."""
+    by_publisher: dict[int, list[int]] = {}
+    for publisher, sequence in wanted:
+        by_publisher.setdefault(publisher, []).append(sequence)
+    for sequences in by_publisher.values():
+        sequences.sort()
+    found: dict[Key, ArrivalSpan] = {}
+    for span in spans:
+        sequences = by_publisher.get(span.publisher, [])
+        # Whatever a record says it covers: only what is wanted is looked at.
+        for sequence in sequences[
+            bisect_left(sequences, span.first) : bisect_right(sequences, span.last)
+        ]:
+            found.setdefault((span.publisher, sequence), span)
+    return found
+
+
+def _lost(found: QueueEvidence, owed: set[Key]) -> Iterable[Violation]:
+    never = owed - {each.key for each in found.given}
+    if never:
+        text = "were acknowledged to their publisher and given to no consumer"
+        yield Violation("queue lost", f"{len(never):,} messages {text}: {listed(never)}")
+    for name, journal in found.journals.items():
+        if missing := owed - keys_of(journal.messages, owed).keys():
+            text = f"{len(missing):,} messages are not in the journal of {name}: {listed(missing)}"
+            yield Violation("queue lost", text)
+
+
+def _left_over(found: QueueEvidence, owed: set[Key]) -> Iterable[Violation]:
+    law = "queue left over"
+    for name, journal in found.journals.items():
+        gone = keys_of(journal.gone, owed)
+        waiting = keys_of(journal.messages, owed).keys() - gone.keys()
+        if waiting:
+            text = f"{len(waiting):,} messages have not left the queue by the journal of {name}"
+            yield Violation(law, f"{text}: {listed(waiting)}")
+        for why in sorted({span.why for span in gone.values()} - {"ack"}):
+            undone = {key for key, span in gone.items() if span.why == why}
+            text = f"{len(undone):,} messages left the queue of {name} undone ({why})"
+            yield Violation(law, f"{text}: {listed(undone)}")
+        if unsaid := {key for key, span in gone.items() if span.why == "ack"} - set(found.said):
+            text = f"{name} has acknowledgments that no consumer said"
+            yield Violation(law, f"{text}: {listed(unsaid)}")
+    for name, count in found.left.items():
+        if count:
+            yield Violation(law, f"{name} says that {count:,} messages are still in its queue")
+
+
+def _again(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
+    gone = {name: keys_of(each.gone, published) for name, each in found.journals.items()}
+    for each in found.given:
+        left = gone.get(each.instance, {}).get(each.key)
+        if left is None:
+            continue
+        late_us = each.sent_us - _known_us(each, left.time_us, found.excuses)
+        if late_us > 0:
+            behind_ms = (each.sent_us - left.time_us) / 1000
+            text = f"{each.instance} gave {named(each.key)} to {each.consumer} {behind_ms:.0f} ms"
+            yield Violation(
+                "queue again", f"{text} or more after its journal had it leave ({left.why})"
+            )
+
+
+def _known_us(each: HandedMessage, time_us: int, excuses: Iterable[ExcusedPeriod]) -> int:
+    """When the queue of an instance knows what came to the instance at a time."""
+    until_us = time_us
+    for excuse in excuses:
+        on = time_us < excuse.until_us and excuse.since_us <= each.time_us
+        if excuse.instance == each.instance and on:
+            until_us = max(until_us, excuse.until_us)
+    return until_us + KNOWN_US
+
+
+def _owners(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
+    for name, journal in found.journals.items():
+        if name in found.new:
+            continue
+        given = {each.key: each for each in found.given if each.instance == name}
+        own = {
+            key
+            for spans in (journal.messages, journal.moves)
+            for key in keys_of((s for s in spans if s.owner in (name, "")), given)
+        }
+        for key in sorted((given.keys() & published) - own):
+            text = f"{name} gave {named(key)} to {given[key].consumer}: by its journal it was never"
+            yield Violation("queue owner", f"{text} its own")
+
+
+def _unpublished(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
+    ours = {each.publisher for each in found.produced}
+    for each in found.given:
+        if each.key[0] in ours and each.key not in published:
+            text = f"{each.consumer} was given {named(each.key)} by {each.instance}"
+            yield Violation("queue unpublished", f"{text}: nobody published it")
+
+
+# -- what it came to ------------------------------------------------------------------------------
+class Kill(NamedTuple):
+    """The consumers of a region were killed, and came back."""
+
+    region: str
+    began_us: int
+    ended_us: int
+    held: int
+    """Messages that they had and had not acknowledged."""
+
+
+@dataclass(slots=True)
+class Takeover:
+    """What became of a region's work while its consumers were away. Times in milliseconds.
+
+    Attributes:
+        first_ms: from the kill until a consumer elsewhere had the first message of the region;
+            None: nobody ever had.
+        moved: messages of the region that consumers elsewhere were given meanwhile.
+        published: in the region meanwhile.
+        p50_ms, longest_ms: from the publish of those until a consumer had them; 0: there are none.
+    """
+
+    region: str
+    held: int
+    first_ms: float | None = None
+    moved: int = 0
+    published: int = 0
+    p50_ms: float = 0.0
+    longest_ms: float = 0.0
+
+
+def taken_over(
+    kill: Kill, produced: Sequence[ProducerRecord], given: Sequence[HandedMessage]
+) -> Takeover:
+    """What others did for a region.
+
+    Args:
+        given: in order of time.
+    """
+    found = Takeover(kill.region, kill.held)
+    first = first_given(given)
+    own = [each for each in produced if each.region == kill.region]
+    keys = {key for each in own for key in each.every()}
+    elsewhere = [
+        each
+        for each in given
+        if each.key in keys
+        and each.region != kill.region
+        and kill.began_us < each.time_us <= kill.ended_us
+    ]
+    if elsewhere:
+        found.first_ms = (elsewhere[0].time_us - kill.began_us) / 1000
+        found.moved = len({each.key for each in elsewhere})
+    waits_ms = sorted(
+        (first[each.publisher, sequence].time_us - time_us) / 1000
+        for each in own
+        for sequence, time_us in each.times_us.items()
+        if kill.began_us < time_us <= kill.ended_us and (each.publisher, sequence) in first
+    )
+    found.published = len(waits_ms)
+    if waits_ms:
+        found.p50_ms, found.longest_ms = waits_ms[len(waits_ms) // 2], waits_ms[-1]
+    return found
+
+
+def first_given(given: Iterable[HandedMessage]) -> dict[Key, HandedMessage]:
+    """Of each message the first time that a consumer had it."""
+    found: dict[Key, HandedMessage] = {}
+    for each in given:
+        found.setdefault(each.key, each)
+    return found
+
+
+@dataclass(slots=True)
+class RegionTally:
+    """A region's part.
+
+    Attributes:
+        given: messages that its consumers were given, each as often as it was.
+        taken: of those the ones that were published elsewhere.
+        acknowledged: that its consumers said were done.
+    """
+
+    published: int = 0
+    given: int = 0
+    taken: int = 0
+    acknowledged: int = 0
+
+
+@dataclass(slots=True)
+class QueueVerdict:
+    """What was found of the drills' queue.
+
+    Attributes:
+        published, persisted: messages; the second ones were acknowledged to their publishers.
+        moved: messages that were first given in another region than the one of their publish.
+        again: messages that were given more than once.
+        places: the instances whose journals and queues were judged.
+        why: why it was not judged; empty: it was.
+        notes: what had no part in it, and why.
+    """
+
+    published: int = 0
+    persisted: int = 0
+    given: int = 0
+    moved: int = 0
+    again: int = 0
+    places: list[str] = field(default_factory=list)
+    regions: dict[str, RegionTally] = field(default_factory=dict)
+    takeovers: list[Takeover] = field(default_factory=list)
+    why: str = ""
+    notes: list[str] = field(default_factory=list)
+    broken: list[Violation] = field(default_factory=list)
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        if self.why:
+            return f"Queues were not judged: {self.why}."
+        wrong = len(self.broken)
+        found = (
+            f"{wrong:,} {'thing is' if wrong == 1 else 'things are'} wrong (laws queue …)"
+            if wrong
+            else f"each was given to a consumer and has left the queue at all {len(self.places)} "
+            "instances by an acknowledgment, and none was given out again behind it"
+        )
+        notes = "".join(f" {note}" for note in self.notes)
+        return (
+            f"The queue took {self.persisted:,} messages that were acknowledged to their "
+            f"publishers: {found}. {_were(self.moved)} done in another region than the one of "
+            f"their publish, and {_were(self.again)} given out more than once, as at least once "
+            f"allows.{notes}"
+        )
+
+
+def _were(count: int) -> str:
+    return f"{count:,} {'was' if count == 1 else 'were'}"
+
+
+def verdict_of(
+    found: QueueEvidence, done: Mapping[str, int], kills: Iterable[Kill], notes: Sequence[str] = ()
+) -> QueueVerdict:
+    """What a load came to.
+
+    Args:
+        done: by region, messages that its consumers acknowledged.
+    """
+    region_of = {each.publisher: each.region for each in found.produced}
+    given = [each for each in found.given if each.key[0] in region_of]
+    verdict = QueueVerdict(
+        sum(len(each.times_us) for each in found.produced),
+        sum(len(each.owed()) for each in found.produced),
+        len(given),
+        places=list(found.journals),
+        notes=list(notes),
+        broken=violations(found),
+    )
+    first = first_given(given)
+    verdict.moved = sum(each.region != region_of[each.key[0]] for each in first.values())
+    times: dict[Key, int] = {}
+    for each in given:
+        times[each.key] = times.get(each.key, 0) + 1
+        tally = verdict.regions.setdefault(each.region, RegionTally())
+        tally.given += 1
+        tally.taken += each.region != region_of[each.key[0]]
+    verdict.again = sum(count > 1 for count in times.values())
+    for of in found.produced:
+        verdict.regions.setdefault(of.region, RegionTally()).published += len(of.times_us)
+    for region, count in done.items():
+        verdict.regions.setdefault(region, RegionTally()).acknowledged = count
+    verdict.takeovers = [taken_over(kill, found.produced, given) for kill in kills]
+    return verdict

@@ -1,0 +1,379 @@
+"""The way of a client that a drill keeps from reading, and the laws of it. Nothing here is shared
+with what decides in instances.
+
+    limits      no pool ever holds more on disk than its limit, and in memory more than twice its
+                limit: what is on its way to the disk is still in memory
+    others      nobody who reads goes offline, or is disconnected as a slow client
+    kept        who is offline stays connected until a limit says so, or it is not heard of
+    ended       who is disconnected is so at a limit, and held more than that
+    removed     of who is disconnected nothing is left with the instance
+    resumed     who was disconnected connects again, and goes on from its bookmark
+    online      who reads on and was not disconnected is online again
+
+That everything comes once, in order, and that nothing is lost is judged of each subscriber, this
+one too (verdict.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from raylay.services.verification.violation import VIOLATIONS_MAX, Violation
+
+HEARTBEAT = "heartbeat"
+"""The reason of a connection that ends as one side did not hear of the other."""
+SAID = ("client_offline", "client_online", "slow_client", "client_disconnected")
+"""Events of slow clients."""
+IN_MEMORY = 2
+"""So many times the limit at most."""
+SOON_US = 2_000_000
+"""An instance that has disconnected somebody says within so long that nothing of it is left; and
+a client may hear so much earlier of what an instance says, by its own clock."""
+
+
+class Stall(NamedTuple):
+    """A client that was kept from reading.
+
+    Attributes:
+        memory_bytes, disk_bytes: limits of its pool meanwhile; 0: the fabric's own.
+    """
+
+    number: int
+    client: str
+    region: str
+    began_us: int
+    ended_us: int
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+
+class ClientReport(NamedTuple):
+    """What an instance said of a client: an event of `SAID`.
+
+    Attributes:
+        limit: which one was passed, or the reason of another end.
+    """
+
+    time_us: int
+    instance: str
+    event: str
+    client: str
+    limit: str = ""
+    text: str = ""
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+
+class PoolUse(NamedTuple):
+    """What the pools of an instance held, all together, and might hold."""
+
+    time_us: int
+    instance: str
+    memory_bytes: int
+    memory_bytes_max: int
+    disk_bytes: int
+    disk_bytes_max: int
+    offline: int
+
+
+class Reconnection(NamedTuple):
+    """A connection of a client ended, and it was connected again; `back_us` 0: it was not."""
+
+    client: str
+    left_us: int
+    back_us: int
+    after: str
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class SlowEvidence:
+    """What the way of slow clients is judged by. All in order of time.
+
+    Attributes:
+        drill: what the names of the drill's clients begin with.
+        given: (time, messages) that came to the clients that were kept from reading, by name.
+        is_alone: whether nothing else was broken: then no connection ends by itself.
+    """
+
+    drill: str
+    stalls: Sequence[Stall]
+    told: Sequence[ClientReport]
+    held: Sequence[PoolUse]
+    moved: Sequence[Reconnection]
+    given: Mapping[str, Sequence[tuple[int, int]]]
+    is_alone: bool = True
+
+
+@dataclass(slots=True)
+class ClientPath:
+    """What became of one client that was kept from reading. Moments are microseconds since 1970; 0:
+    it did not happen.
+
+    Attributes:
+        instance: where it was offline, or was disconnected.
+        offline_bytes: in memory for it when it went offline.
+        memory_most_bytes, disk_most_bytes: of that instance's pools, from the time on that it did
+            not read until it was online again or disconnected.
+        ended_us: when it was disconnected as a slow client.
+        removed_us: when nothing of it was left there, as far as it was looked at.
+        back_us: when it was connected again; back_at: to whom.
+        online_us: when it had taken all that lay on disk.
+        drained: messages that came to it from its reading on until it was online again.
+        resumed: messages that came to it on the connection after the one that was ended.
+        left_us: when its connection ended without a limit; left_for: why.
+    """
+
+    stall: Stall
+    instance: str = ""
+    offline_us: int = 0
+    offline_bytes: int = 0
+    memory_most_bytes: int = 0
+    disk_most_bytes: int = 0
+    ended_us: int = 0
+    limit: str = ""
+    why: str = ""
+    removed_us: int = 0
+    back_us: int = 0
+    back_at: str = ""
+    online_us: int = 0
+    drained: int = 0
+    resumed: int = 0
+    left_us: int = 0
+    left_for: str = ""
+
+
+@dataclass(slots=True)
+class SlowVerdict:
+    """What a drill shows of slow clients.
+
+    Attributes:
+        unshown: steps that were to show something and did not, and why, a line each. Nothing is
+            wrong: the load was too small.
+    """
+
+    ways: list[ClientPath] = field(default_factory=list)
+    broken: list[Violation] = field(default_factory=list)
+    unshown: list[str] = field(default_factory=list)
+
+
+def told_of(events: Iterable[Mapping[str, Any]], since_us: int) -> list[ClientReport]:
+    """What instances said of slow clients, of all that they told."""
+    return [
+        ClientReport(
+            int(each["time_us"]),
+            str(each["instance"]),
+            str(each["event"]),
+            str(each["client"]),
+            str(each.get("limit") or each.get("reason", "")),
+            str(each.get("text", "")),
+            int(each.get("memory_bytes", 0)),
+            int(each.get("disk_bytes", 0)),
+        )
+        for each in events
+        if each["event"] in SAID and each["time_us"] >= since_us
+    ]
+
+
+def judge(found: SlowEvidence) -> SlowVerdict:
+    """The way of each client that was kept from reading, and what is wrong with it."""
+    ways = [way_of(found, stall) for stall in found.stalls]
+    broken = [
+        *_limits(found),
+        *_others(found),
+        *(each for way in ways for each in _of_way(found, way)),
+    ]
+    return SlowVerdict(ways, broken[:VIOLATIONS_MAX], [*_unshown(ways)])
+
+
+# -- the way -------------------------------------------------------------------------------------
+def _until_us(found: SlowEvidence, stall: Stall) -> int:
+    """Until when all that is said of its client is about this step: then the next one begins."""
+    later = [
+        each.began_us
+        for each in found.stalls
+        if each.client == stall.client and each.began_us > stall.began_us
+    ]
+    return min(later, default=1 << 62)
+
+
+def way_of(found: SlowEvidence, stall: Stall) -> ClientPath:
+    """What became of one client."""
+    way, until_us = ClientPath(stall), _until_us(found, stall)
+    told = [
+        each
+        for each in found.told
+        if each.client == stall.client and stall.began_us <= each.time_us < until_us
+    ]
+    for each in told:
+        if each.event == "client_offline" and not way.offline_us:
+            way.instance, way.offline_us = each.instance, each.time_us
+            way.offline_bytes = each.memory_bytes
+        elif each.event == "slow_client" and not way.ended_us:
+            way.instance, way.ended_us = each.instance, each.time_us
+            way.limit, way.why = each.limit, each.text
+        elif each.event == "client_online" and not way.ended_us:
+            way.online_us = each.time_us
+    _add_held(found, way, until_us)
+    _add_moves(found, way, until_us)
+    given = found.given.get(stall.client, ())
+    if way.online_us:
+        way.drained = sum(
+            count for time_us, count in given if stall.ended_us <= time_us <= way.online_us
+        )
+    if way.back_us:
+        way.resumed = sum(count for time_us, count in given if way.back_us <= time_us < until_us)
+    return way
+
+
+def _add_held(found: SlowEvidence, way: ClientPath, until_us: int) -> None:
+    over_us = way.ended_us or max(way.online_us, way.stall.ended_us)
+    for each in found.held:
+        if each.instance != way.instance or not way.stall.began_us <= each.time_us < until_us:
+            continue
+        if each.time_us <= over_us:
+            way.memory_most_bytes = max(way.memory_most_bytes, each.memory_bytes)
+            way.disk_most_bytes = max(way.disk_most_bytes, each.disk_bytes)
+        is_behind = way.ended_us and each.time_us > way.ended_us
+        if is_behind and not (way.removed_us or each.disk_bytes or each.offline):
+            way.removed_us = each.time_us
+
+
+def _add_moves(found: SlowEvidence, way: ClientPath, until_us: int) -> None:
+    for each in found.moved:
+        if each.client != way.stall.client:
+            continue
+        if not way.stall.began_us <= each.left_us < until_us:
+            continue
+        if way.ended_us and each.left_us >= way.ended_us - SOON_US:
+            if not way.back_us:
+                way.back_us, way.back_at = each.back_us, each.after
+        elif not way.left_us:
+            way.left_us, way.left_for = each.left_us, each.reason
+            if way.left_for != HEARTBEAT and _is_unheard(found, way):
+                way.left_for = HEARTBEAT
+
+
+def _is_unheard(found: SlowEvidence, way: ClientPath) -> bool:
+    """Whether an instance said that it heard nothing of the client for too long."""
+    return any(
+        each.event == "client_disconnected"
+        and each.client == way.stall.client
+        and each.limit == HEARTBEAT
+        and abs(each.time_us - way.left_us) < SOON_US
+        for each in found.told
+    )
+
+
+# -- the laws ------------------------------------------------------------------------------------
+def _limits(found: SlowEvidence) -> Iterator[Violation]:
+    for each in found.held:
+        if each.disk_bytes > each.disk_bytes_max:
+            yield Violation(
+                "slow client limits",
+                f"{each.instance} has {each.disk_bytes:,} bytes on disk for slow clients: at most "
+                f"{each.disk_bytes_max:,} may be",
+            )
+        if each.memory_bytes > IN_MEMORY * each.memory_bytes_max:
+            yield Violation(
+                "slow client limits",
+                f"{each.instance} has {each.memory_bytes:,} bytes in memory for slow clients: at "
+                f"most {IN_MEMORY} x {each.memory_bytes_max:,} may be",
+            )
+
+
+def _others(found: SlowEvidence) -> Iterator[Violation]:
+    slow = {each.client for each in found.stalls}
+    for each in found.told:
+        if each.event not in ("client_offline", "slow_client"):
+            continue
+        if each.client.startswith(found.drill) and each.client not in slow:
+            yield Violation(
+                "slow client others",
+                f"{each.instance}: {each.event} of {each.client}, which reads all the time",
+            )
+
+
+def _of_way(found: SlowEvidence, way: ClientPath) -> Iterator[Violation]:
+    stall = way.stall
+    if way.ended_us:
+        yield from _ended(found, way)
+        return
+    if not way.offline_us:
+        return
+    if way.left_us:
+        was_online = way.online_us and way.online_us < way.left_us
+        if found.is_alone and not was_online and way.left_for != HEARTBEAT:
+            yield Violation(
+                "slow client kept",
+                f"{stall.client} was offline at {way.instance} and lost its connection "
+                f"({way.left_for}) though no limit was passed",
+            )
+    elif way.online_us < stall.ended_us:
+        yield Violation(
+            "slow client online",
+            f"{stall.client} reads on and is not online again at {way.instance}",
+        )
+
+
+def _ended(found: SlowEvidence, way: ClientPath) -> Iterator[Violation]:
+    stall = way.stall
+    event = next(
+        each
+        for each in found.told
+        if each.event == "slow_client"
+        and each.client == stall.client
+        and each.time_us == way.ended_us
+    )
+    most_bytes = {"disk": stall.disk_bytes, "memory": stall.memory_bytes}
+    held_bytes = {"disk": event.disk_bytes, "memory": event.memory_bytes}
+    is_narrow = bool(stall.memory_bytes or stall.disk_bytes)
+    if way.limit not in most_bytes:
+        if way.limit == "buffer" or is_narrow:
+            yield Violation(
+                "slow client ended",
+                f"{way.instance} disconnected {stall.client} by no limit that it has "
+                f"({way.limit}): {way.why}",
+            )
+    elif held_bytes[way.limit] <= most_bytes[way.limit]:
+        yield Violation(
+            "slow client ended",
+            f"{way.instance} disconnected {stall.client} with {held_bytes[way.limit]:,} bytes "
+            f"({way.limit}): {most_bytes[way.limit]:,} may wait",
+        )
+    looked = [each for each in found.held if each.instance == way.instance]
+    if looked and looked[-1].time_us > way.ended_us + SOON_US and not way.removed_us:
+        yield Violation(
+            "slow client removed",
+            f"{way.instance} disconnected {stall.client} and has {looked[-1].disk_bytes:,} bytes "
+            "on disk for it still",
+        )
+    if not way.back_us or not way.resumed:
+        got = "has got nothing since it was connected again" if way.back_us else "never came back"
+        yield Violation(
+            "slow client resumed", f"{stall.client} was disconnected by {way.instance} and {got}"
+        )
+
+
+def _unshown(ways: Collection[ClientPath]) -> Iterator[str]:
+    for way in ways:
+        stall = way.stall
+        if way.left_us and not (way.online_us or way.ended_us):
+            yield (
+                f"could not show all of step {stall.number}: the connection of {stall.client} "
+                f"ended: {way.left_for}"
+            )
+        elif stall.memory_bytes and not (way.offline_us or way.ended_us):
+            yield (
+                f"could not show step {stall.number}: what {stall.client} did not read never came "
+                f"to {stall.memory_bytes:,} bytes in memory: give a higher `rate`, a longer `for` "
+                "or less `memory`"
+            )
+        elif stall.disk_bytes and not way.ended_us and way.disk_most_bytes < stall.disk_bytes:
+            yield (
+                f"could not show all of step {stall.number}: what {stall.client} did not read "
+                f"never came to {stall.disk_bytes:,} bytes on disk: give a higher `rate`, a longer "
+                "`for` or less `disk`"
+            )

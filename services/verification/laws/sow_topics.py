@@ -1,0 +1,174 @@
+"""SOW topics of a drill: what instances answer, against their own journals and against what was
+published. One publisher writes each key, so what counts is its last message of it, wherever it came
+from and in whatever order. Nothing here is shared with the fold that instances have.
+
+    journal      what an instance answers is what follows from its own journal
+    publisher    it is what the publisher of the key wrote there last, in each region it reaches
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raylay.services.verification.violation import VIOLATIONS_MAX, Violation
+
+
+class SowRow(NamedTuple):
+    """What an instance has under a key, and who brought it."""
+
+    publisher: int
+    sequence: int
+    body: bytes
+
+
+class SowWrite(NamedTuple):
+    """A message, or a deletion of keys. `body`: the whole message; None: it deletes."""
+
+    publisher: int
+    sequence: int
+    keys: tuple[bytes, ...]
+    body: bytes | None
+
+
+@dataclass(slots=True)
+class SowVerdict:
+    """What was found of the drills' SOW topic.
+
+    Attributes:
+        changes: publishes, deltas and deletions that were acknowledged, of them `deletions`.
+        records: by instance, of those that answered.
+        why: why it was not judged; empty: it was.
+        broken: what is wrong, of the law `sow`.
+        separate: what is known and no failure.
+    """
+
+    changes: int = 0
+    deletions: int = 0
+    records: dict[str, int] = field(default_factory=dict)
+    why: str = ""
+    broken: list[Violation] = field(default_factory=list)
+    separate: list[Violation] = field(default_factory=list)
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        if self.why:
+            return f"SOW topics were not judged: {self.why}."
+        wrong = len(self.broken)
+        found = (
+            f"{wrong:,} records are wrong at some of them (law sow)"
+            if wrong
+            else "each has what its own journal says, and what was published last"
+        )
+        known = f" {len(self.separate):,} bodies have a delta that was merged into what was"
+        known += " there before: known and no failure, for acks relied on fewer disks meanwhile."
+        return (
+            f"The SOW topic took {self.changes:,} publishes, deltas and deletions by key "
+            f"({self.deletions:,}). {len(self.records)} instances were asked: {found}."
+            + (known if self.separate else "")
+        )
+
+
+def folded(written: Iterable[SowWrite]) -> dict[bytes, SowWrite]:
+    """The last change of each key by its publisher's own count."""
+    last: dict[bytes, SowWrite] = {}
+    for each in written:
+        for key in each.keys:
+            if key not in last or last[key].sequence < each.sequence:
+                last[key] = each
+    return last
+
+
+def against_journal(
+    instance: str,
+    rows: Mapping[bytes, SowRow],
+    journal: Iterable[SowWrite],
+    *,
+    is_whole: bool,
+) -> list[Violation]:
+    """Where an instance answers something else than its journal says.
+
+    Args:
+        is_whole: the journal has everything since the drill began. One that was copied behind a
+            lost disk may begin later: what a key had before it is not in it.
+    """
+    expected = folded(journal)
+    found = []
+    for key in sorted(expected.keys() | (rows.keys() if is_whole else set())):
+        row, last = rows.get(key), expected.get(key)
+        wanted = (
+            None
+            if last is None or last.body is None
+            else SowRow(last.publisher, last.sequence, last.body)
+        )
+        if row != wanted:
+            found.append(_violation(instance, key, row, f"its journal says {_said(wanted)}"))
+    return found[:VIOLATIONS_MAX]
+
+
+def against_publishers(
+    rows: Mapping[str, Mapping[bytes, SowRow]],
+    reached: Mapping[str, Collection[int]],
+    written: Iterable[SowWrite],
+    *,
+    is_excused: bool,
+) -> tuple[list[Violation], list[Violation]]:
+    """Where instances answer something else than the publishers wrote last, and what of it is
+    known and no failure.
+
+    Args:
+        rows: by instance, what it answers.
+        reached: by instance, the publishers whose messages belong there. All of theirs were
+            acknowledged.
+        is_excused: acks relied on fewer disks than configured meanwhile, or a disk was lost: a
+            delta may have been merged into what was there before.
+    """
+    expected = folded(written)
+    broken: list[Violation] = []
+    separate: list[Violation] = []
+    for instance, held in rows.items():
+        for key, last in sorted(expected.items()):
+            if last.publisher not in reached[instance]:
+                continue
+            row = held.get(key)
+            if last.body is None:
+                if row is not None:
+                    broken.append(_violation(instance, key, row, f"deleted with {_named(last)}"))
+                continue
+            wanted = SowRow(last.publisher, last.sequence, last.body)
+            if row is None or row[:2] != wanted[:2]:
+                broken.append(_violation(instance, key, row, f"published last: {_said(wanted)}"))
+            elif not _same(row.body, wanted.body):
+                text = f"published last: {_said(wanted)}"
+                (separate if is_excused else broken).append(
+                    _violation(instance, key, row, text, is_excused)
+                )
+    return broken[:VIOLATIONS_MAX], separate[:VIOLATIONS_MAX]
+
+
+def _same(one: bytes, other: bytes) -> bool:
+    """Whether two bodies have the same fields: their order is nobody's business."""
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False
+
+
+def _violation(
+    instance: str, key: bytes, row: SowRow | None, wanted: str, separate: bool = False
+) -> Violation:
+    text = f"{instance}, key {key.decode()}: {_said(row)} is held; {wanted}"
+    return Violation("sow", text, separate)
+
+
+def _named(of: SowWrite) -> str:
+    return f"{of.publisher}|{of.sequence}|"
+
+
+def _said(row: SowRow | None) -> str:
+    if row is None:
+        return "nothing"
+    return f"{row.publisher}|{row.sequence}| {row.body.decode('utf-8', 'replace')}"

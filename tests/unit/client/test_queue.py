@@ -1,0 +1,447 @@
+"""Queues through the asyncio client, against a scripted server on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import pytest
+from unit.client.test_client import client_of, run
+from unit.fake_server import FakeServer, Session, records
+
+from raylay.services.client import base, queue, queue_consumer
+from raylay.services.client.queue_consumer import QueueConsumer
+from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
+from raylay.services.queues.records import Acknowledgment, read_acknowledgment
+from raylay.storage.stores import LmdbPublishStore
+
+ACK = 3
+
+
+def said(session: Session) -> list[Acknowledgment]:
+    """What was acknowledged, record by record."""
+    pairs = zip(session.does, session.bodies, strict=True)
+    return [read_acknowledgment(body) for command, body in pairs if command == ACK]
+
+
+def acked(session: Session, how: str = "ack") -> set[tuple[int, int]]:
+    """The messages of that."""
+    return {
+        (publisher, sequence)
+        for each in said(session)
+        if each.how == how
+        for publisher, ranges in each.keys.items()
+        for first, last in ranges
+        for sequence in range(first, last + 1)
+    }
+
+
+def deliver(session: Session, *sequences: int) -> None:
+    name = session.commands("subscribe")[-1]["sub"]
+    session.deliver(name, records(7, sequences, topic="orders"), q=1, lp=30_000)
+
+
+async def take(work: QueueConsumer, messages: int) -> list[bytes]:
+    return [(await anext(work)).body for _ in range(messages)]
+
+
+@run
+async def test_a_message_is_acknowledged_when_the_next_one_is_asked_for() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        async with client.queue("work", backlog=8, filter="/a = 1") as work:
+            (asked,) = server.session.commands("subscribe")
+            assert (asked["t"], asked["o"]) == ("work", {"max_backlog": 8, "filter": "/a = 1"})
+            deliver(server.session, 1, 2, 3)
+            message = await anext(work)
+            assert (message.body, message.topic, message.queue) == (b"1", "orders", "work")
+            assert message.bookmark == "7|1|" and work.queued_messages == 2
+            await anext(work)
+            await server.wait(lambda: acked(server.session) == {(7, 1)})
+            await anext(work)
+        await server.wait(lambda: acked(server.session) == {(7, 1), (7, 2), (7, 3)})
+        await server.wait(lambda: server.session.commands("unsubscribe"))
+        server.session.ack(server.session.published[-1])
+    await server.stop()
+
+
+@run
+async def test_acknowledgments_go_together_and_at_once_where_there_is_nothing_else_to_do() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        async with client.queue("work", backlog=1000, batch=400) as work:
+            deliver(server.session, *range(1, 1001))
+            for n in range(1, 1001):
+                assert (await anext(work)).body == b"%d" % n
+            waiting = asyncio.ensure_future(anext(work))
+            await server.wait(lambda: len(acked(server.session)) == 1000)
+            found = said(server.session)
+            assert len(found) < 30 and all(len(each.keys[7]) == 1 for each in found)
+            waiting.cancel()
+        server.session.ack(server.session.published[-1])
+    await server.stop()
+
+
+@run
+async def test_a_part_of_the_backlog_is_acknowledged_while_the_rest_is_processed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client, client.queue("work", backlog=10) as work:
+        deliver(server.session, *range(1, 11))
+        await anext(work)
+        connection = client._connection
+        assert connection is not None
+        written: list[bytes] = []
+        write = connection.write
+
+        def note(data: bytes) -> None:
+            written.append(data)
+            write(data)
+
+        monkeypatch.setattr(connection, "write", note)
+        # None of these lets the loop do anything else.
+        await take(work, 4)
+        assert not written
+        await take(work, 1)
+        assert len(written) == 1
+        await take(work, 4)
+        assert len(written) == 1
+    await server.stop()
+
+
+@run
+async def test_an_acknowledgment_waits_for_no_answer_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(base, "GATHERING_S_MAX", 60.0)
+    server = await FakeServer().start()
+    async with client_of(server) as client, client.queue("work", backlog=2) as work:
+        deliver(server.session, *range(1, 13))
+        for _ in range(12):
+            await anext(work)
+            # One by one, as the handling of messages does that awaits something.
+            await asyncio.sleep(0)
+        await server.wait(lambda: len(acked(server.session)) == 11)
+        assert len(said(server.session)) == 11
+        server.auto_ack = True
+        server.session.ack(server.session.published[-1])
+    await server.stop()
+
+
+@run
+async def test_a_flush_says_acknowledgments_that_wait_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "ACK_INTERVAL_S", 60.0)
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client, client.queue("work", backlog=8) as work:
+        deliver(server.session, 1, 2, 3)
+        await take(work, 3)
+        assert not said(server.session)
+        await client.flush()
+        assert [each.keys for each in said(server.session)] == [{7: [(1, 2)]}]
+    await server.stop()
+
+
+@run
+async def test_what_an_exception_leaves_is_given_back() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        with pytest.raises(ZeroDivisionError):
+            async with client.queue("work", backlog=4) as work:
+                deliver(server.session, 1, 2)
+                await take(work, 2)
+                raise ZeroDivisionError
+        await server.wait(lambda: server.session.commands("queue_cancel"))
+        ((header, body),) = [f for f in server.session.frames if f[0]["c"] == "queue_cancel"]
+        assert (header["t"], header["mt"], msgpack.unpackb(body, strict_map_key=False)) == (
+            "work",
+            "json",
+            {7: [2, 2]},
+        )
+        await server.wait(lambda: acked(server.session) == {(7, 1)})
+        server.session.ack(server.session.published[-1])
+    await server.stop()
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, now_s: Callable[[], float]) -> None:
+    """Gives consumers a steady clock of their own; the loop keeps its."""
+    made = SimpleNamespace(monotonic=now_s, time_ns=time.time_ns)
+    monkeypatch.setattr(queue, "time", made)
+    monkeypatch.setattr(queue_consumer, "time", made)
+
+
+def cancels(session: Session, *, unseen: bool) -> list[Any]:
+    """Keys of what was given back."""
+    return [
+        msgpack.unpackb(body, strict_map_key=False)
+        for header, body in session.frames
+        if header["c"] == "queue_cancel" and bool(header.get("unseen")) is unseen
+    ]
+
+
+@run
+async def test_what_the_application_was_not_given_is_given_back_unseen() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        async with client.queue("work", backlog=9, ack="manual") as work:
+            deliver(server.session, 1, 2, 3)
+            await take(work, 2)
+            deliver(server.session, 4, 5)
+            while work.queued_messages < 3:
+                await asyncio.sleep(0)
+        await server.wait(lambda: server.session.commands("unsubscribe"))
+        assert cancels(server.session, unseen=True) == [{7: [3, 5]}]
+        assert cancels(server.session, unseen=False) == []
+        said = [header["c"] for header, _ in server.session.frames]
+        assert said.index("queue_cancel") < said.index("unsubscribe")
+    await server.stop()
+
+
+@run
+async def test_a_message_whose_lease_is_nearly_over_is_given_back_and_not_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1_000.0
+    clock(monkeypatch, lambda: now_s)
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with (
+        asyncio.timeout(5),
+        client_of(server) as client,
+        client.queue("work", backlog=9) as work,
+    ):
+        deliver(server.session, 1, 2, 3)
+        assert await take(work, 1) == [b"1"]
+        now_s += 26.9
+        assert await take(work, 1) == [b"2"]
+        now_s += 0.2
+        await asyncio.sleep(0.2)
+        deliver(server.session, 4)
+        assert await take(work, 1) == [b"4"]
+        await server.wait(lambda: cancels(server.session, unseen=True) == [{7: [3, 3]}])
+        assert work.returned_messages == 1
+        await server.wait(lambda: acked(server.session) == {(7, 1), (7, 2)})
+    await server.stop()
+
+
+@run
+async def test_a_message_without_a_lease_is_never_overdue() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with (
+        asyncio.timeout(5),
+        client_of(server) as client,
+        client.queue("work", backlog=9) as work,
+    ):
+        name = server.session.commands("subscribe")[-1]["sub"]
+        server.session.deliver(name, records(7, (1, 2), topic="orders"), q=1)
+        assert await take(work, 2) == [b"1", b"2"]
+        assert work.returned_messages == 0
+    await server.stop()
+
+
+@run
+async def test_what_waited_in_the_socket_while_the_loop_was_blocked_has_aged_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1_000.0
+    clock(monkeypatch, lambda: now_s)
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with (
+        asyncio.timeout(5),
+        client_of(server) as client,
+        client.queue("work", backlog=9) as work,
+    ):
+        assert client._turn_timer is not None
+        client._turn_timer.cancel()  # as if the loop stood still
+        now_s += 40
+        deliver(server.session, 1)
+        async with asyncio.timeout(5):
+            task = asyncio.ensure_future(anext(work))
+            await server.wait(lambda: cancels(server.session, unseen=True) == [{7: [1, 1]}])
+            assert not task.done()
+            task.cancel()
+    await server.stop()
+
+
+@run
+async def test_by_hand_each_message_says_what_became_of_it_once() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        async with client.queue("work", backlog=4, ack="manual") as work:
+            deliver(server.session, 1, 2, 3, 4)
+            done, back, bad, kept = [await anext(work) for _ in range(4)]
+            done.acknowledge()
+            done.cancel()
+            back.cancel()
+            bad.expire()
+            assert done.is_settled and not kept.is_settled
+            await server.wait(lambda: acked(server.session, "expire") == {(7, 3)})
+        assert acked(server.session) == {(7, 1)}
+        (cancel,) = [body for h, body in server.session.frames if h["c"] == "queue_cancel"]
+        assert msgpack.unpackb(cancel, strict_map_key=False) == {7: [2, 2]}
+        server.session.ack(server.session.published[-1])
+    await server.stop()
+
+
+@run
+async def test_after_a_failover_acknowledgments_are_sent_again_and_what_waited_is_dropped() -> None:
+    first, second = await FakeServer("A", B=True).start(), await FakeServer("B", A=True).start()
+    async with client_of(first, second) as client:
+        async with client.queue("work", backlog=8) as work:
+            deliver(first.session, 1, 2, 3)
+            await take(work, 2)
+            await first.wait(lambda: acked(first.session) == {(7, 1)})
+            await first.stop()
+            await second.wait(lambda: second.sessions and second.session.commands("subscribe"))
+            await second.wait(lambda: acked(second.session) == {(7, 1)})
+            deliver(second.session, 3)
+            assert await take(work, 1) == [b"3"], "once: what waited here was another session's"
+            await second.wait(lambda: acked(second.session) == {(7, 1), (7, 2)})
+        await second.wait(lambda: acked(second.session) == {(7, 1), (7, 2), (7, 3)})
+        second.session.ack(second.session.published[-1])
+    await second.stop()
+
+
+@run
+async def test_a_client_that_is_started_again_says_what_is_in_its_store(tmp_path: Path) -> None:
+    """What the first life acknowledged, and nobody has said to be durable. What it had taken and
+    not acknowledged is not in it: another consumer gets that."""
+    server = await FakeServer().start()
+    store = LmdbPublishStore(tmp_path / "publishes")
+    client = client_of(server, publish_store=store)
+    await client.connect()
+    work = await client.queue("work", backlog=8).__aenter__()  # its end is never come to
+    deliver(server.session, 1, 2, 3, 4)
+    await take(work, 3)
+    await client.publish("orders", b"between")
+    await server.wait(lambda: acked(server.session) == {(7, 1), (7, 2)})
+    server.session.drop()  # with the process, as far as the store knows
+    await client.close(flush=False)
+    store.close()
+    first, published = server.session, set(server.session.published)
+
+    store = LmdbPublishStore(tmp_path / "publishes")
+    async with client_of(server, publish_store=store) as client:
+        await server.wait(lambda: server.session is not first and acked(server.session))
+        await server.wait(lambda: set(server.session.published) == published)
+        assert acked(server.session) == {(7, 1), (7, 2)} and b"between" in server.session.bodies
+        server.session.ack(max(published))
+        await client.flush()
+    assert store.messages == 0
+    store.close()
+    await server.stop()
+
+
+@run
+async def test_what_cannot_be_kept_is_said_when_there_is_room() -> None:
+    from raylay.storage.stores import MemoryPublishStore
+
+    server = await FakeServer().start()
+    store = MemoryPublishStore(messages_max=1)
+    async with client_of(server, publish_store=store) as client:
+        async with client.queue("work", backlog=2) as work:
+            deliver(server.session, 1, 2, 3)
+            await take(work, 3)
+            await server.wait(lambda: acked(server.session) == {(7, 1)})
+            server.auto_ack = True
+            server.session.ack(server.session.published[-1])
+            await server.wait(lambda: {(7, 1), (7, 2)} <= acked(server.session))
+        await server.wait(lambda: len(acked(server.session)) == 3)
+    await server.stop()
+
+
+@run
+async def test_messages_are_acknowledged_by_bookmark_whoever_holds_them() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        client.acknowledge("work", ["7|2|", "9|1|", "7|1|"])
+        client.acknowledge("work", ["7|5|"], how="expire")
+        await client.flush()
+        assert said(server.session) == [
+            Acknowledgment({7: [(1, 2)], 9: [(1, 1)]}),
+            Acknowledgment({7: [(5, 5)]}, "expire"),
+        ]
+        for wrong in ([], ["0"], ["20260102T000000Z"]):
+            with pytest.raises(LocalProtocolError, match="give bookmarks of the form"):
+                client.acknowledge("work", wrong)
+    await server.stop()
+
+
+class Answering(FakeServer):
+    """Answers the commands of queues as it is told to."""
+
+    answers: dict[str, Any]
+    body = b""
+
+    def answer(self, session: Session, header: dict[str, Any], body: bytes) -> None:
+        super().answer(session, header, body)
+        if header["c"] in ("queue_ack", "queue_status") and self.answers:
+            front = {"c": "ack", "a": "processed", "cid": header["cid"]}
+            session.send(front | self.answers, self.body)
+
+
+@run
+async def test_messages_are_acknowledged_by_filter_and_counted() -> None:
+    server = Answering()
+    await server.start()
+    server.answers = {"status": "success", "n": 12}
+    async with client_of(server) as client:
+        assert await client.acknowledge_matching("work", "/a = 1", how="expire") == 12
+        (asked,) = server.session.commands("queue_ack")
+        assert {key: asked[key] for key in ("t", "mt", "filter", "how")} == {
+            "t": "work",
+            "mt": "json",
+            "filter": "/a = 1",
+            "how": "expire",
+        }
+        server.answers = {"status": "failure", "reason": "bad_filter", "text": "column 4: no"}
+        with pytest.raises(CommandFailed, match="column 4: no"):
+            await client.acknowledge_matching("work", "/a =")
+        server.answers, server.body = {"status": "success"}, msgpack.packb({"depth": 3})
+        assert await client.queue_status("work") == {"depth": 3}
+    await server.stop()
+
+
+@run
+async def test_a_command_that_nobody_answers_ends_with_the_connection() -> None:
+    server = Answering()
+    await server.start()
+    server.answers = {}
+    async with client_of(server) as client:
+        asking = asyncio.ensure_future(client.queue_status("work"))
+        await server.wait(lambda: server.session.commands("queue_status"))
+        server.session.drop()
+        with pytest.raises(ConnectionLost, match="it may have been done or not; ask again"):
+            await asking
+    await server.stop()
+
+
+@run
+async def test_what_cannot_be_is_refused_before_anything_is_sent() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        for options in ({"backlog": 0}, {"batch": 0}, {"ack": "never"}):
+            with pytest.raises(LocalProtocolError):
+                client.queue("work", **options)  # type: ignore[arg-type]
+        work = client.queue("work")
+        with pytest.raises(LocalProtocolError, match="enter the consumer of work first"):
+            await anext(work)
+        server.subscribe_refusal = "no_queue"
+        with pytest.raises(CommandFailed) as refused:
+            await work.__aenter__()
+        assert refused.value.reason == "no_queue"
+        assert not server.session.commands("queue_ack")
+    await server.stop()

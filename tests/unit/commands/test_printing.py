@@ -1,0 +1,108 @@
+"""Commands print by services/commands/printing.py alone, where what others chose is escaped."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raylay.services.commands import printing
+from raylay.services.errors import FabricError
+
+SERVICES = Path(__file__).parents[3] / "services"
+PRINTING = SERVICES / "commands" / "printing.py"
+FILES = [
+    SERVICES / "cli.py",
+    SERVICES / "pipeline" / "commands.py",
+    *sorted(path for path in (SERVICES / "commands").glob("*.py") if path != PRINTING),
+]
+PRINTS = {"print", "echo", "secho", "add_row"}
+HOSTILE = "\x1b[2J\x9b31m[bold]x[/]\u202e\nforged\x7f"
+
+
+class Terminal(io.TextIOWrapper):
+    """A standard output that says whether it is a terminal."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", newline="")
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    @property
+    def written(self) -> bytes:
+        self.flush()
+        assert isinstance(self.buffer, io.BytesIO)
+        return self.buffer.getvalue()
+
+
+def message(**values: Any) -> Any:
+    return SimpleNamespace(
+        **{
+            "kind": "publish", "topic": "t", "bookmark": "1|1|", "key": b"", "reason": "",
+            "timestamp_us": 1, "body": HOSTILE.encode(), **values,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_no_command_prints_by_itself(path: Path) -> None:
+    wrong = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        if isinstance(called, ast.Name) and called.id in PRINTS - {"echo"}:
+            wrong.append(f"{path.name}:{node.lineno}: {called.id}")
+        # What cli.py prints by itself is the version, which is ours.
+        if isinstance(called, ast.Attribute) and called.attr in PRINTS and path.name != "cli.py":
+            wrong.append(f"{path.name}:{node.lineno}: {called.attr}")
+    assert not wrong, "by services/commands/printing.py: what is printed may be of others"
+
+
+def test_lines_texts_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.echo(HOSTILE)
+    printing.echo_text(f"one\n{HOSTILE}", err=True)
+    printing.echo_json({"name": HOSTILE}, ascii_only=False)
+    out, err = capsys.readouterr()
+    first, second = out.splitlines()
+    assert first.isprintable() and second.isprintable()
+    assert [line.isprintable() for line in err.splitlines()] == [True] * 3
+
+
+def test_a_message_on_a_terminal_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    oof = message(kind="oof", reason="deleted", key=b"k\nforged")
+    for each in (message(), oof, message(body=b"\xff\x9b")):
+        for as_json in (False, True):
+            monkeypatch.setattr(sys, "stdout", made := Terminal(terminal=True))
+            printing.print_message(each, as_json, True)
+            text = made.written.decode()
+            assert text.endswith("\n") and text[:-1].isprintable()
+
+
+def test_a_message_in_a_pipe_has_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", made := Terminal(terminal=False))
+    printing.print_message(message(body=b"\xff\x1b"), False)
+    printing.print_message(message(kind="oof", reason="deleted", key=b"k\x1b", body=b"b"), False)
+    assert made.written == b"\xff\x1b\nout of focus, deleted: k\\x1b b\n"
+
+
+def test_the_error_that_ends_a_command_is_no_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from raylay.services import cli
+
+    def fail() -> None:
+        raise FabricError(f"it says {HOSTILE}")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit):
+        cli.main()
+    err = capsys.readouterr().err
+    assert all(line.isprintable() for line in err.splitlines())

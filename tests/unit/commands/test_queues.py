@@ -1,0 +1,105 @@
+"""`raylay queue` and `subscribe --backlog` against a scripted server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgpack
+import pytest
+from typer.testing import CliRunner
+from unit.client.test_queue import acked
+from unit.client.test_sync import ServerThread
+from unit.fake_server import FakeServer, Session, records
+
+from raylay.services.cli import app
+
+STATUS = {"queue_depth": 12_345, "owned": 3, "topic": "work", "pid": 15476}
+
+
+class Answering(FakeServer):
+    """Has a queue `work` with messages, and says what it is asked."""
+
+    def answer(self, session: Session, header: dict[str, Any], body: bytes) -> None:
+        super().answer(session, header, body)
+        front = {"c": "ack", "a": "processed", "cid": header.get("cid"), "status": "success"}
+        if header["c"] == "queue_status":
+            session.send(front, msgpack.packb(STATUS))
+        elif header["c"] == "queue_ack":
+            session.send(front | {"n": 1_200})
+        elif header["c"] == "subscribe":
+            session.deliver(header["sub"], records(7, [1, 2], topic="orders"), q=1)
+
+
+@pytest.fixture
+def there(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerThread]:
+    monkeypatch.setenv("RAYLAY_RUNTIME_DIR", str(tmp_path))
+    made = ServerThread()
+    made.run(made.server.stop())
+    made.server = made.run(Answering().start())
+    made.server.auto_ack = True
+    monkeypatch.setenv("RAYLAY_SERVER", made.server.address)
+    yield made
+    made.stop()
+
+
+def raylay(*arguments: str) -> Any:
+    with ThreadPoolExecutor(1) as aside:
+        return aside.submit(CliRunner().invoke, app, arguments).result()
+
+
+def test_the_status_of_a_queue(there: ServerThread) -> None:
+    shown = raylay("queue", "status", "work")
+    assert (shown.exit_code, shown.stdout) == (
+        0,
+        "queue depth  12,345\nowned        3\ntopic        work\npid          15476\n",
+    )
+    assert json.loads(raylay("queue", "status", "work", "--json").stdout) == STATUS
+
+
+def test_messages_are_acknowledged_by_bookmark(there: ServerThread) -> None:
+    shown = raylay("queue", "ack", "work", "7|1|", "7|2|")
+    assert (shown.exit_code, shown.stdout) == (0, "2 said of work: it is durable\n")
+    assert acked(there.server.session) == {(7, 1), (7, 2)}
+    assert raylay("queue", "expire", "work", "7|3|").exit_code == 0
+    assert acked(there.server.session, "expire") == {(7, 3)}
+
+
+@pytest.mark.parametrize("how", ["ack", "expire", "cancel"])
+def test_messages_are_named_by_a_filter(there: ServerThread, how: str) -> None:
+    shown = raylay("queue", how, "work", "--filter", "/a = 1")
+    assert (shown.exit_code, shown.stdout) == (0, "1,200 messages of work\n")
+    (asked,) = there.server.session.commands("queue_ack")
+    assert (asked["t"], asked["filter"], asked["how"]) == ("work", "/a = 1", how)
+
+
+@pytest.mark.parametrize("arguments", [(), ("7|1|", "--filter", "/a = 1")])
+def test_which_messages_has_to_be_said(there: ServerThread, arguments: tuple[str, ...]) -> None:
+    for how in ("ack", "expire"):
+        shown = raylay("queue", how, "work", *arguments)
+        assert shown.exit_code == 2 and "say which messages" in shown.output
+    assert not there.server.sessions
+
+
+def test_a_queue_is_consumed_line_by_line(there: ServerThread) -> None:
+    shown = raylay("subscribe", "work", "--backlog", "5", "--count", "2")
+    assert (shown.exit_code, shown.stdout) == (0, "1\n2\n")
+    assert acked(there.server.session) == {(7, 1), (7, 2)}
+    (asked,) = there.server.session.commands("subscribe")
+    assert asked["o"] == {"max_backlog": 5}
+
+
+def test_a_queue_is_looked_at_and_the_messages_go_back(there: ServerThread) -> None:
+    shown = raylay("subscribe", "work", "--backlog", "5", "--ack", "none", "--count", "1", "--json")
+    assert json.loads(shown.stdout)["bookmark"] == "7|1|"
+    assert not there.server.session.does
+
+
+@pytest.mark.parametrize(
+    "more", [("--ack", "later"), ("--backlog", "2", "--sow"), ("--backlog", "2", "--bookmark", "0")]
+)
+def test_what_does_not_go_together(there: ServerThread, more: tuple[str, ...]) -> None:
+    assert raylay("subscribe", "work", *more).exit_code == 2
+    assert not there.server.sessions

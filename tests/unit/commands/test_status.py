@@ -1,0 +1,292 @@
+"""`raylay status` and `list`: which fabrics they mean, and what stands in the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raylay.services.cli import app
+from raylay.services.commands import messages, options, status
+from raylay.services.errors import FabricError
+from raylay.services.fabric import Fabric, Topic, registry
+from raylay.services.fabric.plan import record_of
+from raylay.services.fabric.registry import RegistryEntry, process_start
+
+TOPICS = [[("orders", "json", 1_000)], [("orders", "json", 3_000)]]
+"""At the first and the second look."""
+SUBSCRIBERS = {
+    "orders": [
+        {
+            "client": "desk", "subscription": "1", "topic": "^fx/", "message_types": [],
+            "bookmark": True, "delivered": 1200, "behind": 34_000, "unsent_bytes": 5,
+        },
+        {
+            "client": "screen", "subscription": "1", "topic": "fx", "message_types": [],
+            "bookmark": False, "delivered": 7, "behind": None, "unsent_bytes": 0,
+        },
+    ]
+}  # fmt: skip
+
+
+class Attached:
+    """A fabric that answers; the one called `silent` does not."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.looks = 0
+        topics = [Topic("orders", "json"), Topic("live", journaled=False)]
+        self.declared = Fabric("f", topics=topics).region(name, instances=1).settings()
+
+    def __enter__(self) -> Attached:
+        if self.name == "silent":
+            raise FabricError("its Ray does not answer")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def status(self) -> dict[str, Any]:
+        ready = self.name != "torn"
+        instance: dict[str, Any] = {
+            "name": f"{self.name}-1",
+            "group": "near",
+            "phase": "" if ready else "catching_up",
+            "reason": "",
+            "ready": ready,
+        }
+        instance["topics"] = TOPICS[min(self.looks, 1)]
+        self.looks += 1
+        instance["subscribers"] = SUBSCRIBERS.get(self.name, [])
+        return {"fabric": self.name, "instances": [instance]}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """No fabric runs, and none is asked in earnest."""
+    monkeypatch.setenv(registry.REGISTRY_VARIABLE, str(tmp_path / "runtime"))
+    for variable in ("RAY_ADDRESS", "RAYLAY_FABRIC", "RAYLAY_SERVER"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Fabric, "attach", Attached)
+    yield tmp_path
+
+
+def runs(place: Path, name: str) -> Path:
+    """A fabric of this process; its directory."""
+    directory = place / "kept" / name
+    fabric = Fabric(name).region("near", instances=2).region("far", instances=1)
+    record_of(fabric.settings(), directory).save()
+    registry.register(
+        RegistryEntry(name, str(directory), "", os.getpid(), process_start(os.getpid()))
+    )
+    return directory
+
+
+def raylay(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_without_a_name_the_status_of_all_is_shown(place: Path) -> None:
+    runs(place, "orders")
+    runs(place, "trades")
+    shown = raylay("status")
+    assert shown.exit_code == 0
+    assert "fabric orders" in shown.stdout and "fabric trades" in shown.stdout
+    lines = raylay("status", "--json").stdout.splitlines()
+    assert [json.loads(line)["fabric"] for line in lines] == ["orders", "trades"]
+
+
+def test_one_that_does_not_answer_hides_no_other(place: Path) -> None:
+    runs(place, "silent")
+    runs(place, "trades")
+    shown = raylay("status")
+    assert shown.exit_code == 1 and "fabric trades" in shown.stdout
+    assert shown.stderr == "raylay: fabric silent: its Ray does not answer\n"
+
+
+def test_one_that_is_not_ready_makes_it_fail(place: Path) -> None:
+    runs(place, "torn")
+    assert raylay("status").exit_code == 1
+
+
+def test_the_environment_names_the_fabric(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(place, "orders")
+    runs(place, "trades")
+    monkeypatch.setenv("RAYLAY_FABRIC", "trades")
+    shown = raylay("status")
+    assert "fabric trades" in shown.stdout and "fabric orders" not in shown.stdout
+    shown = raylay("status", "--fabric", "orders")
+    assert "fabric orders" in shown.stdout and "fabric trades" not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ((), ["a:1", "b:2"]),
+        (("--server", "c:3"), ["c:3"]),
+        (("--fabric", "orders"), "the fabric's own"),
+    ],
+)
+def test_what_is_typed_counts_before_the_environment(
+    typed: tuple[str, ...], expected: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[Any] = []
+
+    async def publish(options: dict[str, Any], *_: object, **__: object) -> None:
+        used.append(options["servers"])
+        raise FabricError("enough")
+
+    runs(place, "orders")
+    monkeypatch.setattr(messages, "publish_lines", publish)
+    monkeypatch.setattr(messages, "running", lambda _: used.append("the fabric's own"))
+    monkeypatch.setenv("RAYLAY_SERVER", "a:1 b:2")
+    raylay("publish", "t", "{}", *typed)
+    assert used == [expected]
+
+
+@pytest.mark.parametrize(
+    ("fabric", "servers", "meant"),
+    [
+        ("orders", ["a:1", "b:2"], ["a:1", "b:2"]),
+        ("trades", ["a:1", "b:2"], None),
+        ("trades", ["c:3"], ["c:3"]),
+        ("", ["a:1", "b:2"], ["a:1", "b:2"]),
+        ("trades", None, None),
+    ],
+)
+def test_where_the_environment_names_both_it_means_the_servers(
+    fabric: str, servers: list[str] | None, meant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fabric of the environment is not typed."""
+    monkeypatch.setenv("RAYLAY_FABRIC", "orders")
+    monkeypatch.setenv("RAYLAY_SERVER", "a:1 b:2")
+    assert options.servers_meant(fabric, servers) == meant
+
+
+def test_a_stopped_fabric_is_told_with_the_command_that_starts_it(place: Path) -> None:
+    registry.unregister("orders")
+    runs(place, "orders")
+    registry.unregister("orders")
+    shown = raylay("status")
+    assert shown.exit_code == 1, "nothing runs"
+    command = "raylay up kept/orders"
+    assert shown.stdout == (
+        f"fabric orders is stopped, its data is in kept/orders: start it with `{command}`\n"
+    )
+    runs(place, "trades")
+    assert raylay("status").exit_code == 0, "who stopped one knows it"
+    assert "orders is stopped" in raylay("status").stdout
+    shown = raylay("list")
+    rows = [line.split() for line in shown.stdout.splitlines() if line.strip()][2:]
+    assert rows[0][:6] == ["trades", "running", "near", "2,", "far", "1"]
+    assert rows[1][:2] == ["orders", "stopped"]
+    assert rows[1][-4:] == ["kept/orders", *command.split()]
+    told = json.loads(raylay("list", "--json").stdout)
+    assert [each["fabric"] for each in told] == ["trades", "orders"]
+    assert told[1]["start"] == command and told[1]["regions"] == {"near": 2, "far": 1}
+
+
+def test_where_nothing_is_known_the_list_says_what_to_do() -> None:
+    shown = raylay("list")
+    assert shown.exit_code == 0 and "raylay up FILE" in shown.stdout
+
+
+def test_the_help_explains_each_column() -> None:
+    shown = raylay("status", "--help").stdout
+    for column in ("state", "clients", "messages", "to", "by", "mode", "owed", "age"):
+        assert any(line.split()[:1] == [column] for line in shown.splitlines()), column
+
+
+def test_subscribers_are_shown_with_how_far_behind_they_are(place: Path) -> None:
+    runs(place, "orders")
+    shown = raylay("subscribers")
+    assert shown.exit_code == 0
+    rows = [line.split() for line in shown.stdout.splitlines() if line.strip()][3:]
+    assert rows == [
+        ["orders-1", "desk", "^fx/", "log", "1,200", "34,000", "5"],
+        ["orders-1", "screen", "fx", "new", "7"],
+    ]
+    told = [json.loads(line) for line in raylay("subscribers", "--json").stdout.splitlines()]
+    assert [each["behind"] for each in told] == [34_000, None]
+    assert told[0]["instance"] == "orders-1"
+
+
+def test_without_subscribers_that_is_said(place: Path) -> None:
+    runs(place, "trades")
+    assert raylay("subscribers").stdout == "nobody subscribes to fabric trades\n"
+
+
+def test_topics_are_shown_with_their_rate_and_who_journals_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(place, "orders")
+    times_s = iter([10.0, 14.0])
+    monkeypatch.setattr(
+        status, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(times_s))
+    )
+    shown = raylay("topics")
+    assert shown.exit_code == 0
+    rows = [line.split() for line in shown.stdout.splitlines() if line.strip()][3:]
+    assert rows == [["orders", "json", "3,000", "500.0/s", "all"], ["live", "*", "0", "nobody"]]
+
+
+HOSTILE = "[bold]x[/bold][link=http://a]y[/link][/]\x1b[2J\x9b31m\u202e\nforged"
+PLAIN = "[bold]x[/bold][link=http://a]y[/link][/]\\x1b[2J\\x9b31m\\u202e\\nforged"
+
+
+def test_a_table_takes_no_name_for_markup_or_a_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(place, "orders")
+    row = {**SUBSCRIBERS["orders"][0], "client": HOSTILE, "topic": "[red]"}
+    monkeypatch.setitem(SUBSCRIBERS, "orders", [row])
+    shown = raylay("subscribers").stdout
+    assert PLAIN in shown and "[red]" in shown
+    told = raylay("subscribers", "--json").stdout
+    assert json.loads(told)["client"] == HOSTILE and told[:-1].isprintable()
+
+
+def test_the_status_takes_nothing_for_markup_or_a_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    destination = {"connected": False, "sync": True, "why": HOSTILE, "address": "[b]"}
+    pool = {
+        "pool": "p", "behind": 1, "offline": 1, "memory_bytes": 1, "memory_bytes_max": 2,
+        "disk_bytes": 1, "disk_bytes_max": 2,
+        "offline_clients": [{"client": HOSTILE, "unsent_bytes": 1, "age_ms": 1}],
+    }  # fmt: skip
+    instance = {
+        "name": "A-1", "group": "A", "ready": False, "phase": "waits", "reason": "[b]for[/b]",
+        "destinations": {"B": destination}, "capacity": [pool], "retention_held": HOSTILE,
+    }  # fmt: skip
+    status.print_status({"fabric": "[f]", "instances": [instance]}, False)
+    lines = capsys.readouterr().out.split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert f"A-1 to B: {PLAIN}" in lines and f"A-1: retention waits, {PLAIN}" in lines
+    assert any(PLAIN in line and "offline" in line for line in lines)
+    assert any("[b]for[/b]" in line and "[b]" in line for line in lines)
+    assert "fabric [f]" in "\n".join(lines)
+
+
+def test_an_event_forges_no_line_no_field_and_no_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(place, "orders")
+    event = {
+        "number": 1, "time_us": 1_500_000, "event": "logon_denied", "instance": "A-1",
+        "client": f"desk user=admin {HOSTILE}", "reason": "auth",
+    }  # fmt: skip
+    monkeypatch.setattr(Attached, "events", lambda self, **_: iter([event]), raising=False)
+    shown = raylay("events").stdout
+    assert shown[:-1].isprintable()
+    front = '00:00:01.500000 A-1            logon_denied client="desk user=admin [bold]x'
+    assert shown.startswith(front) and shown.endswith('forged" reason=auth\n')
+    told = raylay("events", "--json").stdout
+    assert json.loads(told) == event and told[:-1].isprintable()

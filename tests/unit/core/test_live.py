@@ -1,0 +1,148 @@
+"""Subscriptions without a bookmark: folded while there is any."""
+
+from __future__ import annotations
+
+import pytest
+from unit.sow_given import book, delete
+
+from raylay.services.core.feature import CommitBatch, FeatureRegistry
+from raylay.services.core.live import LiveSubscriptions
+from raylay.services.core.sow import SowFeature
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.messages.records import Command, RecordBuilder, Run, run_of, scan
+from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.keys import key_of
+from raylay.services.subscriptions.delivery import DeliveryContent
+from raylay.services.subscriptions.filtered import FilteredSubscriptions
+from raylay.services.subscriptions.matching import FollowTerms, LiveSubscription, topic_filter
+from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
+
+
+def run(first: int, count: int = 1, topic: str = "orders", command: int = Command.PUBLISH) -> Run:
+    builder = RecordBuilder(7, topic, "json")
+    payload = b"".join(
+        builder.build(first + n, b'{"n": %d}' % (first + n), 5, command=command)
+        for n in range(count)
+    )
+    made = run_of(scan(payload)[0], payload)
+    made.first_txid = first
+    return made
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.folds = FeatureRegistry(("live",))
+        self.got: list[tuple[list[str], int, int]] = []
+        self.made = 0
+        self.live = LiveSubscriptions(
+            self._deliver, self.folds.enlist, self._filtered, self._following, self._tell
+        )
+
+    def _deliver(
+        self, subscribers: tuple[LiveSubscription, ...], delivery: DeliveryContent
+    ) -> None:
+        names = [subscription.id for subscription in subscribers]
+        self.got.append((names, delivery.first_txid, delivery.count))
+
+    def _filtered(self) -> FilteredSubscriptions:
+        self.made += 1
+        return FilteredSubscriptions(MessageTypes(), BUILT_IN, "A-1", "A")
+
+    def _following(self) -> SowSubscriptions:
+        self.made += 1
+        topics = (b"kept", b"json")
+        return SowSubscriptions(
+            MessageTypes(), BUILT_IN, lambda *topic: topic == topics, "A-1", "A"
+        )
+
+    def _tell(self, subscription: LiveSubscription, reason: str, left: DeliveryContent) -> None:
+        self.got.append(([subscription.id, reason], left.first_txid, left.count))
+
+    def subscribe(self, name: str, topic: str = "orders", content: str = "") -> LiveSubscription:
+        made = LiveSubscription(1, name, topic_filter(topic, ""), content)
+        self.live.add(made)
+        return made
+
+    def commit(self, *runs: Run) -> list[tuple[list[str], int, int]]:
+        self.folds.fold(CommitBatch(list(runs), runs[-1].last_txid))
+        got, self.got = self.got, []
+        return got
+
+
+def test_it_is_folded_from_the_first_subscription_to_the_last() -> None:
+    bench = Bench()
+    assert bench.folds.served == () and not len(bench.live)
+    one, other = bench.subscribe("one"), bench.subscribe("other")
+    assert bench.folds.served == (bench.live,) and len(bench.live) == 2
+    bench.live.remove(one)
+    assert bench.commit(run(1)) == [(["other"], 1, 1)]
+    bench.live.remove(other)
+    assert bench.folds.served == ()
+
+
+def test_what_is_committed_is_delivered_together_to_those_who_want_it() -> None:
+    bench = Bench()
+    bench.subscribe("one")
+    bench.subscribe("all", ".*")
+    got = bench.commit(run(1, 2), run(3), run(4, topic="trades"))
+    assert got == [(["one", "all"], 1, 3), (["all"], 4, 1)]
+
+
+def test_what_is_not_journaled_is_delivered_at_once_and_without_a_place() -> None:
+    bench = Bench()
+    bench.live.transient([run(1)])
+    bench.subscribe("one")
+    bench.live.transient([run(1, 2), run(3, topic="trades"), run(4, command=Command.DELETE)])
+    assert bench.got == [(["one"], 0, 2)]
+
+
+def test_who_filters_by_content_gets_what_passes_and_nobody_else_pays() -> None:
+    bench = Bench()
+    plain = bench.subscribe("plain")
+    bench.commit(run(1, 3))
+    assert not bench.made
+    some = bench.subscribe("some", content="/n > 2")
+    assert len(bench.live) == 2
+    assert bench.commit(run(1, 4)) == [(["plain"], 1, 4), (["some"], 3, 2)]
+    bench.live.remove(plain)
+    assert bench.commit(run(5)) == [(["some"], 5, 1)]
+    bench.live.transient([run(6)])
+    assert bench.got == [(["some"], 0, 1)]
+    bench.live.remove(some)
+    assert bench.folds.served == () and bench.made == 1
+
+
+def test_who_follows_records_gets_changes_and_nobody_else_pays() -> None:
+    bench = Bench()
+    bench.subscribe("plain", ".*")
+    bench.commit(run(1, 3, "kept"))
+    assert not bench.made
+    follower = LiveSubscription(1, "f", topic_filter(".*", ""), "/n > 1", 0, FollowTerms(oof=True))
+    bench.live.add(follower)
+    definition = SowTopicDefinition("kept", "json", keys=("/n",))
+    feature = SowFeature(book(definition))
+
+    def commit(*runs: Run) -> list[tuple[list[str], int, int]]:
+        batch = CommitBatch(list(runs), runs[-1].last_txid)
+        feature.fold(batch)
+        bench.folds.fold(batch)
+        got, bench.got = bench.got, []
+        return got
+
+    deletion = delete(7, key_of({"n": 4}, ("/n",), "kept"), topic="kept")
+    assert commit(run(4, 2, "kept"), run(6), deletion) == [
+        (["plain"], 4, 2), (["plain"], 6, 1), (["f"], 4, 3), (["f", "deleted"], 0, 1)
+    ]  # fmt: skip
+    bench.live.transient([run(8)])
+    assert bench.got == [(["f"], 0, 1), (["plain"], 0, 1)]
+    bench.live.remove(follower)
+    assert len(bench.live) == 1
+
+
+def test_a_filter_that_is_none_is_refused_and_nothing_is_added() -> None:
+    bench = Bench()
+    with pytest.raises(RemoteProtocolError, match="is no filter: column 5"):
+        bench.subscribe("some", content="/n >")
+    assert not len(bench.live) and bench.folds.served == ()

@@ -1,0 +1,125 @@
+"""services/drills/lease.py and those who use it: one that is silent lets nobody else's lapse."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from raylay.services.drills import lease as leases
+from raylay.services.drills.faults import Inside
+from raylay.services.drills.lease import FaultLease
+from raylay.services.drills.scenario import FaultHit, FaultStep
+from raylay.services.errors import FabricError
+
+WAIT_S = 30.0
+
+
+class Instances:
+    """Places and fabric in one. Those in `silent` answer nothing: a question to one of them waits
+    until its time is over."""
+
+    def __init__(self) -> None:
+        self.fabric = self
+        self.silent: set[str] = set()
+        self.freed = threading.Event()
+        self.asked: list[tuple[str, float]] = []
+        self.done: list[tuple[str, float]] = []
+
+    def running(self, name: str) -> dict[str, Any]:
+        return {"pid": 1}
+
+    def ask(
+        self, name: str, verb: str, kind: str, seconds: float, *_: Any, timeout_s: float
+    ) -> None:
+        self.asked.append((name, seconds))
+        if name in self.silent:
+            self.freed.wait(timeout_s)
+            raise FabricError(f"{name} did not answer")
+        self.done.append((name, seconds))
+
+    def count(self, name: str) -> int:
+        return sum(each == name for each, _ in self.done)
+
+
+def await_(what: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "RENEW_S", 0.01)
+    monkeypatch.setattr(leases, "RETRY_S", 0.01)
+
+
+STEP = FaultStep.model_validate({"fault": "drop", "for": "20s"})
+HIT = FaultHit("x", ("A", "B"), (("A", "B", True), ("B", "A", False)))
+
+
+def test_one_that_is_silent_lets_nobody_else_s_lease_lapse() -> None:
+    places = Instances()
+    inside = Inside(places)  # type: ignore[arg-type]
+    inside.inject(STEP, HIT)
+    places.silent.add("B")
+    asked = len(places.asked)
+    await_(lambda: ("B", 5.0) in places.asked[asked:])
+    # Its question goes on all that time.
+    before = places.count("A")
+    inside.renew(STEP, HIT, 15.0)
+    await_(lambda: places.count("A") > before + 10)
+    assert places.asked.count(("B", 5.0)) <= 5
+    places.freed.set()
+    inside.heal(STEP, HIT)
+    assert places.done[-1] == ("A", 0.0)
+    assert places.asked[-1][1] == 0.0 and ("B", 0.0) in places.asked
+
+
+def test_one_that_is_silent_at_the_beginning_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leases, "PATIENT_ASK_S", 0.05)
+    places = Instances()
+    places.silent.add("B")
+    inside = Inside(places)  # type: ignore[arg-type]
+    threading.Timer(0.2, places.silent.clear).start()
+    inside.inject(STEP, HIT)
+    assert places.count("A") > 3, "broken there meanwhile"
+    assert places.count("B")
+    inside.heal(STEP, HIT)
+    monkeypatch.setattr(leases, "BEGIN_S_MAX", 0.1)
+    places.silent.add("B")
+    with pytest.raises(FabricError, match="B did not answer"):
+        inside.inject(STEP, HIT)
+    inside.heal(STEP, HIT)
+    assert places.done[-1] == ("A", 0.0)
+
+
+def test_a_lease_ends_with_its_step() -> None:
+    asked: list[float] = []
+    lease = FaultLease("line of A", lambda seconds, _: asked.append(seconds), 0.5)
+    lease.start()
+    lease.await_begun()
+    lease.last(0.1)
+    assert lease.await_end() == []
+    assert asked[0] == 0.5 and asked[-1] == 0.0
+    # As long as at the beginning, or what is left: its thread may not have run meanwhile.
+    assert all(seconds == 0.5 or 0 < seconds <= 0.1 for seconds in asked[:-1])
+
+
+def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LEASE_S", 0.1)
+    places = Instances()
+    inside = Inside(places)  # type: ignore[arg-type]
+    inside.inject(STEP, HIT)
+    places.silent.add("B")
+    places.freed.set()
+    time.sleep(0.3)
+    places.silent.clear()
+    notes = inside.heal(STEP, HIT)
+    assert any(note.startswith("line of B to A: no answer for ") for note in notes)

@@ -1,0 +1,183 @@
+"""services/server/children/supervisor.py: a child that ends, or never comes, is started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.server.children import supervisor
+from raylay.services.server.children.supervisor import Supervisor
+from raylay.services.server.runtime import InstanceRuntime
+
+DEADLINE_S = 30.0
+
+
+class Children:
+    """Starts children, and notes what becomes of them."""
+
+    def __init__(self, directory: Path) -> None:
+        here = InstanceRuntime(InstanceConfig("A", "G"), directory)
+        here.begin()
+        self.started: list[int] = []
+        self.killed: list[int] = []
+        self.told: list[str] = []
+        self.refuses = False
+        self.cannot_be_killed = False
+        self._changed = asyncio.Event()
+        self._loop = here.loop
+        self.supervisor = Supervisor(here, self.start, self.tell, self.tell)
+
+    def start(self, number: int) -> Child:
+        self.started.append(number)
+        self._loop.call_soon_threadsafe(self._changed.set)
+        if self.refuses:
+            raise OSError("no memory")
+        return Child(self, number)
+
+    def tell(self, why: str) -> None:
+        self.told.append(why)
+        self._changed.set()
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not reached():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Child:
+    def __init__(self, children: Children, number: int) -> None:
+        self._children = children
+        self._number = number
+
+    def kill(self) -> None:
+        self._children.killed.append(self._number)
+        if self._children.cannot_be_killed:
+            raise OSError("no such process")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "RESTART_S_MIN", 0.001)
+    monkeypatch.setattr(supervisor, "RESTART_S_MAX", 0.002)
+
+
+def run(directory: Path, work: Callable[[Children], Awaitable[None]]) -> None:
+    async def main() -> None:
+        children = Children(directory)
+        children.supervisor.run()
+        try:
+            await work(children)
+        finally:
+            await children.supervisor.stop()
+
+    asyncio.run(main())
+
+
+def test_one_that_ends_is_killed_and_another_one_started_with_another_number(
+    tmp_path: Path,
+) -> None:
+    async def work(children: Children) -> None:
+        for starts in (1, 2, 3):
+            await children.until(lambda: len(children.started) == starts)  # noqa: B023
+            assert children.supervisor.number == children.started[-1]
+            assert children.killed == children.started[:-1], "never two at once"
+            children.supervisor.greeted()
+            children.supervisor.lost()
+        await children.until(lambda: len(children.told) >= 3)
+        assert set(children.told) == {""}, "each was there"
+        first, *others = children.started
+        assert others[:2] == [first + 1, first + 2]
+
+    run(tmp_path, work)
+
+
+def test_one_that_never_comes_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "HELLO_TIMEOUT_S", 0.001)
+
+    async def work(children: Children) -> None:
+        await children.until(lambda: len(children.started) == 2)
+        assert children.told[0] == "its process did not connect within 0.001 s"
+        assert children.killed[0] == children.started[0]
+
+    run(tmp_path, work)
+
+
+def test_that_the_one_before_had_come_says_nothing_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(children: Children) -> None:
+        await children.until(lambda: len(children.started) == 1)
+        children.supervisor.greeted()
+        monkeypatch.setattr(supervisor, "HELLO_TIMEOUT_S", 0.001)
+        children.supervisor.lost()
+        await children.until(lambda: len(children.told) >= 2)
+        assert children.told[:2] == ["", "its process did not connect within 0.001 s"]
+
+    run(tmp_path, work)
+
+
+def test_one_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    async def work(children: Children) -> None:
+        children.refuses = True
+        await children.until(lambda: len(children.told) == 2)
+        assert children.told == ["its process cannot be started: no memory"] * 2
+        assert not children.killed
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("steady_s", "pauses"), [(1e9, [0.001, 0.002, 0.002]), (-1.0, [0.001, 0.001, 0.001])]
+)
+def test_the_pause_grows_until_one_has_lived_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_s: float, pauses: list[float]
+) -> None:
+    monkeypatch.setattr(supervisor, "STEADY_S", steady_s)
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(pause_s: float) -> None:
+        slept.append(pause_s)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+
+    async def work(children: Children) -> None:
+        children.refuses = True
+        await children.until(lambda: len(children.started) > 3)
+
+    run(tmp_path, work)
+    assert slept[:3] == pauses
+
+
+def test_one_that_cannot_be_killed_is_told_of_and_forgotten(tmp_path: Path) -> None:
+    async def work(children: Children) -> None:
+        children.cannot_be_killed = True
+        await children.until(lambda: len(children.started) == 1)
+        children.supervisor.greeted()
+        children.supervisor.lost()
+        await children.until(lambda: len(children.started) == 2)
+        assert children.told == ["", "no such process"]
+
+    run(tmp_path, work)
+
+
+def test_once_stopped_it_starts_none_and_leaves_the_last_to_be_killed(tmp_path: Path) -> None:
+    async def work(children: Children) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while children.supervisor._handle is None:
+                await asyncio.sleep(0)
+        children.supervisor.greeted()
+        await children.supervisor.stop()
+        assert not children.killed
+        await children.supervisor.kill()
+        assert children.killed == children.started and len(children.started) == 1
+        await children.supervisor.kill()
+        assert len(children.killed) == 1
+
+    run(tmp_path, work)

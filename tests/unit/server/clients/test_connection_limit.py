@@ -1,0 +1,48 @@
+"""Who is turned away when too many have come."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from raylay.services.server.clients.connection_limit import ConnectionLimit, connections_max
+
+
+class Visitor:
+    def __init__(self, doorway: ConnectionLimit) -> None:
+        self.doorway, self.why = doorway, ""
+
+    def turn_away(self, text: str) -> None:
+        self.why = text
+        self.doorway.left(self)
+
+
+def test_the_oldest_that_has_not_logged_on_gives_way() -> None:
+    doorway = ConnectionLimit(3)
+    known, first, second, third = (Visitor(doorway) for _ in range(4))
+    doorway.came(known)
+    doorway.admitted(known)
+    for each in (first, second, third):
+        doorway.came(each)
+    assert [bool(each.why) for each in (known, first, second, third)] == [False, True, False, False]
+    assert "ulimit -n" in first.why and len(doorway) == 3
+    for each in (second, third):
+        doorway.admitted(each)
+    last = Visitor(doorway)
+    doorway.came(last)
+    assert last.why and len(doorway) == 3, "who is in stays in"
+    doorway.left(second)
+    again = Visitor(doorway)
+    doorway.came(again)
+    assert not again.why and len(doorway) == 3
+
+
+@pytest.mark.parametrize(
+    ("files", "connections"), [(65_536, 49_152), (256, 192), (128, 80), (64, 16), (32, 1)]
+)
+def test_an_instance_keeps_the_files_that_it_needs_itself(
+    files: int, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert connections_max() == connections

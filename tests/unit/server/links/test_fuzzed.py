@@ -1,0 +1,184 @@
+"""A link that is let in, does not prove to be of the fabric, and says anything within the grammar.
+
+Beside it a client publishes and a link of the fabric is connected: nothing but its own connection
+ends, and nothing that it says of others is believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.one_instance import events
+from unit.server.clients.test_fuzzed import FEW, Bench
+from unit.server.links.test_security import KEY, MOVED, Peer, asking
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.protocol.frames import encode_frame
+from raylay.services.protocol.link.proof import proof_of
+from raylay.services.protocol.link.replication import (
+    BEAT,
+    UpstreamLogon,
+    batch_front,
+    lacks_frames,
+    link_logon,
+    pack_rooted,
+    placed,
+)
+
+TRUE = 77
+PUBLISHERS = (publisher_id("good"), publisher_id("other"), 5)
+HIGHEST = (1 << 63) - 2
+SEQUENCES = st.one_of(st.integers(1, 40), st.integers(0, HIGHEST), st.just(HIGHEST))
+PAIRS = st.tuples(SEQUENCES, SEQUENCES).map(lambda pair: (min(pair), max(pair)))
+RANGES = st.dictionaries(st.sampled_from(PUBLISHERS), st.lists(PAIRS, min_size=1, max_size=3))
+ROOTS = st.dictionaries(st.one_of(st.just(TRUE), st.integers(0, 2**64 - 1)), RANGES, max_size=3)
+
+
+class FabricBench(Bench):
+    """Its instance has the key of a fabric, and a link of that fabric is connected."""
+
+    async def _start(self) -> None:
+        here = self.server.here
+        here.config = replace(here.config, fabric_key=KEY)
+        await super()._start()
+        self.peer = await Peer.at(self.server)
+        logon = UpstreamLogon("true", "g", TRUE, "g", "to-solo", 1, b"", address="")
+        logon.proof = proof_of(KEY, logon)
+        self.peer.writer.write(link_logon(logon))
+        await self.peer.until("accepted")
+        self._alive = self.loop.create_task(self._live())
+
+    async def _live(self) -> None:
+        while True:
+            self.peer.writer.write(BEAT)
+            await asyncio.sleep(0.5)
+
+    def still(self) -> None:
+        server = self.server
+        machine = server.here.machine
+        assert [each.logon.name for each in server.upstreams.connected.values() if each.logon] == [
+            "true"
+        ]
+        assert [name for name, _, _ in machine.upstreams()] == ["true"]
+        assert machine.ready and not machine.went_back and not machine.retired
+        assert not len(machine.placements) and not machine.missing.is_judging
+        assert not machine.missing.ranges.sets
+        keys = [key for key, _ in server.here.state.items("") if "epoch" in key or "proven" in key]
+        own = f"{TRUE:016x}"
+        assert keys == [f"epoch/{own}/to-solo", f"proven/{own}", "proven_name/true"], "others' too"
+        assert not server.upstreams.incomplete.bytes
+        for event in ("fatal", "connection_fault", "went_back", "retired", "messages_unavailable"):
+            assert not events(server, event), event
+        machine.check_invariants()
+
+    def session(self, logon: UpstreamLogon, frames: list[bytes]) -> None:
+        async def speak() -> None:
+            peer = await Peer.at(self.server)
+            peer.writer.write(link_logon(logon))
+            said = asyncio.ensure_future(peer.said())
+            # Answered, or refused: what comes before that would end it.
+            while not said.done() and not any(
+                each.logon is not None and each.is_accepted and each.logon.name == logon.name
+                for each in self.server.upstreams.connected.values()
+            ):
+                await asyncio.sleep(0)
+            peer.writer.write(b"".join(frames) + encode_frame({"c": "the-end"}))
+            await asyncio.wait_for(said, self.patience_s)
+            peer.writer.close()
+            await self.good.publish("orders", b'{"a": 1}')
+            await asyncio.wait_for(self.good.flush(), self.patience_s)
+            async with asyncio.timeout(self.patience_s):
+                while len(self.server.upstreams.connected) > 1:
+                    await asyncio.sleep(0)
+
+        self.loop.run_until_complete(speak())
+        assert self.server.here.fault is None and not self.server.here.is_half_done
+        self.still()
+
+    def close(self) -> None:
+        self._alive.cancel()
+        super().close()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricBench]:
+    made = FabricBench(tmp_path_factory.mktemp("fuzzed"))
+    yield made
+    made.close()
+
+
+@st.composite
+def runs(draw: Any) -> list[bytes]:
+    build = RecordBuilder(
+        draw(st.sampled_from(PUBLISHERS)), draw(st.sampled_from(["orders", "rows", "none"])), "json"
+    ).build
+    numbers = sorted(draw(st.sets(SEQUENCES.filter(bool), min_size=1, max_size=3)))
+    payload = b"".join(
+        build(each, draw(st.sampled_from([b"{}", b'{"id":1}'])), 0) for each in numbers
+    )
+    found = []
+    for chunk in scan(payload):
+        run: Run = run_of(chunk, payload)
+        run.path = tuple(draw(st.lists(st.sampled_from([TRUE, 8, 9]), max_size=2)))
+        if draw(st.booleans()):
+            run.flags |= Flag.AWAITED
+        found.append(run.encode())
+    return found
+
+
+@st.composite
+def sayings(draw: Any) -> list[bytes]:
+    """Frames of one connection, its batches numbered as they must be, or nearly so."""
+    frames, number = [], 0
+    for kind in draw(st.lists(st.sampled_from("bbbblpqw"), min_size=1, max_size=8)):
+        if kind == "b":
+            number += draw(st.sampled_from([1, 1, 1, 1, 1, 2]))
+            block = b"".join(draw(runs())) if draw(st.booleans()) else b""
+            awaited = pack_rooted(draw(ROOTS))
+            front = batch_front(
+                number, draw(st.booleans()), draw(st.booleans()), awaited, "", len(block),
+                draw(st.one_of(st.none(), RANGES)),
+            )  # fmt: skip
+            frames.append(front + block)
+        elif kind == "l":
+            missing = PublisherRanges()
+            for publisher, pairs in draw(RANGES).items():
+                missing.add_ranges(publisher, pairs)
+            frames += lacks_frames(missing, draw(st.booleans()))
+        elif kind == "p":
+            frames.append(placed(MOVED))
+        else:
+            frames.append(asking(1, "work") if kind == "q" else BEAT)
+    return frames
+
+
+LOGONS = st.builds(
+    UpstreamLogon,
+    st.sampled_from(["true", "up", "other"]),
+    st.just("g"),
+    st.sampled_from([TRUE, 8, 9]),
+    st.just("g"),
+    st.sampled_from(["to-solo", "elsewhere"]),
+    st.one_of(st.integers(1, 1 << 40), st.just((1 << 64) - 1)),
+    st.just(b""),
+    address=st.just(""),
+    reunites=st.booleans(),
+)
+
+
+@FEW
+@given(logon=st.one_of(st.none(), st.none(), st.none(), LOGONS), frames=sayings())
+def test_whatever_it_says_only_its_own_connection_ends(
+    bench: FabricBench, logon: UpstreamLogon | None, frames: list[bytes]
+) -> None:
+    if logon is None:  # one that is let in
+        destination = f"to-solo-{next(bench.numbers)}"
+        logon = UpstreamLogon("up", "g", 8, "g", destination, 1, b"", address="")
+    bench.session(logon, frames)

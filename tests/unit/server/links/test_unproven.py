@@ -1,0 +1,261 @@
+"""In a fabric with a key: what a link may do that is let in and does not prove that it is of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.held_runs import HeldRuns
+from unit.replication.membership.test_admission import logon as words
+from unit.server.links.test_security import SECRET, Peer, Place, asking, logon, told
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.topic_book import TopicBook
+from raylay.services.messages.topics import TopicRule
+from raylay.services.protocol.child.queue_requests import QueueRequest
+from raylay.services.protocol.frames import encode_frame
+from raylay.services.protocol.link.replication import lacks_frames, link_logon
+from raylay.services.replication.effects import CloseUpstream
+from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.journal_lookup import LookupResult
+from raylay.services.replication.link.routing import DestinationRoute
+from raylay.services.replication.membership import admission
+from raylay.services.replication.membership.admission import (
+    EPOCH_STEP_MAX,
+    LinkAdmitted,
+    LinkRefused,
+    counts,
+    decide,
+    refused_before,
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def machine(
+    *destinations: DestinationRoute, ready: bool = True, key: bool = True
+) -> InstanceMachine:
+    return InstanceMachine(
+        Identity("own", "g", 0xA, in_fabric=key),
+        destinations,
+        TopicBook((TopicRule(".*"),)),
+        lookup=HeldRuns(),
+        ready=ready,
+    )
+
+
+def lacks(first: int = 1, last: int = 1 << 62) -> PublisherRanges:
+    missing = PublisherRanges()
+    missing.of(5).add(first, last)
+    return missing
+
+
+FORGED = [
+    {"epoch": 1 << 40, "destination": "another"},
+    {"epoch": 1 << 40},
+    {"incarnation": 0xC, "address": "elsewhere:2"},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_who_proves_it_displaces_who_does_not(forged: dict[str, Any]) -> None:
+    """While the true one restarts another takes its name, its incarnation, its destination."""
+    made = machine()
+    assert isinstance(decide(made, 9, words(**forged), 4, is_open=True), LinkAdmitted)
+    true = words(proven=True)
+    assert refused_before(made, true) is None
+    decided = decide(made, 10, true, 4, is_open=True)
+    assert isinstance(decided, LinkAdmitted)
+    closed = [each for each in decided.effects if isinstance(each, CloseUpstream)]
+    assert [each.connection for each in closed] == [9]
+    assert [each[2] for each in made.upstreams()] == [0xB]
+
+
+def test_without_a_key_nobody_proves_anything_and_nobody_is_displaced() -> None:
+    made = machine(key=False)
+    assert isinstance(decide(made, 9, words(), 4, is_open=True), LinkAdmitted)
+    refused = refused_before(made, words(incarnation=0xC, address="elsewhere:2"))
+    assert isinstance(refused, LinkRefused) and refused.reason == "name_taken"
+
+
+def test_a_name_that_somebody_only_says_keeps_no_link_of_ours_from_its_destination() -> None:
+    made = machine()
+    assert isinstance(decide(made, 9, words(incarnation=0xC), 4, is_open=True), LinkAdmitted)
+    assert made.refuse_downstream("up", "up", 0xB, 0, "up:1") == ""
+    # One that has proved it does.
+    made = machine()
+    assert isinstance(
+        decide(made, 9, words(incarnation=0xC, proven=True), 4, is_open=True), LinkAdmitted
+    )
+    assert made.refuse_downstream("up", "up", 0xB, 0, "up:1").startswith("name_taken")
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_only_who_proves_it_is_taken_for_the_server_of_a_destination(proven: bool) -> None:
+    made = machine(DestinationRoute("up", "u", True))
+    assert isinstance(decide(made, 9, words(proven=proven), 4, is_open=True), LinkAdmitted)
+    assert bool(made.destinations["up"].incarnation) is proven
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_clients_are_let_in_when_a_peer_that_proves_it_has_brought_all(proven: bool) -> None:
+    made = machine(ready=False)
+    assert isinstance(
+        decide(made, 9, words(group="g", proven=proven), 4, is_open=True), LinkAdmitted
+    )
+    made.upstream_batch(9, 1, [], True, {}, True, 0, LookupResult())
+    assert made.ready is proven
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_what_is_lacking_for_good_says_only_who_proves_it(proven: bool) -> None:
+    made = machine()
+    assert isinstance(decide(made, 9, words(proven=proven), 4, is_open=True), LinkAdmitted)
+    said = [made.upstream_lacks(9, lacks(), True) for _ in range(2)]
+    assert made.missing.is_judging is proven
+    if not proven:
+        assert [getattr(each, "event", "") for each in said[0]] == ["lacks_unproven"]
+        assert said[1] == [], "once"
+
+
+@pytest.mark.parametrize("epoch", [1 << 63, (1 << 64) - 1, 4 + EPOCH_STEP_MAX + 1])
+def test_an_epoch_that_no_instance_counts_to_is_refused(epoch: int) -> None:
+    refused = decide(machine(), 9, words(epoch=epoch), 4, is_open=True)
+    assert isinstance(refused, LinkRefused) and refused.reason == "bad_epoch"
+    assert not counts(epoch, 4) and counts(4 + EPOCH_STEP_MAX, 4) and not counts(4, 4)
+
+
+def unproven(**said: Any) -> bytes:
+    made = logon("links", SECRET, **{"placements": {}} | said)
+    made.proof = b""
+    return link_logon(made)
+
+
+def test_who_restarts_finds_its_epochs_as_they_were(place: Place) -> None:
+    """Another says its incarnation, destination and name, and the highest epoch, meanwhile."""
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        true = await Peer.at(b)
+        true.writer.write(link_logon(logon("links", SECRET, placements={})))
+        await true.until("accepted")
+        true.writer.close()
+        await told(b, "upstream_disconnected")
+        for forged in (
+            {"epoch": 6 + EPOCH_STEP_MAX // 2},
+            {"epoch": (1 << 64) - 1},
+            {"incarnation": 78},
+            {"name": "Z"},
+            {"name": "Z", "destination": "C"},
+        ):
+            peer = await Peer.at(b)
+            peer.writer.write(unproven(**forged))
+            refused = await peer.until("refused")
+            assert refused["reason"] == "unproven" and "fabric_key" in refused["text"], forged
+        await b.stop()
+        b = await place.start(place.guarded())
+        peer = await Peer.at(b)
+        peer.writer.write(unproven(epoch=9))
+        assert (await peer.until("refused"))["reason"] == "unproven", "it is on the disk"
+        true = await Peer.at(b)
+        true.writer.write(link_logon(logon("links", SECRET, placements={}, epoch=6)))
+        await true.until("accepted")
+        true.writer.close()
+
+    place.run(visit)
+
+
+def test_who_was_there_before_the_true_one_takes_none_of_its_epochs(place: Place) -> None:
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        peer = await Peer.at(b)
+        peer.writer.write(unproven(epoch=1 << 39))
+        await peer.until("accepted")
+        true = await Peer.at(b)
+        true.writer.write(link_logon(logon("links", SECRET, placements={}, epoch=5)))
+        await true.until("accepted")
+        assert [each["c"] for each in await peer.said()][-1] == "refused"
+        true.writer.close()
+
+    place.run(visit)
+
+
+def test_who_proves_nothing_gets_no_message_of_a_queue(place: Place) -> None:
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        asked: list[QueueRequest] = []
+        b.upstreams.requested = asked.append
+        peer = await Peer.at(b)
+        peer.writer.write(unproven(incarnation=79, name="foreign"))
+        await peer.until("accepted")
+        peer.writer.write(asking(1, "work") + lacks_frames(lacks(), True)[0])
+        await told(b, "lacks_unproven")
+        assert not asked and b.here.machine.missing.ranges.count == 0
+        peer.writer.close()
+
+    place.run(visit)
+
+
+@pytest.mark.parametrize("user", ["some", "links"])
+def test_without_a_key_who_may_bring_every_topic_says_what_is_lacking(
+    place: Place, user: str
+) -> None:
+    async def visit() -> None:
+        b = await place.start(replace(place.guarded(), fabric_key=""))
+        peer = await Peer.at(b)
+        made = logon(user, SECRET, placements={}, incarnation=79)
+        peer.writer.write(link_logon(made))
+        await peer.until("accepted")
+        peer.writer.write(lacks_frames(lacks(), True)[0] + encode_frame({"c": "batch", "n": 1}))
+        await peer.until("ack")
+        assert b.here.machine.missing.is_judging is (user == "links")
+        peer.writer.close()
+
+    place.run(visit)
+
+
+def test_nothing_on_disk_is_of_who_proves_nothing(place: Place, monkeypatch: Any) -> None:
+    """It could invent an incarnation, a name and a destination for each of its connections."""
+    monkeypatch.setattr(admission, "UNPROVEN_MAX", 2)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        named: dict[int, str] = {}
+        b.upstreams.met = named.update
+        before = dict(b.here.state.items(""))
+        for number in range(4):
+            peer = await Peer.at(b)
+            said = {"incarnation": 100 + number, "name": f"n{number}", "destination": f"d{number}"}
+            peer.writer.write(unproven(**said))
+            await peer.until("accepted")
+            peer.writer.close()
+        assert dict(b.here.state.items("")) == before
+        assert sorted(named) == [100, 101], "queues keep the names that they are told"
+        # An older connection of the same link is known by its epoch; who proves it is written down.
+        peer = await Peer.at(b)
+        peer.writer.write(unproven(incarnation=103, name="n3", destination="d3"))
+        assert (await peer.until("refused"))["reason"] == "stale_epoch"
+        true = await Peer.at(b)
+        true.writer.write(link_logon(logon("links", SECRET, placements={})))
+        await true.until("accepted")
+        true.writer.close()
+        assert {key for key, _ in b.here.state.items("epoch/")} == {f"epoch/{77:016x}/B"}
+        assert named[77] == "A"
+
+    place.run(visit)
+
+
+def test_epochs_of_who_proves_nothing_are_remembered_up_to_a_limit(monkeypatch: Any) -> None:
+    monkeypatch.setattr(admission, "UNPROVEN_MAX", 2)
+    links = admission.UnprovenLinks()
+    assert links.take_epoch(words(incarnation=1, epoch=5)) == 0
+    assert links.take_epoch(words(incarnation=2, epoch=5)) == 0
+    assert links.take_epoch(words(incarnation=1, epoch=4)) == 5, "a lower one is not remembered"
+    assert links.take_epoch(words(incarnation=3, epoch=5)) == 0
+    assert links.take_epoch(words(incarnation=1, epoch=6)) == 5
+    assert links.take_epoch(words(incarnation=2, epoch=6)) == 0, "not heard of for longest"

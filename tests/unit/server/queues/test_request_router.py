@@ -1,0 +1,104 @@
+"""Requests for messages of queues go out over all links, and on where they did not come before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from unit.server.queues.test_manager import Bench
+
+from raylay.services.config.instance import InstanceConfig
+from raylay.services.protocol.child import queue_control as control
+from raylay.services.protocol.child.queue_requests import QueueRequest, read_queue_request
+from raylay.services.protocol.frames import FrameReader
+from raylay.services.queues.decisions import TransferCandidate, TransferRequest
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.queues.request_router import QueueRequestRouter
+
+GROUP_LOCAL = QueueDefinition(
+    "work", "json", kind="group_local", underlying="orders", initial_owner="a"
+)
+LOCAL = QueueDefinition("work", "json", kind="local", underlying="orders")
+
+
+class Link:
+    """Keeps what it is to carry."""
+
+    def __init__(self) -> None:
+        self.carried: list[QueueRequest] = []
+
+    def queue_request(self, frame: bytes) -> None:
+        (found,) = FrameReader().feed(frame)
+        self.carried.append(read_queue_request(found.header, found.body))
+
+
+class Meeting:
+    """An instance with two links."""
+
+    def __init__(self, *definitions: QueueDefinition) -> None:
+        self.bench = Bench(*definitions)
+        self.links = {"b": Link(), "c": Link()}
+        self.asking = QueueRequestRouter(self.bench.keeper, self.links)
+        self.owner = self.bench.owner()
+
+    def carried(self) -> list[list[QueueRequest]]:
+        return [link.carried for link in self.links.values()]
+
+    def asks(self) -> QueueRequest:
+        """What the owner here asks of all."""
+        self.bench.says(control.request(TransferRequest(2, [TransferCandidate((7, 1), 3, "b")])))
+        (found,) = self.links["b"].carried
+        return found
+
+
+def test_what_an_owner_asks_for_goes_out_over_every_link() -> None:
+    here = Meeting()
+    request = here.asks()
+    assert request == QueueRequest(0xA, 3, 1, "a", "work", "json", "", 2, [(7, 1, 3, "b")])
+    assert here.carried() == [[request], [request]]
+
+
+def test_what_another_asks_for_is_told_the_owner_and_passed_on_once() -> None:
+    request = replace_of(Meeting().asks())
+    here = Meeting()
+    here.asking.came(request)
+    here.asking.came(request)
+    (told,) = here.owner.said("request")
+    assert told.header["from"] == "z"
+    assert control.read_request(told.header, told.body) == TransferRequest(
+        2, [TransferCandidate((7, 1), 3, "b")]
+    )
+    assert here.carried() == [[request], [request]]
+
+
+def test_another_queue_of_the_name_is_not_told_but_its_request_goes_on() -> None:
+    request = replace_of(Meeting().asks())
+    for here in (Meeting(GROUP_LOCAL), Meeting(LOCAL)):
+        here.asking.came(request)
+        assert not here.owner.said("request")
+        assert here.carried() == [[request], [request]]
+
+
+def test_a_group_local_queue_is_asked_within_its_domain() -> None:
+    own = Meeting(GROUP_LOCAL)
+    assert own.asks().domain == "g"
+    named = replace(GROUP_LOCAL, domain="east")
+    request = replace_of(Meeting(named).asks())
+    here, elsewhere = Meeting(named), Meeting(GROUP_LOCAL)
+    here.asking.came(request)
+    elsewhere.asking.came(request)
+    assert here.owner.said("request") and not elsewhere.owner.said("request")
+
+
+def test_an_instance_takes_requests_from_its_links(tmp_path: Path) -> None:
+    server = InstanceServer(InstanceConfig("a", "g"), tmp_path)
+    asking = server.upstreams.requested.__self__  # type: ignore[attr-defined]
+    assert isinstance(asking, QueueRequestRouter)
+    assert server._queues.pass_on == asking.send
+    assert asking._links is server.links.controls
+
+
+def replace_of(request: QueueRequest) -> QueueRequest:
+    """As if another instance had asked."""
+    return request._replace(incarnation=0xF, name="z")
