@@ -335,7 +335,7 @@ class LinkProcess:
         """What these very filters left out (services/processes/link/filtered_out_store.py)."""
         disk, name, world = self.instance.disk, self.destination.name, self.world
         known = disk.verdicts.setdefault(name, {})
-        rules = self.machine.router.contents.rules
+        rules = self.machine.router.contents.carried
         if disk.judged_by.get(name, rules) != rules and not world.machines.verdicts_outlive_filters:
             world.probes["verdicts of other filters forgotten"] += bool(known)
             known.clear()

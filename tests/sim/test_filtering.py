@@ -176,8 +176,24 @@ def test_what_waits_at_a_restart_waits_for_whom_the_new_filter_sends_it_to(plant
     assert there(play, "b", client) == [1]
 
 
-def refilter(play: Play, name: str, text: str) -> None:
-    topics = {"to-b": to("b", text).topics}
+def test_a_rule_without_a_filter_lets_through_what_the_others_left_out() -> None:
+    """It is no filter, and changes all the same what the link has to bring."""
+    play = play_of(a=(to("b", EVEN),), b=())
+    client = play.client("p", "a")
+    play.until(50)
+    client.publish(["orders"] * 6)
+    play.until(400)
+    assert there(play, "b", client) == [2, 4, 6]
+    play.world.break_connections("a", "b")
+    play.until(450)
+    refilter(play, "a", EVEN, "")
+    play.until(700)
+    assert there(play, "b", client) == [1, 2, 3, 4, 5, 6]
+    assert laws(play) == set()
+
+
+def refilter(play: Play, name: str, *texts: str) -> None:
+    topics = {"to-b": to("b", *texts).topics}
     nemesis.perform(play.world, "refilter", (name, 20, topics))
 
 

@@ -118,7 +118,7 @@ class Pump:
         config = self._here.config
         self.reader = LmdbJournalReader(config.journal_directory, config.archive_directory)
         if self.machine.router.has_filter:
-            rules = self.machine.router.contents.rules
+            rules = self.machine.router.contents.carried
             directory = Path(config.journal_directory)
             try:
                 self._verdicts = FilteredOutStore(directory, config.destination.name, rules)

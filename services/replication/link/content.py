@@ -71,19 +71,24 @@ class DestinationFilters:
         language: None: filters do not run.
 
     Attributes:
-        rules: (topic, message type, filter) of all that run, in order: verdicts hold for these.
+        rules: (topic, message type, filter) of all filters that run, in order.
+        carried: the same of all topics, those without a filter included; empty where no filter
+            runs. What a link left out holds for these: a rule without a filter that joins the
+            others lets everything of its topics through.
 
     Raises:
         ConfigurationError: a filter cannot be used.
     """
 
-    __slots__ = ("_filters", "_judged", "_passing", "_topics", "rules")
+    __slots__ = ("_filters", "_judged", "_passing", "_topics", "carried", "rules")
 
     def __init__(
         self, rules: Iterable[TopicRule] = (), language: FilterLanguage | None = None
     ) -> None:
-        filtered = [rule for rule in rules if rule.filter] if language is not None else []
-        self.rules = tuple(sorted({(r.name, r.message_type, r.filter) for r in filtered}))
+        every = list(rules)
+        filtered = [rule for rule in every if rule.filter] if language is not None else []
+        self.rules = _terms(filtered)
+        self.carried = _terms(every if filtered else ())
         self._topics = FilteredTopics(filtered)
         self._filters = {
             rule.filter: language.compiled(rule.filter, f"Filter of Topic {rule.name}")
@@ -139,3 +144,7 @@ class DestinationFilters:
                     if passes(record):
                         found.add(record.sequence, record.sequence)
         return self._passing[text]
+
+
+def _terms(rules: Iterable[TopicRule]) -> tuple[tuple[str, str, str], ...]:
+    return tuple(sorted({(rule.name, rule.message_type, rule.filter) for rule in rules}))

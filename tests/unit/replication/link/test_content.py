@@ -340,3 +340,11 @@ def test_who_comes_to_wait_asks_whom_the_record_passes_to(recent_bytes_max: int)
 def test_a_destination_with_a_filter_is_not_safe_to_fail_over_to() -> None:
     ledger = Bench("eu").machine.destinations["eu"]
     assert not ledger.carries_all and not ledger.whole
+
+
+def test_what_a_link_carries_is_told_with_the_rules_without_a_filter() -> None:
+    narrow = DestinationFilters([rule("eu")], Words())
+    wide = DestinationFilters([rule("eu"), rule("")], Words())
+    assert narrow.rules == wide.rules and narrow.carried != wide.carried
+    assert not DestinationFilters([rule("")], Words()).carried
+    assert not DestinationFilters([rule("eu")]).carried, "no filter runs"
