@@ -391,6 +391,8 @@ _IN_THE_DIRECTORY = (
     "last",
     "sow_ledger",
     "heralded",
+    "verdicts",
+    "judged_by",
 )
 
 
