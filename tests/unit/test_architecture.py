@@ -761,6 +761,26 @@ def test_what_users_and_readers_rely_on_has_a_docstring() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def names_twice(trees: dict[str, ast.Module]) -> list[str]:
+    """The names of classes at the top of files that more than one file has, with those files."""
+    places: dict[str, list[str]] = {}
+    for name, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    return [f"{name}: {', '.join(found)}" for name, found in places.items() if len(found) > 1]
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    wrong = names_twice({name_of(path): parsed(path) for path in files(*PARTS)})
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_name_of_two_classes_is_found() -> None:
+    one, other = ast.parse("class A: ...\nclass B: ..."), ast.parse("class A: ...")
+    assert names_twice({"a.py": one, "b.py": other}) == ["A: a.py, b.py"]
+
+
 def test_every_module_says_annotations_are_not_evaluated() -> None:
     wrong = [
         name_of(path)

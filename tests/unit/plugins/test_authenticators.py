@@ -78,7 +78,7 @@ def test_a_command_that_gives_none(options: dict[str, str], says: str) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("command", ["yes", "sh -c 'sleep 5 & yes'", "sh -c 'sleep 5 & exit 3'"])
+@pytest.mark.parametrize("command", ["yes", "sh -c 'sleep 30 & yes'", "sh -c 'sleep 30 & exit 3'"])
 def test_a_command_that_says_too_much_or_leaves_somebody_behind(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_command_that_says_too_much_or_leaves_somebody_behind(
         began = time.monotonic()
         with pytest.raises(ConfigurationError, match=r"more than 1024 bytes|did not end"):
             credentials("exec", Command=command)
-        assert time.monotonic() - began < 4.5, "it was waited for"
+        assert time.monotonic() - began < 25, "it was waited for"
     gc.collect()  # what was left open is found now
 
 
