@@ -265,6 +265,27 @@ def test_large_messages_that_wait_stay_those_of_all_and_small_ones_are_one_piece
     with_client(visit)
 
 
+def test_what_stands_behind_a_gap_is_not_written_to_a_client_that_is_leaving() -> None:
+    """The buffer says that frames are lost and, in the same chunk, gives what came behind them: the
+    client would note that it has all up to there. Its end comes later in that turn."""
+
+    def visit(client: Client) -> None:
+        client.stall()
+        client.connection.go_offline(client.disk)
+        for each in numbered(40, 100_000):
+            client.send(each)
+        client.disk.store()
+        client.disk.held.pop(0)
+        before = list(client.socket.pieces)
+        client.socket.read(2 * MIB)
+        assert client.disk.asked
+        client.connection.is_leaving = True
+        client.disk.answer()
+        assert client.socket.pieces == before and client.pool.back == 0
+
+    with_client(visit)
+
+
 def test_what_is_no_chunk_yet_is_written_when_the_connection_is_closed() -> None:
     def visit(client: Client) -> None:
         client.stall()
