@@ -1,4 +1,4 @@
-"""What a client with one topic's permission does to the acks of a victim beside it.
+"""Measures how much a hostile client with one topic's permission delays a victim's acks.
 
 An instance without Ray that asks passwords and permissions, the victim in this process, the
 attacker in a third (neighbour_attacker.py), which runs the scripts of tests/attacker.py one after
@@ -36,7 +36,7 @@ from attacker import PASSWORD, SCRIPTS, VICTIM, VICTIMS_TOPIC, guarded
 
 SLICE_S = 1.0
 SLICES = 8
-"""Of each kind and script."""
+"""The slices without the attacker, and as many with it, for each script."""
 RATE = 250
 """Messages a second of the victim, one at a time."""
 NAMES = tuple(
@@ -78,7 +78,7 @@ class Attacker:
 
 @dataclass
 class Beside:
-    """What was measured beside one script, a slice an entry."""
+    """The measurements beside one script, an entry for each slice."""
 
     alone_ms: list[float] = field(default_factory=list)
     beside_ms: list[float] = field(default_factory=list)

@@ -327,7 +327,7 @@ class SubscriptionAccepted:
 
 @dataclass(slots=True)
 class SubscriptionPersisted:
-    """To be handed to `SubscriptionState.passed` when the consumer has taken what came before."""
+    """Position for `SubscriptionState.passed`, once the consumer has taken what came before."""
 
     subscription_id: str
     have: PublisherRanges

@@ -1,1 +1,1 @@
-"""What the processes of a fabric start with: plain values."""
+"""Plain values that the processes of a fabric start with."""

@@ -41,7 +41,7 @@ from raylay.storage.files import make_directory, write_durably
 
 INSTANCE_FILE = "instance.json"
 CONFIG_VERSION = 1
-"""Of that file."""
+"""The version of that file's format; a file of another version is refused."""
 CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
 STAGED_BYTES_MAX_DEFAULT = 32 * 1024 * 1024
 LINK_HEARTBEAT_MS_DEFAULT = 1_000

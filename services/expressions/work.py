@@ -27,9 +27,8 @@ TOLD_MAX = 16
 """Expressions that are told of at once."""
 
 Meter = list[Any]
-"""Of one evaluation: its steps, the `EvaluationAccount` of its expression, what it found out of
-long arrays
-(None: nothing)."""
+"""The state of one evaluation: its steps, the `EvaluationAccount` of its expression, and what it
+found out of long arrays (None: nothing)."""
 
 
 class TooMuchWork(Exception):

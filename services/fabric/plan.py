@@ -44,7 +44,7 @@ from raylay.services.replication.downgrade import AgeCheck, DowngradePolicy
 from raylay.services.replication.timetable import JournalAction
 
 RECORD_VERSION = 1
-"""Of a fabric's record."""
+"""The version of the format of a fabric's record; a record of another version is refused."""
 FREE_PORT_MIN = 20_000
 EPHEMERAL_PORT_MIN_DEFAULT = 32_768
 PORTS_TRIED_MAX = 4_000

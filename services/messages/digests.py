@@ -13,7 +13,8 @@ from hashlib import blake2b
 SUM_BYTES = 64
 _SUM_MASK = (1 << 8 * SUM_BYTES) - 1
 DIGEST_BYTES = 16
-"""To find something with a given digest takes 2^128 tries, any two with the same one 2^64."""
+"""The length of a digest. A value with a given digest takes 2^128 tries to find, two values with
+the same digest 2^64."""
 PUBLISHER = b"raylay-publisher"
 SOW_KEY = b"raylay-sow-key"
 SOW_BODY = b"raylay-sow-body"
@@ -34,7 +35,7 @@ def digest(data: bytes, purpose: bytes, size_bytes: int = DIGEST_BYTES) -> bytes
 
 
 def summand(data: bytes, purpose: bytes) -> int:
-    """What one thing adds to the digest of many that come in no order: their sum modulo 2^512.
+    """Returns what one value adds to the digest of a set: the sum of its members modulo 2^512.
 
     It has 512 bits, as sums give way more easily than digests: of many things one can choose some
     whose digests add up to a given value. With fewer bits that is quickly done, and with an

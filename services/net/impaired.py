@@ -199,7 +199,7 @@ class _Way:
 
 
 class Impaired(asyncio.Protocol):
-    """What stands between a socket and its protocol. Owner: its `ImpairedLine`."""
+    """The layer between a socket and its protocol. Owner: its `ImpairedLine`."""
 
     def __init__(self, line: ImpairedLine, inner: asyncio.Protocol) -> None:
         self.line = line

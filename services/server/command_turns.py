@@ -1,4 +1,4 @@
-"""What clients say at once, a part in each turn of the loop: who says much holds up nobody.
+"""Takes the commands of clients in turns, so that a client that sends many holds nobody up.
 
 One read may bring thousands of commands, and some take milliseconds each. In one pass of the loop
 they have `TURN_S`, all connections together; what is left waits, and its connections are not read
@@ -15,12 +15,12 @@ from typing import Protocol
 from raylay.services.server.runtime import InstanceRuntime
 
 TURN_S = 0.002
-"""Of one pass of the loop; a command that is begun in it goes on to its end."""
+"""The time for commands in one pass of the loop; a command that has begun goes on to its end."""
 PASSES = 3
-"""Of the loop between two turns: what others said is read in the first, committed or handed to the
-writer thread in the second, and answered in the third."""
+"""Passes of the loop between two turns: what others said is read in the first, committed or handed
+to the writer thread in the second, and answered in the third."""
 SWITCH_S = 0.0002
-"""After which a turn lets another thread have the interpreter, as the one that writes needs it."""
+"""The time after which a turn lets another thread, such as the journal writer, run."""
 
 
 class Saying(Protocol):

@@ -28,8 +28,8 @@ INCLUDES_MAX = 1_000
 DOLLAR_VARIABLE = "RAYLAY_DOLLAR"
 """Stands for a dollar sign, so that `${` can stand in a value: variables are replaced once."""
 ELEMENTS_MAX = 500_000
-"""Of a configuration in YAML, those behind an alias each time counted: a few lines of aliases of
-aliases stand for more than any memory has."""
+"""The most elements that a YAML configuration may have. An alias counts all that it stands for: a
+few lines of aliases of aliases stand for more than any memory has."""
 ROOT = "AMPSConfig"
 VERSION = "5.3.4"
 """The version of AMPSConfig that is followed: `${AMPS_VERSION}`."""
