@@ -11,6 +11,11 @@ from raylay.services.messages.topic_pattern import PatternError, TopicPattern
 
 _REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
 TOPIC_CACHE_MAX = 65_536
+EXPRESSIONS_MAX = 4_000
+"""That one frame of another instance may have. Names of topics do not count."""
+EXPRESSIONS_WEIGHT_MAX = 2_000_000
+"""The same, as the sum of their weights (`TopicPattern.weight`): eight of the largest that one may
+write, or 20,000 such as `^orders/.*`. They take 80 ms to compile, and 4 MB."""
 RESERVED = "raylay/"
 """Topics that begin so are Raylay's own. An expression of a subscription meets them only where it
 begins so itself."""
@@ -60,6 +65,38 @@ def not_of_transport(message_type: str, allowed: frozenset[bytes]) -> str:
     )
 
 
+class ExpressionBudget:
+    """What the expressions of one foreign frame may need, all together. A small frame may hold a
+    thousand expressions that take 8 ms and 400 KB each, once they are compiled.
+
+    Owner: whoever reads the frame. Lifecycle: that one frame.
+    """
+
+    def __init__(self) -> None:
+        self._left = EXPRESSIONS_MAX
+        self._weight_left = EXPRESSIONS_WEIGHT_MAX
+
+    def compile(self, pattern: str, where: str) -> TopicPattern:
+        """A compiled pattern, which counts.
+
+        Raises:
+            ConfigurationError: it cannot be used, or the expressions so far need too much.
+        """
+        if self._left == 0:
+            raise ConfigurationError(
+                f"{where}: more than {EXPRESSIONS_MAX:,} expressions: name topics by fewer ones"
+            )
+        found = compile_regex(pattern, where)
+        self._left -= 1
+        self._weight_left -= found.weight
+        if self._weight_left < 0:
+            raise ConfigurationError(
+                f"{where}: the expressions up to {pattern!r} are too large together: use fewer "
+                "repeats, smaller counts, or fewer expressions"
+            )
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRule:
     """One `Topic` element: a literal name or a regular expression, and a message type.
@@ -85,18 +122,26 @@ TopicKey = tuple[bytes, bytes]
 
 class TopicMatcher(dict[TopicKey, bool]):
     """Whether a topic of a type matches one of several rules. Answers are kept per topic:
-    `matcher[topic, message_type]` is never missing, and costs no call once it was asked."""
+    `matcher[topic, message_type]` is never missing, and costs no call once it was asked.
+
+    Args:
+        budget: that the expressions count for; None: they are our own.
+    """
 
     __slots__ = ("_literals", "_patterns", "rules")
 
-    def __init__(self, rules: tuple[TopicRule, ...], where: str = "Topic") -> None:
+    def __init__(
+        self,
+        rules: tuple[TopicRule, ...],
+        where: str = "Topic",
+        budget: ExpressionBudget | None = None,
+    ) -> None:
         super().__init__()
+        compiled = compile_regex if budget is None else budget.compile
         self.rules = rules
         self._literals = {(rule.name, rule.message_type) for rule in rules}
         self._patterns = [
-            (compile_regex(rule.name, where), rule.message_type)
-            for rule in rules
-            if is_regex(rule.name)
+            (compiled(rule.name, where), rule.message_type) for rule in rules if is_regex(rule.name)
         ]
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:

@@ -112,6 +112,10 @@ def test_what_is_unknown_is_passed_over() -> None:
         ({"servers": "A"}, "without a list"),
         ({"sow": [["a", "json", "/id"]]}, "without a list"),
         ({"queues": [["a", "json"]]}, "without a text"),
+        (
+            {"log": [[f"\\pL{{1,30}}{number}", "json"] for number in range(20)]},
+            "too large together",
+        ),
     ],
 )
 def test_a_bad_description(value: Any, text: str) -> None:

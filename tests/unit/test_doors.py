@@ -767,7 +767,7 @@ def check_accepted(header: Header, _: bytes) -> None:
 
 
 def check_copy(header: Header, body: bytes) -> None:
-    identity, choice = bootstrap.read_request(header, body)
+    identity, choice = bootstrap.read_request(header), bootstrap.read_choice(body)
     assert identity.incarnation.to_bytes(8, "big") and identity.name
     choice.is_whole(())
 

@@ -86,18 +86,30 @@ def request(
     return encode_frame(header, _pack(rules))
 
 
-def read_request(header: Header, body: bytes) -> tuple[Identity, BootstrapChoice]:
-    """Who asks, and for what.
+def read_request(header: Header) -> Identity:
+    """The instance that asks. What it asks for is read when it is let in (`read_choice`).
 
     Raises:
         RemoteProtocolError: with reason `bad_version` or `bad_command`.
     """
     check_version(header)
-    identity = _identity(header)
+    return _identity(header)
+
+
+def read_choice(body: bytes) -> BootstrapChoice:
+    """What is asked for. To compile its expressions may take 0.1 s: call it in a thread.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`.
+    """
     try:
         wanted, journaled = msgpack.unpackb(body)
-        return identity, BootstrapChoice(_rules(wanted), _rules(journaled))
-    except (ValueError, TypeError, msgpack.UnpackException, ConfigurationError):
+        return BootstrapChoice(_rules(wanted), _rules(journaled))
+    except ConfigurationError as error:
+        raise RemoteProtocolError(
+            f"a bootstrap asks for topics that cannot be: {error}", "bad_command"
+        ) from None
+    except (ValueError, TypeError, msgpack.UnpackException):
         raise RemoteProtocolError("a bootstrap asks for no topics", "bad_command") from None
 
 

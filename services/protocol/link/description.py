@@ -20,11 +20,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
-from raylay.services.messages.topics import (
-    TopicRule,
-    compile_regex,
-    is_regex,
-)
+from raylay.services.messages.topics import ExpressionBudget, TopicRule, is_regex
 from raylay.services.protocol.frames import UNAUTHENTICATED_FRAME_BYTES_MAX
 from raylay.services.replication.membership.validation import (
     CHECKS,
@@ -100,9 +96,10 @@ def unpack_description(
         raise _bad("is no msgpack") from None
     if type(value) is not dict:
         raise _bad("is no map")
+    budget = ExpressionBudget()
     topics = tuple(
         TopicRule(
-            _pattern(_text(entry, 0), "topic"),
+            _pattern(budget, _text(entry, 0), "topic"),
             _text(entry, 1),
             _text(entry, 2),
             exclude_validation=tuple(word for word in _texts(entry, 3) if word in CHECKS),
@@ -113,12 +110,12 @@ def unpack_description(
     if pass_through is not None:
         if type(pass_through) is not str:
             raise _bad("has a PassThrough that is no text")
-        _compiled(pass_through, "PassThrough")
+        _compiled(budget, pass_through, "PassThrough")
     return InstanceDescription(
         name,
         group,
         tuple(
-            TopicRule(_pattern(_text(entry, 0), "topic"), _text(entry, 1))
+            TopicRule(_pattern(budget, _text(entry, 0), "topic"), _text(entry, 1))
             for entry in _entries(value, "log")
         ),
         (
@@ -161,14 +158,14 @@ def _texts(entry: list[Any], at: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _pattern(rule: str, what: str) -> str:
+def _pattern(budget: ExpressionBudget, rule: str, what: str) -> str:
     if is_regex(rule):
-        _compiled(rule, what)
+        _compiled(budget, rule, what)
     return rule
 
 
-def _compiled(pattern: str, what: str) -> None:
+def _compiled(budget: ExpressionBudget, pattern: str, what: str) -> None:
     try:
-        compile_regex(pattern, what)
+        budget.compile(pattern, what)
     except ConfigurationError as error:
         raise _bad(f"has a bad {error}") from None

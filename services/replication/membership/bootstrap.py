@@ -18,10 +18,7 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run, commands_flag, path_through
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topic_sets import carries_all
-from raylay.services.messages.topics import (
-    TopicMatcher,
-    TopicRule,
-)
+from raylay.services.messages.topics import ExpressionBudget, TopicMatcher, TopicRule
 from raylay.services.replication.unavailable import encode_unavailable
 from raylay.services.replication.values import Identity
 
@@ -125,12 +122,17 @@ class BootstrapCopy:
 
 class BootstrapChoice:
     """What of a source's log an instance asks for: what it journals, of the topics that its
-    Bootstrap names."""
+    Bootstrap names.
+
+    Raises:
+        ConfigurationError: an expression cannot be used, or all of them need too much.
+    """
 
     def __init__(self, wanted: tuple[TopicRule, ...], journaled: tuple[TopicRule, ...]) -> None:
         self._rules = (wanted, journaled)
-        self._wanted = TopicMatcher(wanted, "Bootstrap Topic")
-        self._journaled = TopicMatcher(journaled, "Topic")
+        budget = ExpressionBudget()
+        self._wanted = TopicMatcher(wanted, "Bootstrap Topic", budget)
+        self._journaled = TopicMatcher(journaled, "Topic", budget)
 
     def of(self, runs: Iterable[Run]) -> list[Run]:
         """Those of the runs that are asked for."""

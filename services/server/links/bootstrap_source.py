@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from raylay.services.errors import StorageError
+from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Kind
 from raylay.services.net.framed import WriteQueue
 from raylay.services.protocol.frames import Header
 from raylay.services.protocol.link import bootstrap as protocol
-from raylay.services.replication.instance import Identity
 from raylay.services.replication.membership.bootstrap import BootstrapChoice
 from raylay.services.security.permissions import Permissions
 from raylay.services.security.publishing import NOT_ENTITLED
@@ -68,19 +67,19 @@ class BootstrapSource:
         self._connection = connection
         self._here = host.here
         self._host = host
-        self._asked = protocol.read_request(header, body)
-        self._header = header
+        self._asks = protocol.read_request(header)
+        self._header, self._body = header, body
         self._writable = asyncio.Event()
 
     @property
     def asked_by(self) -> str:
         """Name of the instance that asks."""
-        return self._asked[0].name
+        return self._asks.name
 
     def refusal(self) -> tuple[str, str] | None:
         """Why nothing can be copied from here now, if nothing can."""
         here = self._here
-        name, asks = here.config.name, self._asked[0].name
+        name, asks = here.config.name, self._asks.name
         copies_from = self._host.copies_from
         if not here.is_serving and copies_from:
             return "bootstrapping", (
@@ -90,14 +89,14 @@ class BootstrapSource:
             )
         if not here.is_serving:
             return "not_ready", f"{name} is {here.phase}"
-        if self._asked[0].incarnation == here.identity.incarnation:
+        if self._asks.incarnation == here.identity.incarnation:
             return "self", f"{name} would copy from itself: correct the address of its Bootstrap"
         if not here.machine.ready:
             return "not_ready", self._not_caught_up()
         return None
 
     def _not_caught_up(self) -> str:
-        here, asks = self._here, self._asked[0]
+        here, asks = self._here, self._asks
         name, group = here.config.name, here.config.group
         text = f"{name} has not caught up itself: {self._host.admission.reason()}"
         has_peers = any(of == group for _, of, _ in here.machine.upstreams())
@@ -117,24 +116,35 @@ class BootstrapSource:
         """Sends the log, or why not."""
         connection, here = self._connection, self._here
         refused = self.refusal()
+        if refused is None:
+            try:
+                # It compiles and compares expressions that another instance has chosen.
+                choice, is_whole = await here.in_thread(self._read_choice)
+            except RemoteProtocolError as error:
+                refused = error.reason, str(error)
         if refused is not None:
-            here.report("bootstrap_refused", peer=self._asked[0].name, text=refused[1])
+            here.report("bootstrap_refused", peer=self._asks.name, text=refused[1])
             connection.refuse(*refused)
             return
         reader = await here.in_thread(here.journal.reader)
         # Where the instance stops meanwhile, it closes the reader when its thread has ended.
         self._host.reading.copy_readers.add(reader)
         try:
-            await self._send(reader, *self._asked)
+            await self._send(reader, choice, is_whole)
         except StorageError as error:
             connection.refuse("storage_error", str(error))
         self._host.reading.copy_readers.discard(reader)
         await self._host.reading.run(reader.close)
 
+    def _read_choice(self) -> tuple[BootstrapChoice, bool]:
+        """What is asked for, and whether that is everything of this instance's log."""
+        choice = protocol.read_choice(self._body)
+        return choice, choice.is_whole(self._here.config.topics)
+
     async def _send(
-        self, reader: LmdbJournalReader, asks: Identity, choice: BootstrapChoice
+        self, reader: LmdbJournalReader, choice: BootstrapChoice, is_whole: bool
     ) -> None:
-        connection, here = self._connection, self._here
+        connection, here, asks = self._connection, self._here, self._asks
         machine = here.machine
         self._host.commits.catch_up()
         last_txid = machine.committed_txid
@@ -143,7 +153,7 @@ class BootstrapSource:
         connection.send(
             protocol.begin(protocol.BootstrapBegin(here.identity, first_txid, last_txid))
         )
-        if choice.is_whole(here.config.topics):
+        if is_whole:
             lacks.update(machine.missing.ranges)
             for frame in protocol.lacks_frames(lacks):
                 connection.send(frame)
@@ -159,7 +169,8 @@ class BootstrapSource:
                 return
             runs = [run for run in runs if run.first_txid <= last_txid]
             cursor_txid = runs[-1].last_txid
-            runs = choice.of(runs)
+            # In the thread, as a topic that is new is searched with all expressions.
+            runs = await self._host.reading.run(choice.of, runs)
             if self._is_kept_out(run.topic for run in runs if run.kind == Kind.RECORDS):
                 return
             parts = [run.raw if run.raw is not None else run.encode() for run in runs]
@@ -202,7 +213,7 @@ class BootstrapSource:
         topic = next((each for each in topics if not permissions.copies(each)), None)
         if topic is None:
             return False
-        name, asks = topic.decode("utf-8", "replace"), self._asked[0].name
+        name, asks = topic.decode("utf-8", "replace"), self._asks.name
         text = (
             f"{asks} may not copy topic {name!r} from {here.config.name}: allow it in "
             "`replicated-topics` of its user, or name the topics that are to be copied in its "

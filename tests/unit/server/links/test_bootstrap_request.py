@@ -1,0 +1,100 @@
+"""A copy that strangers ask for, and strangers beside a copy that runs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from unit.server.links.test_security import GUARDED, SECRET, WRONG, Peer, Place
+
+from raylay.services.messages import topics
+from raylay.services.messages.topic_pattern import TopicPattern
+from raylay.services.protocol.frames import encode_frame
+from raylay.services.protocol.link.replication import REPLICATION_VERSION
+
+LARGE = r"\pL{1,30}%d"
+"""8 ms and 400 KB each, once it is compiled."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def asked(patterns: list[str], **words: Any) -> bytes:
+    header = {"c": "bootstrap", "v": REPLICATION_VERSION, "name": "C", "group": "g"}
+    body = msgpack.packb([[[pattern, "*"] for pattern in patterns], []])
+    return encode_frame(header | {"incarnation": 78} | words, body)
+
+
+def compiled_by(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads in which the patterns of this file are compiled, once each."""
+    found: list[int] = []
+
+    class Watched(TopicPattern):
+        __slots__ = ()
+
+        def __init__(self, pattern: str) -> None:
+            if pattern.startswith(r"\pL"):
+                found.append(threading.get_ident())
+            super().__init__(pattern)
+
+    monkeypatch.setattr(topics, "TopicPattern", Watched)
+    return found
+
+
+def test_a_stranger_has_nothing_compiled(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = compiled_by(monkeypatch)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        for user, password in (("", ""), ("links", WRONG)):
+            peer = await Peer.at(b)
+            peer.writer.write(asked([LARGE % 1, "("], user_id=user, pw=password))
+            (refused,) = await peer.said()
+            assert refused["reason"] == "auth"
+        assert not compiled
+
+    place.run(visit)
+
+
+def test_what_is_compiled_has_a_budget_and_is_compiled_aside(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = compiled_by(monkeypatch)
+
+    async def visit() -> None:
+        b = await place.start(GUARDED)
+        peer = await Peer.at(b)
+        peer.writer.write(asked([LARGE % number for number in range(1_000)]))
+        (refused,) = await peer.said()
+        assert refused["reason"] == "bad_command" and "too large together" in refused["text"]
+        assert 1 < len(compiled) < 15
+        assert threading.get_ident() not in compiled
+        # One or two of them may be.
+        peer = await Peer.at(b)
+        peer.writer.write(asked([LARGE % number for number in range(2)]))
+        await peer.until("bootstrap_end")
+        peer.writer.close()
+
+    place.run(visit)
+
+
+def test_small_expressions_are_counted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "EXPRESSIONS_MAX", 10)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        for count, found in ((10, "bootstrap_end"), (11, "refused")):
+            peer = await Peer.at(b)
+            names = [f"name{number}" for number in range(50)]
+            small = [f"^small{number}" for number in range(count)]
+            peer.writer.write(asked(names + small, user_id="links", pw=SECRET))
+            answer = await peer.until(found)
+            peer.writer.close()
+        assert "more than 10 expressions" in answer["text"]
+
+    place.run(visit)
