@@ -353,6 +353,9 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         if self._is_over_share(0, False):
             return
         self._copied = copied
+        self._upstreams.doorway.admitted(self)
+        if self._came_by is not None:
+            self._came_by.admitted(self)
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         self._here.spawn(copied.run(), self.failed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import msgpack
 import pytest
 from unit.server.links.test_security import GUARDED, SECRET, WRONG, Peer, Place
 
+from raylay.services.config.instance import ClientTransportConfig
 from raylay.services.messages import topics
 from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.protocol.frames import encode_frame
@@ -96,5 +99,36 @@ def test_small_expressions_are_counted(place: Place, monkeypatch: pytest.MonkeyP
             answer = await peer.until(found)
             peer.writer.close()
         assert "more than 10 expressions" in answer["text"]
+
+    place.run(visit)
+
+
+@pytest.mark.parametrize("limit", ["instance", "transport"])
+def test_strangers_do_not_end_a_copy(place: Place, limit: str) -> None:
+    """Of those who come beyond the limit the oldest stranger gives way."""
+
+    async def visit() -> None:
+        b = await place.start(
+            replace(
+                place.guarded(),
+                replication_terms=ClientTransportConfig("replication", connections_max=2),
+            )
+            if limit == "transport"
+            else place.guarded()
+        )
+        if limit == "instance":
+            b.upstreams.doorway.most = 2
+        copy = await Peer.at(b)
+        copy.writer.write(asked([".*"], user_id="links", pw=SECRET))
+        await copy.until("bootstrap_end")
+        strangers = [await Peer.at(b) for _ in range(2)]
+        ends = [asyncio.ensure_future(each.said()) for each in (copy, *strangers)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        assert [each.done() for each in ends] == [False, True, False]
+        (refused,) = ends[1].result()
+        assert refused["reason"] == "too_many"
+        for each in (copy, *strangers):
+            each.writer.close()
+        await asyncio.gather(*ends)
 
     place.run(visit)
