@@ -137,7 +137,7 @@ class ClientLogon:
         refusal = (
             clients.admission.refusal()
             or clients.share_refusal(logon, connection, holder, came_by)
-            or clients.take_name(logon, connection)
+            or clients.take_name(logon, connection, holder)
         )
         if refusal is not None:
             self._turn_down(logon, *refusal)

@@ -142,12 +142,27 @@ class ClientSessions:
         self._peer_book = peer_book
 
     # -- who is here -------------------------------------------------------------------------
-    def take_name(self, logon: Logon, client: ClientSession) -> tuple[str, str] | None:
+    def take_name(
+        self, logon: Logon, client: ClientSession, holder: ShareHolder
+    ) -> tuple[str, str] | None:
         """The rule of duplicate client names: of one user, the newer connection stays. Why this one
-        may not have it, if it may not."""
+        may not have it, if it may not.
+
+        A connection whose user a module knows gives way to that user only. Without a module anybody
+        says any user id, or none: two of those go by what they say.
+
+        Args:
+            holder: who the connection will be counted for.
+        """
         older = self._by_name.get(logon.client_name)
         if older is not None and older is not client:
-            if older.user_id and logon.user_id and older.user_id != logon.user_id:
+            known, _ = self._holders.get(older.number, (None, ()))
+            if known is not None and known.user:
+                is_another = known.user != holder.user
+            else:
+                says = {older.user_id, logon.user_id} - {""}
+                is_another = not holder.user and len(says) > 1
+            if is_another:
                 return (
                     "name_in_use",
                     f"{logon.client_name} is logged on by another user: choose another client name",

@@ -687,6 +687,50 @@ def test_names_are_of_the_user_who_has_them(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
+@pytest.mark.parametrize(("says", "has_module"), [("", False), ("zoe", False), ("", True)])
+def test_who_is_known_gives_way_to_nobody_else(says: str, has_module: bool, tmp_path: Path) -> None:
+    """By a transport that lets everybody in: without a module, or with one that believes him."""
+    known = guarded(tmp_path)
+    config = replace(
+        CONFIG,
+        authentication=ModuleConfig(modules.DEFAULT) if has_module else None,
+        client_transports=(
+            ClientTransportConfig(
+                "known", authentication=known.authentication, entitlement=known.entitlement
+            ),
+        ),
+    )
+
+    async def visit(server: InstanceServer) -> None:
+        address = server.status()["client_transports"]["known"]
+
+        def amy() -> Client:
+            return Client("desk", [address], user_id="amy", password="amyamy")
+
+        async def stranger() -> tuple[dict[str, Any], asyncio.StreamWriter]:
+            connection = await asyncio.open_connection(*split_address(server.here.client_address))
+            logon = {"c": "logon", "v": 1, "client_name": "desk", "user_id": says, "cid": "l"}
+            return await said(*connection, logon, b""), connection[1]
+
+        async with amy() as first:
+            answer, writer = await stranger()
+            assert answer["status"] == "failure" and answer["reason"] == "name_in_use"
+            writer.close()
+            await first.publish("orders", b'{"id": 1}')
+            await first.flush()
+        while server.clients.sessions:
+            await asyncio.sleep(0)
+        # A stranger's name is taken from him by somebody who is known.
+        answer, writer = await stranger()
+        assert answer["status"] == "success"
+        async with amy() as second:
+            await second.publish("orders", b'{"id": 2}')
+            await second.flush()
+        writer.close()
+
+    in_instance(tmp_path / "data", visit, config)
+
+
 def test_a_user_has_names_of_his_own(tmp_path: Path) -> None:
     """Amy is away; bob cannot publish as her meanwhile."""
     config = guarded(tmp_path)
