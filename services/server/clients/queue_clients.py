@@ -5,7 +5,7 @@ them. See docs/protocol.md, "Queues".
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
@@ -55,6 +55,10 @@ class QueueClient(Protocol):
     is_open: bool
     may_write: bool
     message_types: frozenset[bytes]
+
+    @property
+    def readable(self) -> Callable[[bytes], bool] | None:
+        """Which topics, and so which queues, it may read; None: all."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame at the end of the turn."""
@@ -167,6 +171,10 @@ class QueueClients:
         self._full.get(client.number, {}).pop(name, None)
         self._left(*found, has_said=True)
         return True
+
+    def count(self, client: QueueClient) -> int:
+        """How many it has."""
+        return len(self._subscribed.get(client.number, ()))
 
     def names(self, client: QueueClient) -> list[str]:
         """Ids of all that it has."""
@@ -338,7 +346,7 @@ class QueueClients:
         found = self._keeper.status().get("queues", {})
         try:
             if not command.topic:
-                self._say_status(client, command, found)
+                self._say_status(client, command, self._shown(client, found))
                 return
             door = self._named(command.topic, command.message_type, client)
         except RemoteProtocolError as error:
@@ -362,6 +370,19 @@ class QueueClients:
         except RemoteProtocolError:
             # Without its owner: as it was last heard of.
             self._say_status(client, command, _whole(found[name]))
+
+    def _shown(self, client: QueueClient, found: Mapping[str, Any]) -> dict[str, Any]:
+        """The status of those queues that the client may read, by a transport of their type."""
+        queues, readable, types = self._keeper.queues, client.readable, client.message_types
+        if queues is None:
+            return {}
+        return {
+            name: found[name]
+            for name, door in queues.doors.items()
+            if name in found
+            and (readable is None or readable(door.topic))
+            and (not types or door.message_type in types)
+        }
 
     def _say_status(
         self, client: QueueClient, command: QueueStatus, found: Mapping[str, Any]

@@ -234,7 +234,9 @@ class ClientSubscriptions:
         """Performs what is said of a queue, or says why not."""
         connection, queued = self._connection, self._clients.queued
         try:
-            if connection.permissions is not None:
+            # A question for all queues is answered with those that it may read.
+            is_of_all = isinstance(command, QueueStatus) and not command.topic
+            if connection.permissions is not None and not is_of_all:
                 given = command.filter if isinstance(command, QueueAck) else ""
                 found = self._reading(ReadRequest(command.topic, given))
                 if isinstance(command, QueueAck):
@@ -263,7 +265,8 @@ class ClientSubscriptions:
             raise RemoteProtocolError(
                 f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
             )
-        if subscribes and len(subscriptions) + len(resolving) >= SUBSCRIPTIONS_MAX:
+        count = len(subscriptions) + len(resolving) + self._clients.queued.count(connection)
+        if subscribes and count >= SUBSCRIPTIONS_MAX:
             raise RemoteProtocolError(
                 f"this connection has {SUBSCRIPTIONS_MAX} subscriptions: unsubscribe some, or "
                 "name several topics by one regular expression",

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgpack
 import pytest
 from argon2 import PasswordHasher
 from unit.one_instance import events, in_instance, transports
@@ -55,7 +56,7 @@ from raylay.services.security.credentials import (
 from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import Permissions, read_permissions
 from raylay.services.server import access
-from raylay.services.server.clients import connection
+from raylay.services.server.clients import connection, subscriptions
 from raylay.services.server.clients.queue_clients import QueueClients
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.sow.definition import SowTopicDefinition
@@ -1013,5 +1014,73 @@ def test_so_they_are_where_the_instance_numbers_them(tmp_path: Path) -> None:
         }
         assert journaled == {(1, 1), (2, 2)}
         connection[1].close()
+
+    in_instance(tmp_path / "data", visit, config)
+
+
+def test_subscriptions_of_queues_count_for_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriptions, "SUBSCRIPTIONS_MAX", 3)
+    config = replace(
+        CONFIG, queue_definitions=(QueueDefinition("work", "json", underlying="orders"),)
+    )
+
+    async def visit(server: InstanceServer) -> None:
+        connection = await asyncio.open_connection(*split_address(server.here.client_address))
+
+        async def says(header: dict[str, Any]) -> dict[str, Any]:
+            return await said(*connection, header, b"")
+
+        async def subscribes(name: str, topic: str, **options: Any) -> dict[str, Any]:
+            header = {"c": "subscribe", "sub": name, "t": topic, "mt": "json", "o": options}
+            return await says(header | {"cid": f"{name} {topic} {options}"})
+
+        await says({"c": "logon", "v": 1, "client_name": "c", "cid": "l"})
+        for name, topic in (("a", "work"), ("b", "quick"), ("c", "work")):
+            assert (await subscribes(name, topic))["status"] == "success"
+        for name, topic in (("d", "work"), ("e", "quick"), ("f", ".*")):
+            assert (await subscribes(name, topic))["reason"] == "too_many"
+        # One that is there may have another backlog, and one that ends makes room.
+        assert (await subscribes("a", "work", replace=True, max_backlog=2))["status"] == "success"
+        await says({"c": "unsubscribe", "sub": "a", "cid": "u"})
+        assert (await subscribes("d", "quick"))["status"] == "success"
+        connection[1].close()
+
+    in_instance(tmp_path / "data", visit, config)
+
+
+@pytest.mark.parametrize(
+    ("user", "names"), [("bob", ["public/work"]), ("amy", ["public/work", "secret-work"]), ("", [])]
+)
+def test_the_status_of_all_queues_is_of_those_that_may_be_read(
+    user: str, names: list[str], tmp_path: Path
+) -> None:
+    config = replace(
+        guarded(tmp_path),
+        queue_definitions=tuple(
+            QueueDefinition(name, "json", underlying="orders")
+            for name in ("public/work", "secret-work")
+        ),
+    )
+    given = {**PERMISSIONS, "zoe": {"logon": True, "topic": []}}
+    (tmp_path / "permissions").write_text(json.dumps(given))
+
+    async def visit(server: InstanceServer) -> None:
+        reader, writer = await asyncio.open_connection(*split_address(server.here.client_address))
+        who = user or "zoe"
+        logon = {"c": "logon", "v": 1, "client_name": who, "user_id": who, "pw": who * 2}
+        assert (await said(reader, writer, logon | {"cid": "l"}, b""))["status"] == "success"
+        writer.write(encode_frame({"c": "queue_status", "cid": "q"}))
+        frames = FrameReader()
+        answer = None
+        while answer is None:
+            for frame in frames.feed(await reader.read(1 << 16)):
+                if frame.header.get("cid") == "q":
+                    answer = frame
+        assert answer.header["status"] == "success"
+        found = msgpack.unpackb(answer.body)
+        assert sorted(each["topic"] for each in found.values()) == names
+        writer.close()
 
     in_instance(tmp_path / "data", visit, config)
