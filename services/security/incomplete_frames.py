@@ -2,8 +2,10 @@
 
 A frame says its length first and may be 16 MiB long, of a link 64 MiB. Whoever begins one and goes
 no further holds what came of it for as long as the connection lasts. All connections of a kind
-share a limit, of which one user has half, and so has one address. The connection that holds most of
-whoever is over a limit is ended: no message of its incomplete frame was acknowledged.
+share a limit, of which one user has half, and so has one address. Of whoever is over a limit the
+connection that holds most is ended: no message of its incomplete frame was acknowledged. Where all
+together are over theirs, that is whoever holds most over all connections: many small frames are no
+way to have another one's large frame ended.
 
 Only what comes of an incomplete frame is counted, read by read, before it is kept.
 """
@@ -84,7 +86,7 @@ class IncompleteFrames:
             refusal = self._over(frame)
             if refusal is None:
                 return
-            largest = max(self._those_of(refusal, frame.holder), key=lambda each: each.bytes)
+            largest = max(self._those_of(refusal, frame), key=lambda each: each.bytes)
             self._count(largest, 0)
             largest.over(refusal)
             if largest is frame:
@@ -124,12 +126,31 @@ class IncompleteFrames:
             "frame at once, smaller ones, or over fewer connections at a time",
         )
 
-    def _those_of(self, refusal: ShareRefusal, holder: ShareHolder) -> Iterable[IncompleteFrame]:
+    def _those_of(self, refusal: ShareRefusal, frame: IncompleteFrame) -> Iterable[IncompleteFrame]:
+        """Those of whom the largest is ended, of whoever is over a limit."""
+        holder = frame.holder
         if refusal.limit == "user":
-            return (each for each in self._frames if each.holder.user == holder.user)
+            return self._of_user(holder.user)
         if refusal.limit == "address":
-            return (each for each in self._frames if each.holder.network == holder.network)
-        return self._frames
+            return self._of_network(holder.network)
+        users = ((held, user) for user, held in self._users.items() if user)
+        most_of_user, user = max(users, default=(0, ""))
+        most_of_network, network = max((held, each) for each, held in self._networks.items())
+        if most_of_user >= most_of_network:
+            return self._of_user(user)
+        # Many may come by one address, as through a proxy: of its connections those of whichever
+        # user holds most by it, or those of nobody in particular.
+        held_by: dict[str, int] = {}
+        for each in self._of_network(network):
+            held_by[each.holder.user] = held_by.get(each.holder.user, 0) + each.bytes
+        user = max(held_by, key=held_by.__getitem__)
+        return (each for each in self._of_network(network) if each.holder.user == user)
+
+    def _of_user(self, user: str) -> Iterable[IncompleteFrame]:
+        return (each for each in self._frames if each.holder.user == user)
+
+    def _of_network(self, network: str) -> Iterable[IncompleteFrame]:
+        return (each for each in self._frames if each.holder.network == network)
 
     def _count(self, frame: IncompleteFrame, held_bytes: int) -> None:
         more = held_bytes - frame.bytes

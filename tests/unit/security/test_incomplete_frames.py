@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -67,6 +68,25 @@ def test_one_address_holds_half_but_for_this_host() -> None:
         bench.frames.holds(local[0], 26)
     (ended,) = bench.ended
     assert ended[0] is local[0] and ended[1].limit == "all" and "100 bytes" in ended[1].text
+
+
+@pytest.mark.parametrize("address", ["10.0.0.{}", "127.0.0.1"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_many_small_frames_do_not_end_a_large_one(address: str, is_known: bool) -> None:
+    """Two accounts held 4 MB on each of 348 connections: the one large publish of another user was
+    the largest frame of all, and ended."""
+    bench = Bench(1_000)
+    large = bench.one(ShareHolder("victim", address.format(9)), 100)
+    for number in range(450):
+        user = f"mallory-{number % 2}" if is_known else ""
+        small = bench.one(ShareHolder(user, address.format(number % 3)))
+        with suppress(RemoteProtocolError):
+            bench.frames.holds(small, 4)
+    assert large not in [frame for frame, _ in bench.ended] and large.bytes == 100
+    assert {each.limit for _, each in bench.ended} == {"all"}
+    # It goes on, up to as much as those hold together.
+    bench.frames.holds(large, 200)
+    assert large.bytes == 200 and bench.frames.bytes <= 1_000
 
 
 def test_what_is_held_counts_for_who_it_turns_out_to_be() -> None:
