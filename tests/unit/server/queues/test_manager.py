@@ -90,6 +90,7 @@ class Session(Line):
         self.codec = NativeCodec()
         self.is_open = self.may_write = True
         self.message_types: frozenset[bytes] = frozenset()
+        self.readable = None
 
     def sent(self, what: object) -> None:
         pass
