@@ -328,6 +328,7 @@ class LmdbJournalReader:
             blocks = self._next_blocks(txid, bytes_max)
             if not blocks:
                 return
+            wanted = txid
             for key, block in blocks:
                 segment = self._segment_at(key)
                 assert segment is not None
@@ -338,6 +339,13 @@ class LmdbJournalReader:
                         yield offset, block, header
                         txid = last_txid + 1
                     offset += header.length_bytes
+            if txid == wanted:
+                # The same blocks would come again, and again.
+                raise CorruptRecord(
+                    f"{self._directory}, block {blocks[-1][0]}: holds nothing from transaction "
+                    f"{txid} on",
+                    str(self._directory),
+                )
 
     def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
         """Like `read`, without the payloads; see `JournalReader.read_headers`."""

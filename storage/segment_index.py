@@ -103,7 +103,7 @@ def read_header(block: bytes | memoryview, offset: int) -> RunHeader:
         group_length,
     ) = _RUN.unpack_from(block, offset)
     header_length = _RUN_BYTES + topic_length + type_length + 8 * path_length + group_length
-    if length < header_length or offset + length > end or not count:
+    if length < header_length or offset + length > end:
         raise CorruptRecord(f"run at byte {offset} has lengths that do not fit", offset=offset)
     header = bytes(block[offset : offset + header_length])
     if checksum64(header[_CHECKED_FROM:]) != check:
@@ -113,6 +113,18 @@ def read_header(block: bytes | memoryview, offset: int) -> RunHeader:
             f"run at byte {offset} has version {version}, "
             f"this software reads {records.RUN_VERSION}",
             offset=offset,
+        )
+    if not records.is_plausible_header(
+        kind,
+        flags,
+        first_sequence,
+        last_sequence,
+        count,
+        topic_length + type_length,
+        length - header_length,
+    ):
+        raise records.bad_run_header(
+            offset, first_sequence, last_sequence, count, length - header_length
         )
     at = _RUN_BYTES + topic_length
     names_end = at + type_length

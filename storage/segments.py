@@ -336,6 +336,13 @@ class OpenSegment:
                 # What was in front is known already where a block took it in with more.
                 for header in self.headers(key, block, run_at(block, at)):
                     index.add(header.run, header.ranges, header.length_bytes)
+            if index.last_txid < at:
+                # The same blocks would come again, and again.
+                path = self.file.path
+                raise CorruptRecord(
+                    f"{path}, block {blocks[-1][0]}: holds nothing from transaction {at} on",
+                    str(path),
+                )
 
     def headers(self, key: int, block: bytes, offset: int = 0) -> Iterator[RunHeader]:
         """The run headers of a block, from the run at `offset` on.

@@ -82,18 +82,21 @@ class RunParts:
         """The next part: one record at least. To be called while there is something left."""
         run, payload, start = self._run, self._run.payload, self._offset
         end, count, last_at = start, 0, start
-        while count < self._left and (not count or count < records_max):
-            length = _LENGTH.unpack_from(payload, end)[0]
-            if count and end + length - start > bytes_max:
-                break
-            last_at = end
-            end += length
-            count += 1
-        if count == run.count:
-            self._offset, self._left = end, 0
-            return run
-        first = _SEQUENCE.unpack_from(payload, start + _SEQUENCE_AT)[0]
-        last = _SEQUENCE.unpack_from(payload, last_at + _SEQUENCE_AT)[0]
+        try:
+            while count < self._left and (not count or count < records_max):
+                length = _LENGTH.unpack_from(payload, end)[0]
+                if count and end + length - start > bytes_max:
+                    break
+                last_at = end
+                end += length
+                count += 1
+            if count == run.count:
+                self._offset, self._left = end, 0
+                return run
+            first = _SEQUENCE.unpack_from(payload, start + _SEQUENCE_AT)[0]
+            last = _SEQUENCE.unpack_from(payload, last_at + _SEQUENCE_AT)[0]
+        except struct.error:
+            return self._unreadable()
         flags = run.flags & ~Flag.CONTIGUOUS
         if last - first + 1 == count:
             flags |= Flag.CONTIGUOUS
@@ -112,6 +115,22 @@ class RunParts:
         self._left -= count
         if self._txid:
             self._txid += count
+        return part
+
+
+    def _unreadable(self) -> Run:
+        """All that is left, in one part: its records cannot be told apart. Who folds it says so."""
+        run = self._run
+        part = replace(
+            run,
+            count=self._left,
+            payload=run.payload[self._offset :],
+            flags=run.flags & ~Flag.CONTIGUOUS,
+            first_txid=self._txid,
+            payload_checksum=0,
+            raw=None,
+        )
+        self._offset, self._left = len(run.payload), 0
         return part
 
 

@@ -7,6 +7,7 @@ is folded again (`recover`). Who writes it down asks for `pending` and says whet
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from raylay.services.core.feature import CommitBatch
@@ -16,7 +17,7 @@ from raylay.services.messages.records import (
     Kind,
     Record,
     Run,
-    iterate_records,
+    readable_records,
 )
 from raylay.services.sow import apply
 from raylay.services.sow.book import SowBook
@@ -195,7 +196,7 @@ class SowFeature:
         folded_txid = topic.state.txid
         logical = topic.logical(run.topic)
         keys = None if topic.staging is None else topic.staging.keys_of(run)
-        for at, record in enumerate(iterate_records(run.payload)):
+        for at, record in readable_records(run, partial(self._leave_run, topic, run)):
             txid += 1
             if txid <= folded_txid:
                 continue
@@ -227,6 +228,15 @@ class SowFeature:
             self.first_unreadable = (
                 f"message {record.bookmark} on {record.topic} is in the log and not in SOW topic "
                 f"{topic.definition.name}: {why}"
+            )
+
+    def _leave_run(self, topic: SowTopic, run: Run, why: str) -> None:
+        """The rest of a damaged run is in no topic."""
+        self.unreadable += 1
+        if not self.first_unreadable:
+            self.first_unreadable = (
+                f"transactions {run.first_txid} to {run.last_txid} are not all in SOW topic "
+                f"{topic.definition.name}: {why}; `raylay journal verify` names the damage"
             )
 
     def _delete(

@@ -55,7 +55,7 @@ A *block* is runs back to back. It is what one journal key holds.
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -165,6 +165,7 @@ _LENGTH = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 _RECORDS = int(Kind.RECORDS)
+_CONTIGUOUS = int(Flag.CONTIGUOUS)
 RECORD_HEADER_BYTES = _RECORD.size
 RUN_HEADER_BYTES = _RUN.size
 assert RECORD_HEADER_BYTES == 60  # written out in the loops over messages below
@@ -366,6 +367,30 @@ def iterate_records(payload: bytes | memoryview, *, verify: bool = False) -> Ite
         record = decode_record(payload, offset, verify=verify)
         yield record
         offset += len(record.raw)
+
+
+def readable_records(
+    run: Run, unreadable: Callable[[str], None] | None = None
+) -> Iterator[tuple[int, Record]]:
+    """Place and record of each of a journaled run's records, up to the first that cannot be read.
+    A damaged run must not end whoever folds the journal, at each start anew.
+
+    Args:
+        unreadable: called at the end with the reason, where records are left out.
+    """
+    found = 0
+    try:
+        for at, record in zip(range(run.count), iterate_records(run.payload), strict=False):
+            found = at + 1
+            yield at, record
+    except CorruptRecord as error:
+        why = str(error)
+    else:
+        if found == run.count:
+            return
+        why = "the run ends before them"
+    if unreadable is not None:
+        unreadable(f"{found} of {run.count} records of a run are readable: {why}")
 
 
 class Chunk(NamedTuple):
@@ -689,8 +714,83 @@ class Run:
         )
 
 
+def is_plausible_header(
+    kind: int,
+    flags: int,
+    first_sequence: int,
+    last_sequence: int,
+    count: int,
+    names_bytes: int,
+    payload_bytes: int,
+) -> bool:
+    """Whether the fields of a run's header agree with one another and with the payload's length.
+    What the records themselves say is not looked at: see `check_records`.
+
+    Args:
+        names_bytes: length of topic and message type, which each record repeats.
+    """
+    if kind != _RECORDS:
+        return count == 1
+    span = last_sequence - first_sequence + 1
+    return (
+        0 < count <= span
+        and first_sequence > 0
+        and (count == span or not flags & _CONTIGUOUS)
+        and count * (RECORD_HEADER_BYTES + names_bytes) <= payload_bytes
+    )
+
+
+def bad_run_header(
+    offset: int, first_sequence: int, last_sequence: int, count: int, payload_bytes: int
+) -> CorruptRecord:
+    """The error of a run whose header is not plausible."""
+    return CorruptRecord(
+        f"run at byte {offset} has a header that cannot be: {count} records, sequences "
+        f"{first_sequence} to {last_sequence}, {payload_bytes} bytes",
+        offset=offset,
+    )
+
+
+def check_records(run: Run) -> None:
+    """Compares each record of a run with the run's header. For runs of senders that nothing is
+    known of: the checksums of a run say that it came as it was sent, not that it was honest.
+
+    Raises:
+        CorruptRecord: a record is damaged, or is not what the header says.
+    """
+    try:
+        run.topic.decode()
+        run.message_type.decode()
+    except UnicodeDecodeError:
+        raise CorruptRecord("a run has a topic or message type that is not UTF-8") from None
+    if run.kind != _RECORDS:
+        raise CorruptRecord(f"a run of kind {run.kind} was sent, which holds no records")
+    chunks = scan(run.payload, sequence_max=SEQUENCE_HELD_MAX)
+    if len(chunks) != 1:
+        raise CorruptRecord(
+            f"a run on topic {run.topic.decode()!r} holds {len(chunks)} stretches of records: a "
+            "run has one publisher, one topic, ascending sequences, and messages or one command"
+        )
+    (chunk,) = chunks
+    found = chunk[:6]
+    said = (
+        run.publisher,
+        run.topic,
+        run.message_type,
+        run.first_sequence,
+        run.last_sequence,
+        run.count,
+    )
+    if found != said:
+        raise CorruptRecord(
+            f"the header of a run says (publisher, topic, type, first, last, count) {said}, its "
+            f"records are {found}"
+        )
+
+
 def decode_run(block: bytes | memoryview, offset: int = 0, *, verify: bool = True) -> Run:
     """The run at `offset` of a block. `verify` checks header and payload, not each record.
+    That the header's fields agree with one another is always checked.
 
     Raises:
         CorruptRecord: the bytes are no whole, sound run.
@@ -728,6 +828,16 @@ def decode_run(block: bytes | memoryview, offset: int = 0, *, verify: bool = Tru
             f"run at byte {offset} has version {version}, this software reads {RUN_VERSION}",
             offset=offset,
         )
+    if not is_plausible_header(
+        kind,
+        flags,
+        first_sequence,
+        last_sequence,
+        count,
+        topic_length + type_length,
+        length - header_length,
+    ):
+        raise bad_run_header(offset, first_sequence, last_sequence, count, length - header_length)
     payload = raw[header_length:]
     if verify and checksum64(payload) != payload_check:
         raise CorruptRecord(f"run at byte {offset} fails its checksum", offset=offset)

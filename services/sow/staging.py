@@ -35,6 +35,7 @@ from raylay.services.messages.records import (
     Record,
     Run,
     iterate_records,
+    readable_records,
 )
 from raylay.services.messages.stateful import PreparedRun, RefusedRecords, WritePermission, left_of
 from raylay.services.messages.types.abilities import Ability
@@ -283,9 +284,8 @@ class SowStaging:
             over = self._over = _AsStaged(self._topic.state)
         for each in self._unapplied():
             if each.keys is None:
-                each.keys = [self._key(record) for record in iterate_records(each.run.payload)]
-            records = enumerate(zip(iterate_records(each.run.payload), each.keys, strict=True))
-            for at, (record, key) in records:
+                each.keys = [self._key(record) for _, record in readable_records(each.run)]
+            for (at, record), key in zip(readable_records(each.run), each.keys, strict=True):
                 if at >= each.applied:
                     self._apply(over, each, record, key, each.run.receive_time_us)
         if self._making is not None:

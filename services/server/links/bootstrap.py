@@ -19,7 +19,7 @@ from typing import Any
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import split_address
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
-from raylay.services.messages.records import Run, decode_runs
+from raylay.services.messages.records import Run, check_records, decode_runs
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
@@ -261,7 +261,10 @@ class BootstrapRun:
         elif command == protocol.LACKS and copy is not None:
             copy.lacks(protocol.read_lacks(body))
         elif command == protocol.RUNS and copy is not None:
-            self._stage(copy.take(decode_runs(body), protocol.read_runs(header)))
+            runs = decode_runs(body)
+            for run in runs:
+                check_records(run)  # A source proves nothing of itself.
+            self._stage(copy.take(runs, protocol.read_runs(header)))
             self._progress()
         elif command == protocol.SOW and self._sow is not None:
             size_bytes = len(body)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
-from raylay.services.messages.records import Kind, Run, decode_runs
+from raylay.services.messages.records import Kind, Run, check_records, decode_runs
 from raylay.services.net.liveness import SilenceDetector, host_answers, why_lost
 from raylay.services.net.tls_files import PeerCertificate
 from raylay.services.net.tunnel import TunnelHost, TunnelStream
@@ -666,8 +666,11 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
                 block = self._decompressor.decompress(batch.compression, block)
             try:
                 runs = decode_runs(block)
+                if self.logon is None or not self.logon.proven:
+                    for run in runs:
+                        check_records(run)
             except CorruptRecord as error:
-                self.refuse("bad_record", str(error))
+                self._refuse_records(error)
                 return None
             if self.permissions is not None and self._is_kept_out(self.permissions, runs):
                 return None
@@ -691,6 +694,13 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         )
         self._upstreams.commits.check_slowed(self, is_link=True)
         return None
+
+    def _refuse_records(self, error: CorruptRecord) -> None:
+        """Ends the connection for a batch of which nothing may be taken."""
+        here = self._here
+        text = f"{self.said_by} sent a batch of which nothing was taken: {error}"
+        here.report("upstream_refused", peer=self.said_by, reason="bad_record", text=text)
+        self.refuse("bad_record", text)
 
     def _speaks_of_all(self, event: str, what: str) -> bool:
         """Whether it may say something that names sequences and no topics: a link that may bring

@@ -74,6 +74,15 @@ def test_the_parts_of_a_run_are_runs_of_their_own() -> None:
     assert RunParts(whole).take(7) is whole, "nothing is copied"
 
 
+def test_a_run_whose_records_cannot_be_told_apart_is_one_part_from_there_on() -> None:
+    whole = run_at(11, [1, 2, 3])
+    one = len(whole.payload) // 3
+    parts = RunParts(replace(whole, payload=whole.payload[:one] + b"\xff" * 50))
+    found = [parts.take(1), parts.take(2)]
+    assert [(each.first_txid, each.last_txid) for each in found] == [(11, 11), (12, 13)]
+    assert found[1].payload == b"\xff" * 50 and not parts.left and not parts.left_bytes
+
+
 def test_a_part_has_one_record_at_least_and_no_more_bytes() -> None:
     parts = RunParts(run_at(0, [1, 2, 3], b"x" * 1_000))
     assert parts.take(9, 10).count == 1

@@ -82,6 +82,19 @@ def test_what_is_no_message_of_the_topic_is_counted_and_left() -> None:
     assert not folded(feature, run(6, record_bytes(6, b"{}", command=5)))
 
 
+def test_a_damaged_run_is_left_and_said_and_what_follows_is_folded() -> None:
+    feature = SowFeature(book())
+    damaged = replace(put(1, b'{"id":1}'), payload=b"\xff" * 200)
+    half = put(2, b'{"id":2}', b'{"id":3}')
+    half = replace(half, payload=half.payload[:-1])
+    feature.recover([damaged, half])
+    changes = folded(feature, put(4, b'{"id":4}'))
+    assert [each.change.key for each in changes] == [key(4)]
+    assert set(bodies(feature.book)) == {key(2), key(4)}
+    assert feature.unreadable == 2 and "journal verify" in feature.first_unreadable
+    assert feature.book.topics[0].state.txid == 4
+
+
 def test_a_merged_message_is_one_like_any() -> None:
     feature = SowFeature(book())
     (change,) = folded(feature, run(1, record_bytes(1, b'{"id":1}', command=6)))

@@ -129,8 +129,31 @@ def runs(draw: Any) -> list[bytes]:
         run.path = tuple(draw(st.lists(st.sampled_from([TRUE, 8, 9]), max_size=2)))
         if draw(st.booleans()):
             run.flags |= Flag.AWAITED
+        if draw(st.integers(0, 3)) == 0:
+            run = draw(lies(run))
         found.append(run.encode())
     return found
+
+
+@st.composite
+def lies(draw: Any, run: Run) -> Run:
+    """A run with a header or a payload that are not one another's, and sound checksums."""
+    words = draw(
+        st.dictionaries(
+            st.sampled_from(["publisher", "first_sequence", "last_sequence"]), st.integers(0, 9)
+        )
+    )
+    for name, values in (
+        ("count", st.sampled_from([0, 1, 2, 1_000, 1 << 31])),
+        ("topic", st.sampled_from([b"", b"orders", b"rows", b"none", b"\xff"])),
+        ("last_sequence", SEQUENCES),
+        ("flags", st.integers(0, 63)),
+        ("kind", st.integers(0, 5)),
+        ("payload", st.sampled_from([b"", b"\xff" * 50, b"\xff" * 200, run.payload[:-1]])),
+    ):
+        if draw(st.booleans()):
+            words[name] = draw(values)
+    return replace(run, payload_checksum=0, **words)
 
 
 @st.composite
