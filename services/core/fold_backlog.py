@@ -117,7 +117,6 @@ class RunParts:
             self._txid += count
         return part
 
-
     def _unreadable(self) -> Run:
         """All that is left, in one part: its records cannot be told apart. Who folds it says so."""
         run = self._run

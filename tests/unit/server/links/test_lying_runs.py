@@ -16,7 +16,9 @@ from raylay.services.protocol.link.replication import link_logon
 
 
 def batch(run: Run) -> bytes:
-    return encode_frame({"c": "batch", "n": 1, "m": True}, replace(run, payload_checksum=0).encode())
+    return encode_frame(
+        {"c": "batch", "n": 1, "m": True}, replace(run, payload_checksum=0).encode()
+    )
 
 
 async def brings(place: Place, key: str, run: Run, *, proven: bool = False) -> str:
