@@ -771,16 +771,9 @@ def check_records(run: Run) -> None:
             f"a run on topic {run.topic.decode()!r} holds {len(chunks)} stretches of records: a "
             "run has one publisher, one topic, ascending sequences, and messages or one command"
         )
-    (chunk,) = chunks
-    found = chunk[:6]
-    said = (
-        run.publisher,
-        run.topic,
-        run.message_type,
-        run.first_sequence,
-        run.last_sequence,
-        run.count,
-    )
+    found = chunks[0][:6]
+    names = run.publisher, run.topic, run.message_type
+    said = (*names, run.first_sequence, run.last_sequence, run.count)
     if found != said:
         raise CorruptRecord(
             f"the header of a run says (publisher, topic, type, first, last, count) {said}, its "
