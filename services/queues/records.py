@@ -34,6 +34,11 @@ RANGES_MAX = 4_096
 NAMES_MAX = 4_096
 NAME_BYTES_MAX = 400
 """Of an instance: as in a link's logon."""
+KEYS_BYTES_MAX = 136 << 10
+"""The body of an acknowledgment, a removal or a `queue_cancel`: `RANGES_MAX` publishers with one
+range each, of numbers of 9 bytes, and array headers of 5 bytes where a client writes them so."""
+TRANSFER_BYTES_MAX = 4 << 20
+"""The body of a transfer: `RANGES_MAX` moves and `NAMES_MAX` names of `NAME_BYTES_MAX` each."""
 U64_MAX = (1 << 64) - 1
 HOW = ("ack", "expire")
 NOT_LEASED = "not_leased"
@@ -149,7 +154,7 @@ def read_acknowledgment(body: bytes) -> Acknowledgment:
     Raises:
         RemoteProtocolError: it is none; with reason `bad_message`.
     """
-    said = _read(body, "an acknowledgment")
+    said = _read_map(body, "an acknowledgment", ("acks", "how"))
     how = said.get("how", "ack")
     if how not in HOW:
         raise _wrong(f"how is none of {' and '.join(HOW)}")
@@ -162,7 +167,7 @@ def read_transfer(body: bytes) -> Transfer:
     Raises:
         RemoteProtocolError: it is none; with reason `bad_message`.
     """
-    said = _read(body, "a transfer")
+    said = _read_map(body, "a transfer", ("by", "tag", "moves", "names"), TRANSFER_BYTES_MAX)
     moves, names = said.get("moves", []), said.get("names", {})
     if type(moves) is not list or len(moves) > RANGES_MAX:
         raise _wrong(f"moves are no array of at most {RANGES_MAX}")
@@ -180,7 +185,7 @@ def read_removal(body: bytes) -> Removal:
     Raises:
         RemoteProtocolError: it is none; with reason `bad_message`.
     """
-    said = _read(body, "a removal")
+    said = _read_map(body, "a removal", ("by", "tag", "gone", "why"))
     why = said.get("why")
     if why not in REASONS:
         raise _wrong(f"why is none of {', '.join(REASONS)}")
@@ -228,13 +233,39 @@ def _wrong(text: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"{text}: docs/protocol.md shows the record", "bad_message")
 
 
-def _read(body: bytes, what: str) -> dict[Any, Any]:
+def _read(body: bytes, what: str, bytes_max: int = KEYS_BYTES_MAX) -> dict[Any, Any]:
+    """The map that a body is. An empty array takes 1 byte on the wire and 56 in memory, so nothing
+    is decoded that is larger than a right body can be."""
+    if len(body) > bytes_max:
+        raise _wrong(
+            f"the body of {what} has {len(body)} bytes, more than the {bytes_max} bytes that one "
+            "may have: send several"
+        )
     try:
-        said = msgpack.unpackb(body, strict_map_key=False)
+        said = msgpack.unpackb(
+            body,
+            strict_map_key=False,
+            max_array_len=2 * RANGES_MAX,
+            max_map_len=max(RANGES_MAX, NAMES_MAX),
+        )
     except Exception as error:  # whatever the bytes bring it to raise
-        raise _wrong(f"the body of {what} is no msgpack ({type(error).__name__})") from None
+        raise _wrong(
+            f"the body of {what} is no msgpack ({type(error).__name__}), or has more than "
+            f"{RANGES_MAX} ranges: send several records"
+        ) from None
     if type(said) is not dict:
         raise _wrong(f"the body of {what} is no map")
+    return said
+
+
+def _read_map(
+    body: bytes, what: str, names: tuple[str, ...], bytes_max: int = KEYS_BYTES_MAX
+) -> dict[Any, Any]:
+    """The map that a record's body is. A key more would be journaled, and each instance that reads
+    the record would pay for it."""
+    said = _read(body, what, bytes_max)
+    if not said.keys() <= set(names):
+        raise _wrong(f"{what} has a key that is none of {', '.join(names)}")
     return said
 
 

@@ -24,6 +24,7 @@ from raylay.services.queues.records import (
     pack_removal,
     pack_transfer,
     read_acknowledgment,
+    read_keys,
     read_removal,
     read_transfer,
 )
@@ -97,6 +98,49 @@ def test_what_is_none_is_refused_with_its_fault(
     with pytest.raises(RemoteProtocolError, match=says) as refused:
         read(msgpack.packb(body))
     assert refused.value.reason == "bad_message"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        msgpack.packb({"acks": {7: [1, 3]}, "junk": []}),
+        msgpack.packb({"by": "a", "tag": 1, "gone": {}, "why": "sent", "junk": []}),
+        msgpack.packb({"by": "a", "junk": []}),
+    ],
+)
+def test_a_key_that_no_record_has_is_refused(body: bytes) -> None:
+    for read in READERS:
+        with pytest.raises(RemoteProtocolError, match="has a key that is none of"):
+            read(body)
+
+
+@pytest.mark.parametrize("read", [*READERS, read_keys])
+def test_a_body_that_no_right_record_has_is_not_decoded(
+    read: Callable[[bytes], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"\x81\xa4junk" + b"\xdd" + (5 << 20).to_bytes(4, "big") + b"\x90" * (5 << 20)
+    decoded: list[int] = []
+    monkeypatch.setattr(msgpack, "unpackb", lambda body, **_: decoded.append(len(body)))
+    with pytest.raises(RemoteProtocolError, match=r"more than the .* bytes that one may have"):
+        read(body)
+    assert not decoded
+
+
+def test_arrays_and_maps_are_no_longer_than_a_right_record_has() -> None:
+    for body in ({7: [1] * (2 * RANGES_MAX + 1)}, {key: [] for key in range(1, RANGES_MAX + 2)}):
+        with pytest.raises(RemoteProtocolError, match="more than 4096 ranges: send several"):
+            read_keys(msgpack.packb(body))
+
+
+def test_the_longest_right_bodies_are_read() -> None:
+    top = (1 << 64) - 1
+    keys = {top - n: [(top - 1, top)] for n in range(RANGES_MAX)}
+    assert read_acknowledgment(pack_acknowledgment(Acknowledgment(keys))).keys == keys
+    name = "n" * 400
+    assert read_removal(pack_removal(Removal(name, top, keys, "forced_expire"))).keys == keys
+    moves = [OwnershipChange(top, top, top, top, name)] * RANGES_MAX
+    transfer = Transfer(name, top, moves, {top - n: name for n in range(RANGES_MAX)})
+    assert read_transfer(pack_transfer(transfer)) == transfer
 
 
 @pytest.mark.parametrize("read", READERS)
