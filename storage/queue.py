@@ -132,7 +132,7 @@ class LmdbQueueStore:
         self.damage = ""
         try:
             self._file = LastingEnvironment(self._open)
-        except _Damaged as error:
+        except _DamagedFile as error:
             self._begin_anew(str(error))
 
     def _open(self) -> Any:
@@ -140,7 +140,7 @@ class LmdbQueueStore:
             return open_store(self._path)
         except StorageError as error:
             if isinstance(error.__cause__, _DAMAGES):
-                raise _Damaged(str(error.__cause__)) from error
+                raise _DamagedFile(str(error.__cause__)) from error
             raise
 
     def _begin_anew(self, why: str) -> None:
@@ -198,7 +198,7 @@ class LmdbQueueStore:
         self._file.close()
 
 
-class _Damaged(Exception):
+class _DamagedFile(Exception):
     """The file cannot be used any more."""
 
 

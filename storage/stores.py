@@ -105,7 +105,7 @@ class PublishStore(Protocol):
 Entry = TypeVar("Entry")
 
 
-class _Counted(Generic[Entry]):
+class _EntryCounts(Generic[Entry]):
     """What a store's entries say of it: a sequence first in each, ascending."""
 
     __slots__ = ("_entries", "bytes", "bytes_max", "messages_max")
@@ -132,7 +132,7 @@ class _Counted(Generic[Entry]):
         return self.bytes >= self.bytes_max or len(self._entries) >= self.messages_max
 
 
-class MemoryPublishStore(_Counted[bytes]):
+class MemoryPublishStore(_EntryCounts[bytes]):
     """A PublishStore in memory: it outlives connections, not the process.
 
     Invariant: `bytes` is the sum of the lengths of the records in it.
@@ -191,7 +191,7 @@ class MemoryPublishStore(_Counted[bytes]):
         """Nothing to give back."""
 
 
-class LmdbPublishStore(_Counted[int]):
+class LmdbPublishStore(_EntryCounts[int]):
     """A PublishStore on disk: it outlives the process.
 
     Invariants: what a returned `flush` covered is found again until it was acknowledged or dropped;

@@ -87,7 +87,7 @@ class DisconnectClient(NamedTuple):
 Decision = GoOffline | DisconnectClient
 
 
-class _Held:
+class _ClientState:
     """What is known of one client."""
 
     __slots__ = ("holding", "is_offline", "mark_ms", "marks", "policy")
@@ -111,7 +111,7 @@ class Pool:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._clients: dict[int, _Held] = {}
+        self._clients: dict[int, _ClientState] = {}
         self.direct_bytes = 0
         """In memory, of those that are not offline."""
         self.offline_memory_bytes = 0
@@ -156,7 +156,7 @@ class Pool:
         if held is None:
             if _is_nothing(holding):
                 return False
-            held = self._clients[client] = _Held(ClientHolding(0), policy or self.policy)
+            held = self._clients[client] = _ClientState(ClientHolding(0), policy or self.policy)
         self._count(held, -1)
         if _is_nothing(holding) and not held.is_offline:
             del self._clients[client]
@@ -171,7 +171,7 @@ class Pool:
             or self._over_share(held)
         )
 
-    def _count(self, held: _Held, sign: int) -> None:
+    def _count(self, held: _ClientState, sign: int) -> None:
         holding = held.holding
         if held.is_offline:
             self.offline_memory_bytes += sign * holding.memory_bytes
@@ -194,11 +194,11 @@ class Pool:
             self._count(held, -1)
 
     # -- who goes ------------------------------------------------------------------------------
-    def _over_share(self, held: _Held) -> bool:
+    def _over_share(self, held: _ClientState) -> bool:
         most, holds, _ = self._of_share(held)
         return most is not None and holds > most
 
-    def _of_share(self, held: _Held) -> tuple[int | None, int, str]:
+    def _of_share(self, held: _ClientState) -> tuple[int | None, int, str]:
         """What one client may hold, what it holds, and where."""
         share = (self._common or held.policy).client_share
         limits, holding = self.limits, held.holding
@@ -292,7 +292,7 @@ def _is_nothing(holding: ClientHolding) -> bool:
     return not holding.unsent_bytes and not holding.memory_bytes
 
 
-def _marked(held: _Held, now_ms: int) -> int:
+def _marked(held: _ClientState, now_ms: int) -> int:
     """Marks this instant; for how long the oldest waits."""
     marks, holding = held.marks, held.holding
     taken_bytes = holding.sent_bytes - holding.unsent_bytes

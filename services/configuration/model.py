@@ -442,11 +442,11 @@ class FabricChoices(Section):
     """An instance whose host is away for so long is moved by `raylay watch`. None: by hand."""
 
 
-class _Named(Section):
+class _NamedSection(Section):
     name: Name
 
 
-class FabricSettings(FabricChoices, _Named):
+class FabricSettings(FabricChoices, _NamedSection):
     """A whole fabric."""
 
     instances: tuple[InstanceSettings, ...] = ()

@@ -133,7 +133,7 @@ class RunParts:
         return part
 
 
-class _Cut:
+class _RunSlices:
     """Runs in order, taken out a slice at a time.
 
     Args:
@@ -218,7 +218,7 @@ class FoldBacklog:
         self._weigh = weigh
         self._weigh_published = weigh_published or weigh
         self._slice_records = slice_records
-        self._batches: deque[tuple[_Cut, int]] = deque()
+        self._batches: deque[tuple[_RunSlices, int]] = deque()
         self.waiting_bytes = 0
         self.folded_txid = 0
         self.last_txid = 0
@@ -240,7 +240,7 @@ class FoldBacklog:
         """Something was committed."""
         if not self._batches and batch.runs:
             self.folded_txid = batch.runs[0].first_txid - 1
-        self._batches.append((_Cut(batch.runs, self._weigh), batch.last_txid))
+        self._batches.append((_RunSlices(batch.runs, self._weigh), batch.last_txid))
         self.waiting_bytes += sum(len(run.payload) for run in batch.runs)
         self.last_txid = batch.last_txid
 
@@ -277,7 +277,7 @@ class PublishInParts:
     __slots__ = ("_runs", "part", "resent")
 
     def __init__(self, runs: Iterable[Run], weigh: Weigh) -> None:
-        self._runs = _Cut(runs, weigh)
+        self._runs = _RunSlices(runs, weigh)
         self.part: list[Run] | None = None
         self.resent: str | None = None
         self.go_on()

@@ -203,7 +203,7 @@ def held_only(queues: Queues, door: QueueFrontend, run: Run, now_us: int) -> Pre
     Args:
         now_us: by the clock on the wall.
     """
-    judged = _Judged(queues, door, now_us)
+    judged = _JudgedRun(queues, door, now_us)
     for record in iterate_records(run.payload):
         try:
             said = read_acknowledgment(record.body)
@@ -214,7 +214,7 @@ def held_only(queues: Queues, door: QueueFrontend, run: Run, now_us: int) -> Pre
     return judged.prepared(run)
 
 
-class _Judged:
+class _JudgedRun:
     """The acknowledgments of one run: each is journaled as its client wrote it, or not at all.
 
     A client sends what it was not answered again, to another instance, which judges by leases of
@@ -286,7 +286,7 @@ class QueueState:
         permission: WritePermission | None = None,
     ) -> PreparedRun:
         """The run as it is to be journaled."""
-        judged = _Judged(self._queues, self._door, now_us)
+        judged = _JudgedRun(self._queues, self._door, now_us)
         for record in iterate_records(run.payload):
             try:
                 said = read_acknowledgment(record.body)

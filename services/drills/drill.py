@@ -28,7 +28,7 @@ from raylay.services.drills.evidence import THREADS, DrillResult, EvidenceCollec
 from raylay.services.drills.faults import (
     FaultPlaces,
     Injector,
-    Inside,
+    InternalFault,
     KillInstances,
     KillLink,
     LoseDisk,
@@ -39,7 +39,7 @@ from raylay.services.drills.history_builder import now_us
 from raylay.services.drills.lease import RENEW_S
 from raylay.services.drills.load import LoadClients
 from raylay.services.drills.measure import (
-    Injected,
+    InjectedFault,
 )
 from raylay.services.drills.queue_load import KillConsumers, QueueLoad
 from raylay.services.drills.scenario import FaultHit, FaultStep, Targets
@@ -240,7 +240,7 @@ class Drill(EvidenceCollector):
 
     def _make_injectors(self) -> dict[str, Injector]:
         places = self._places
-        inside = Inside(places)
+        inside = InternalFault(places)
         self._disks = LoseDisk(
             places,
             self.number,
@@ -267,7 +267,7 @@ class Drill(EvidenceCollector):
         await asyncio.sleep(step.at_ms / 1000)
         hit = Targets(self.fabric.declared, self._crowd.serving).resolve(step)
         injector = self._injectors[step.fault]
-        injected = Injected(
+        injected = InjectedFault(
             number, step.fault, hit.text, step.sentence(hit.text), now_us(),
             instances=hit.instances, unacknowledged=self._crowd.unacknowledged,
         )  # fmt: skip
@@ -279,7 +279,7 @@ class Drill(EvidenceCollector):
             self._result.injected.append(injected)
             since_us = now_us()
             await self._last(injector, step, hit)
-            if isinstance(injector, Inside):
+            if isinstance(injector, InternalFault):
                 self._impaired.append((injected, lines(step, hit), since_us, now_us()))
         except FabricError as error:
             raise FabricError(f"step {number}, {injected.text}: {error}") from None
@@ -403,7 +403,7 @@ class _SlowConsumer:
         inside: sets the limits.
     """
 
-    def __init__(self, drill: Drill, inside: Inside) -> None:
+    def __init__(self, drill: Drill, inside: InternalFault) -> None:
         self._drill = drill
         self._inside = inside
 

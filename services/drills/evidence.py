@@ -38,7 +38,7 @@ from raylay.services.drills.load import LoadClients
 from raylay.services.drills.measure import (
     DowngradePeriod,
     FailoverTime,
-    Injected,
+    InjectedFault,
     RecoveryTimes,
     Sample,
     acked_while_downgraded,
@@ -96,7 +96,7 @@ class DrillResult:
     ended_us: int = 0
     topic: str = ""
     groups: dict[str, list[str]] = field(default_factory=dict)
-    injected: list[Injected] = field(default_factory=list)
+    injected: list[InjectedFault] = field(default_factory=list)
     recoveries: list[RecoveryTimes] = field(default_factory=list)
     downgrades: list[DowngradePeriod] = field(default_factory=list)
     acked_at_risk: int = 0
@@ -162,7 +162,7 @@ class EvidenceCollector:
         """Journals that could not be read to their end."""
         self._aside: list[Path] = []
         self._over = threading.Event()
-        self._impaired: list[tuple[Injected, list[tuple[str, str]], int, int]] = []
+        self._impaired: list[tuple[InjectedFault, list[tuple[str, str]], int, int]] = []
         """Steps with the lines that they impaired, from when until when."""
         self._first_statuses: dict[str, dict[str, Any]] = {}
         self._logged_before: dict[str, dict[str, dict[str, Any]]] = {}

@@ -243,7 +243,7 @@ class StopProcess(MomentaryFault):
             self._places.errand(name, _signal_all, [pid], signal.SIGCONT)
 
 
-class Inside:
+class InternalFault:
     """What an instance breaks in itself when it is asked: lines, clock, disk, limits."""
 
     def __init__(self, places: FaultPlaces) -> None:

@@ -94,7 +94,7 @@ class DowngradePeriod(NamedTuple):
 
 
 @dataclass(slots=True)
-class Injected:
+class InjectedFault:
     """A fault as it was injected."""
 
     number: int
@@ -249,7 +249,7 @@ def whole_again_us(samples: Sequence[Sample], names: Iterable[str], since_us: in
 
 
 def caused(
-    injected: Sequence[Injected], failovers: Iterable[FailoverTime]
+    injected: Sequence[InjectedFault], failovers: Iterable[FailoverTime]
 ) -> dict[int, list[FailoverTime]]:
     """By number of a fault the clients that lost their server after it, and before the next one.
 
@@ -278,7 +278,9 @@ def until_whole(samples: Iterable[Sample], final: Sequence[Sample]) -> list[Samp
     return [*(each for each in samples if each.time_us <= last_us), *final]
 
 
-def not_whole_again(injected: Iterable[Injected], recoveries: Iterable[RecoveryTimes]) -> list[str]:
+def not_whole_again(
+    injected: Iterable[InjectedFault], recoveries: Iterable[RecoveryTimes]
+) -> list[str]:
     """The faults behind which the fabric was not whole again, a line each."""
     texts = {each.number: each.text for each in injected}
     return [
@@ -295,7 +297,7 @@ UNSETTLING = frozenset(("stop", "full_disk"))
 
 
 def ended_unasked(
-    first: Mapping[str, int], samples: Iterable[Sample], injected: Sequence[Injected]
+    first: Mapping[str, int], samples: Iterable[Sample], injected: Sequence[InjectedFault]
 ) -> list[str]:
     """The processes of instances and links that ended without a step that explains it, a line each.
 
@@ -310,7 +312,7 @@ def ended_unasked(
     links: dict[tuple[str, str], int] = {}
     used: set[tuple[int, str]] = set()
 
-    def explained(place: str, time_us: int, kills: Iterable[Injected]) -> bool:
+    def explained(place: str, time_us: int, kills: Iterable[InjectedFault]) -> bool:
         for each in kills:
             if each.began_us <= time_us and (each.number, place) not in used:
                 used.add((each.number, place))
@@ -351,7 +353,7 @@ def ended_unasked(
 
 
 def recovery(
-    injected: Injected,
+    injected: InjectedFault,
     until_us: int,
     *,
     acks: Mapping[str, Mapping[str, Sequence[int]]],

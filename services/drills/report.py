@@ -14,7 +14,7 @@ from raylay.services.drills import report_queue, report_slow
 from raylay.services.drills.drill import DrillResult
 from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.measure import (
-    Injected,
+    InjectedFault,
     RecoveryTimes,
     percentile,
 )
@@ -86,7 +86,7 @@ def _clock(time_us: int) -> str:
 
 
 # -- the page ------------------------------------------------------------------------------------
-def as_page(result: DrillResult, traces: Sequence[tuple[Injected, list[TraceSpan]]]) -> Page:
+def as_page(result: DrillResult, traces: Sequence[tuple[InjectedFault, list[TraceSpan]]]) -> Page:
     """The report."""
     judgement = result.judgement
     assert judgement is not None
@@ -285,14 +285,14 @@ def _details(page: Page, result: DrillResult) -> None:
 
 
 # -- traces --------------------------------------------------------------------------------------
-def in_flight(result: DrillResult) -> list[tuple[Injected, list[TraceSpan]]]:
+def in_flight(result: DrillResult) -> list[tuple[InjectedFault, list[TraceSpan]]]:
     """Of each fault two messages with all their spans: of those that were traced and on their way
     when it happened the one that waited longest, and the same of those published just after."""
     if result.traces is None or not result.traces.exists():
         return []
     # A fabric that runs for long has gigabytes of them.
     files, began_ns = TraceFiles(result.traces), result.began_us * 1000
-    chosen: dict[str, Injected] = {}
+    chosen: dict[str, InjectedFault] = {}
     publishes = [
         span
         for span in files.spans('"publish"', since_ns=began_ns)
@@ -326,7 +326,7 @@ def _flat(spans: Iterable[TraceSpan], depth: int = 0) -> Iterator[tuple[int, Tra
 
 
 def _traces(
-    page: Page, result: DrillResult, traces: Sequence[tuple[Injected, list[TraceSpan]]]
+    page: Page, result: DrillResult, traces: Sequence[tuple[InjectedFault, list[TraceSpan]]]
 ) -> None:
     if not traces:
         page.text(
@@ -372,7 +372,7 @@ def _hue(span: TraceSpan) -> str:
 
 # -- JSON ----------------------------------------------------------------------------------------
 def as_json(
-    result: DrillResult, traces: Sequence[tuple[Injected, list[TraceSpan]]] = ()
+    result: DrillResult, traces: Sequence[tuple[InjectedFault, list[TraceSpan]]] = ()
 ) -> dict[str, Any]:
     """The report for programs. Times are microseconds since 1970."""
     judgement = result.judgement

@@ -7,7 +7,7 @@ from typing import Any
 
 from raylay.services.drills.drill import DrillResult
 from raylay.services.drills.load import LoadClients
-from raylay.services.drills.measure import FailoverTime, Injected, Sample, rates, worst
+from raylay.services.drills.measure import FailoverTime, InjectedFault, Sample, rates, worst
 from raylay.services.drills.report_words import first_fault_us
 from raylay.services.reports import Page, charts
 
@@ -70,7 +70,7 @@ def timeline(result: DrillResult) -> str:
     )
 
 
-def _lasts(injected: Injected) -> bool:
+def _lasts(injected: InjectedFault) -> bool:
     return injected.ended_us - injected.began_us > 500_000
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from raylay.services.drills.drill import DrillResult
 from raylay.services.drills.judgement import COPIES_MAX, RunJudgement
-from raylay.services.drills.measure import Injected, RecoveryTimes
+from raylay.services.drills.measure import InjectedFault, RecoveryTimes
 
 UNJUDGED_LAWS = (
     f"The history has more than {COPIES_MAX:,} copies: its places were judged, and not by the laws."
@@ -123,7 +123,7 @@ def story(result: DrillResult) -> list[str]:
     return paragraphs
 
 
-def _told(result: DrillResult, injected: Injected, found: RecoveryTimes) -> Iterator[str]:
+def _told(result: DrillResult, injected: InjectedFault, found: RecoveryTimes) -> Iterator[str]:
     at_s = (injected.began_us - first_fault_us(result)) / 1e6
     when = "At the beginning" if at_s < 0.05 else f"After {at_s:.1f} s"
     waiting = many(injected.unacknowledged, "message")

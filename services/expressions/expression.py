@@ -24,7 +24,7 @@ SHOWN_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ExpressionUse:
     """Where an expression is used, and what it may ask there.
 
     Attributes:
@@ -38,12 +38,12 @@ class Use:
     deterministic: bool = False
 
 
-SUBSCRIPTION = Use(
+SUBSCRIPTION = ExpressionUse(
     "the filter of a subscription", frozenset(("message", "client", "instance", "clock"))
 )
-READ = Use("the filter of a read", frozenset(("message", "instance", "clock")))
-REPLICATION = Use("a replication filter", frozenset(("message",)), deterministic=True)
-ANYWHERE = Use(
+READ = ExpressionUse("the filter of a read", frozenset(("message", "instance", "clock")))
+REPLICATION = ExpressionUse("a replication filter", frozenset(("message",)), deterministic=True)
+ANYWHERE = ExpressionUse(
     "an expression", frozenset(("message", "client", "instance", "state", "clock", "chance"))
 )
 
@@ -92,7 +92,7 @@ def nodes(node: tree.ExpressionNode) -> Iterator[tree.ExpressionNode]:
 
 def expression(
     text: str,
-    use: Use = SUBSCRIPTION,
+    use: ExpressionUse = SUBSCRIPTION,
     functions: Functions = BUILT_IN,
     client: EvalContext | None = None,
 ) -> Expression:
@@ -118,7 +118,9 @@ def expression(
         raise
 
 
-def filter_of(text: str, use: Use, functions: Functions, client: EvalContext | None) -> Expression:
+def filter_of(
+    text: str, use: ExpressionUse, functions: Functions, client: EvalContext | None
+) -> Expression:
     """Reads and compiles the filter of a client, as `expression` does.
 
     Raises:
@@ -135,7 +137,7 @@ def refusal(text: str, error: ExpressionError) -> str:
     return f"{text[:SHOWN_CHARACTERS_MAX]!r} is no filter: {error}"
 
 
-def check_functions(node: tree.ExpressionNode, use: Use) -> None:
+def check_functions(node: tree.ExpressionNode, use: ExpressionUse) -> None:
     """Refuses functions that there is nothing for where the expression is used.
 
     Raises:
@@ -146,7 +148,7 @@ def check_functions(node: tree.ExpressionNode, use: Use) -> None:
             _check(each, use)
 
 
-def _compiled(text: str, use: Use, functions: Functions) -> Expression:
+def _compiled(text: str, use: ExpressionUse, functions: Functions) -> Expression:
     found = parse(text, functions)
     check_functions(found, use)
     effort = EvaluationAccount(text)
@@ -181,11 +183,11 @@ def _of_client(found: Expression, client: EvalContext) -> Expression:
 
 
 @lru_cache(COMPILED_MAX)
-def _built_in(text: str, use: Use) -> Expression:
+def _built_in(text: str, use: ExpressionUse) -> Expression:
     return _compiled(text, use, BUILT_IN)
 
 
-def _check(call: tree.Call, use: Use) -> None:
+def _check(call: tree.Call, use: ExpressionUse) -> None:
     function = call.function
     problem = ""
     if function.is_aggregate:

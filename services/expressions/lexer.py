@@ -33,7 +33,7 @@ _ESCAPED = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"f": b"\f", b"r
 _STEP = re.compile(rf"/({_NAME})|\[(\d+)\]")
 
 
-class Word(NamedTuple):
+class Token(NamedTuple):
     """A word of an expression.
 
     Attributes:
@@ -49,7 +49,7 @@ class Word(NamedTuple):
     value: Value = None
 
 
-def words(text: str) -> Iterator[Word]:
+def words(text: str) -> Iterator[Token]:
     """The words of an expression, and `end` behind them.
 
     Raises:
@@ -62,9 +62,9 @@ def words(text: str) -> Iterator[Word]:
             raise _no_word(text, at)
         kind = found.lastgroup or ""
         if kind != "space":
-            yield Word(kind, found[0], at + 1, _value(kind, found[0]))
+            yield Token(kind, found[0], at + 1, _value(kind, found[0]))
         at = found.end()
-    yield Word("end", "", len(text) + 1)
+    yield Token("end", "", len(text) + 1)
 
 
 def _value(kind: str, text: str) -> Value:
@@ -99,7 +99,7 @@ def _meant(found: re.Match[bytes]) -> bytes:
     return _ESCAPED.get(escape, escape)
 
 
-def steps_of(word: Word) -> Steps:
+def steps_of(word: Token) -> Steps:
     """The way that a `path` says."""
     steps: list[str | int] = []
     for found in _STEP.finditer(word.text):

@@ -29,7 +29,7 @@ from raylay.services.errors import ExpressionError
 from raylay.services.expressions import tree
 from raylay.services.expressions.functions import LOADABLE
 from raylay.services.expressions.functions.registry import Function, Functions
-from raylay.services.expressions.lexer import Word, steps_of, words
+from raylay.services.expressions.lexer import Token, steps_of, words
 from raylay.services.expressions.patterns import Pattern
 from raylay.services.expressions.values import clipped
 
@@ -127,7 +127,7 @@ class _Parser:
     """Reads words from the first to the last, and never goes back."""
 
     def __init__(
-        self, found: list[Word], functions: Functions, messages: Mapping[str, str] | None = None
+        self, found: list[Token], functions: Functions, messages: Mapping[str, str] | None = None
     ) -> None:
         self._words = found
         self._functions = functions
@@ -193,7 +193,7 @@ class _Parser:
             more = ". Fields of topics are for views only"
         return ExpressionError(f"expected {wanted}, found {found}{more}", word.column)
 
-    def _next(self) -> Word:
+    def _next(self) -> Token:
         word = self.word
         self._at += 1
         self.word = self._words[min(self._at, len(self._words) - 1)]
@@ -203,7 +203,7 @@ class _Parser:
         word = self.word
         return word.kind in ("name", "operator") and word.text.upper() in texts
 
-    def _expect(self, text: str, wanted: str = "") -> Word:
+    def _expect(self, text: str, wanted: str = "") -> Token:
         if not self._is(text):
             raise self.unexpected(wanted or text)
         return self._next()
@@ -386,7 +386,7 @@ class _Parser:
         if not all(steps):
             raise ExpressionError(f"a name is missing in {word.text[:40]!r}", word.column)
         while self.word.kind == "bracket" and self.word.text[1:-1].isdecimal():
-            steps += steps_of(Word("path", self.word.text, self.word.column))
+            steps += steps_of(Token("path", self.word.text, self.word.column))
             self._next()
         return tree.Identifier(word.column, tuple(steps))
 
@@ -423,7 +423,7 @@ class _Parser:
     def _is_pattern(self, function: Function, number: int) -> bool:
         return bool(function.kinds) and function.kind_of(number) == "pattern"
 
-    def _if(self, word: Word, depth: int) -> tree.ExpressionNode:
+    def _if(self, word: Token, depth: int) -> tree.ExpressionNode:
         found = [self.expression(depth + 1)]
         while self._is(",") and len(found) < 3:
             self._next()
@@ -434,7 +434,7 @@ class _Parser:
         return tree.If(word.column, *found)
 
 
-def _check_count(word: Word, function: Function, count: int) -> None:
+def _check_count(word: Token, function: Function, count: int) -> None:
     least, most = function.least, function.most
     if least <= count <= most:
         return
@@ -452,14 +452,14 @@ def _check_count(word: Word, function: Function, count: int) -> None:
     )
 
 
-def _bare_name(word: Word) -> ExpressionError:
+def _bare_name(word: Token) -> ExpressionError:
     instead = _INSTEAD.get(word.text.upper())
     if instead is None:
         instead = f"a field is written /{word.text[:40]}, a text '{word.text[:40]}'"
     return ExpressionError(f"{word.text[:40]!r} alone means nothing: {instead}", word.column)
 
 
-def _unknown(word: Word, functions: Functions) -> ExpressionError:
+def _unknown(word: Token, functions: Functions) -> ExpressionError:
     name = word.text.upper()
     if name in LOADABLE:
         what = "is of a loadable library that Raylay does not have: install one of your own"

@@ -361,7 +361,7 @@ class _Side:
         return self._said
 
 
-class _Lately:
+class _RecentArrays:
     """What was made of the last long arrays. Many filters ask the same ones of a message, and what
     one of them has found out the others need not.
 
@@ -387,7 +387,7 @@ class _Lately:
         return found[1]
 
 
-_lately = _Lately()
+_lately = _RecentArrays()
 
 
 def _side(value: Value, meter: Meter | None) -> _Side:

@@ -15,7 +15,7 @@ from raylay.services.net.tls_stream import TlsError, TlsStream
 MadeProtocol = TypeVar("MadeProtocol", bound=asyncio.BaseProtocol)
 
 
-class _Dialled(TlsStream):
+class _ClientTls(TlsStream):
     """The TLS of one who has connected."""
 
     def __init__(
@@ -68,7 +68,7 @@ async def connect(
     wanted = (tls.server_name if isinstance(tls, TlsConfig) else "") or name or host
     shown = f"[{host}]" if ":" in host else host
     _, stream = await loop.create_connection(
-        lambda: _Dialled(loop, context, make, wanted, f"{shown}:{port}"), host, port
+        lambda: _ClientTls(loop, context, make, wanted, f"{shown}:{port}"), host, port
     )
     try:
         await stream.done

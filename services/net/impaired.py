@@ -6,8 +6,8 @@ destination (docs/drills.md). Needs no root and no relay.
               when it heals, as TCP would send it again
     slow      everything comes later; lost segments hold up what is behind them for a round trip
 
-A connection of a link of a fabric that is marked for drills is an `Impaired` one from its beginning
-and hands everything on while nothing is injected. Links of other fabrics have none.
+Each link connection of a fabric that is marked for drills has an `ImpairedProtocol` from its
+beginning, which passes everything on while nothing is injected. Links of other fabrics have none.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ImpairedLine:
         self.loop = loop
         self.state = OPEN
         self.chance = random.Random()
-        self._connections: set[Impaired] = set()
+        self._connections: set[ImpairedProtocol] = set()
         self._changed = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -90,7 +90,9 @@ class ImpairedLine:
     async def open(
         self,
         make: Callable[[], Inner],
-        connect: Callable[[Callable[[], Impaired]], Awaitable[tuple[Any, Impaired]]],
+        connect: Callable[
+            [Callable[[], ImpairedProtocol]], Awaitable[tuple[Any, ImpairedProtocol]]
+        ],
     ) -> tuple[asyncio.Transport, Inner]:
         """Opens a connection over this line, as the loop's own function does.
 
@@ -105,17 +107,17 @@ class ImpairedLine:
         if self.state.mode == "slow":
             await asyncio.sleep(2 * self.state.delay_ms / 1000)
         inner = make()
-        await connect(lambda: Impaired(self, inner))
+        await connect(lambda: ImpairedProtocol(self, inner))
         transport = getattr(inner, "transport", None)
         if transport is None:
             raise ConnectionResetError("cut by a drill")
         return cast(asyncio.Transport, transport), inner
 
-    def opened(self, connection: Impaired) -> None:
+    def opened(self, connection: ImpairedProtocol) -> None:
         """A connection is made."""
         self._connections.add(connection)
 
-    def closed(self, connection: Impaired) -> None:
+    def closed(self, connection: ImpairedProtocol) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
 
@@ -198,7 +200,7 @@ class _Way:
         self.bytes = 0
 
 
-class Impaired(asyncio.Protocol):
+class ImpairedProtocol(asyncio.Protocol):
     """The layer between a socket and its protocol. Owner: its `ImpairedLine`."""
 
     def __init__(self, line: ImpairedLine, inner: asyncio.Protocol) -> None:
@@ -306,7 +308,7 @@ class Impaired(asyncio.Protocol):
 class ImpairedTransport(asyncio.Transport):
     """The socket as the protocol sees it."""
 
-    def __init__(self, connection: Impaired) -> None:
+    def __init__(self, connection: ImpairedProtocol) -> None:
         super().__init__()
         self._connection = connection
 

@@ -275,11 +275,11 @@ class TlsStream(asyncio.Protocol):
         raw.close()
 
 
-class _Nobody(asyncio.Protocol):
+class _NullProtocol(asyncio.Protocol):
     """What comes behind the end."""
 
 
-_NOBODY = _Nobody()
+_NOBODY = _NullProtocol()
 
 
 class TlsTransport(asyncio.Transport):

@@ -272,8 +272,8 @@ class ArrivalLog:
             if arrival.live or before is None or before.live:
                 found.append(arrival)
                 continue
-            if not isinstance(before, _Left):
-                before = found[-1] = _Left(before)
+            if not isinstance(before, _EmptyArrivals):
+                before = found[-1] = _EmptyArrivals(before)
             before.take(arrival)
         self._arrivals = found
         self._looked_at = len(found)
@@ -285,7 +285,7 @@ class ArrivalLog:
         )
 
 
-class _Left(Arrival):
+class _EmptyArrivals(Arrival):
     """Several arrivals of which nothing is left in the queue."""
 
     __slots__ = ("ranges",)

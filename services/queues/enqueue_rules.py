@@ -10,7 +10,7 @@ from typing import NamedTuple
 from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
 from raylay.services.expressions import values
 from raylay.services.expressions.compiler import compiled_value
-from raylay.services.expressions.expression import Expression, Use, expression, refusal
+from raylay.services.expressions.expression import Expression, ExpressionUse, expression, refusal
 from raylay.services.expressions.functions.registry import EvalContext, Functions
 from raylay.services.messages.records import EXPIRATION_S_MAX, Record, Run, decode_record
 from raylay.services.messages.topic_pattern import TopicPattern
@@ -19,7 +19,7 @@ from raylay.services.messages.types.base import MessageTypeTable
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.entry import PRIORITY_MAX
 
-OF_QUEUE = Use("an expression of a queue", frozenset(("message",)), deterministic=True)
+OF_QUEUE = ExpressionUse("an expression of a queue", frozenset(("message",)), deterministic=True)
 """All instances must come to the same, whenever they read the message."""
 _RECORD = struct.Struct("<I20xI8xQ")
 """Of a record (services/messages/records.py): its length, expiration in seconds, sequence."""

@@ -21,7 +21,7 @@ from raylay.services.messages.records import Run
 from raylay.services.messages.stateful import PendingLookup
 from raylay.services.replication.acknowledgment import CLIENT, Route
 from raylay.services.replication.link.content import DestinationFilters
-from raylay.services.replication.staged import Routed, StagedLog, routes_of
+from raylay.services.replication.staged import RoutedMessages, StagedLog, routes_of
 
 READS_IN_STEP = 4
 """Stretches of the log that one step reads: others wait for the reading thread, too."""
@@ -97,7 +97,7 @@ class LookupResult:
         self._compared: dict[int, RunOverlap] = {}
         self._differing: dict[int, SequenceSet] = {}
         self._routed = PublisherRanges()
-        self._routes: dict[int, dict[Route, Routed]] = {}
+        self._routes: dict[int, dict[Route, RoutedMessages]] = {}
         self._highest: dict[tuple[int, bytes], int] = {}
         self._looking: dict[int, PendingLookup] = {}
 
@@ -145,12 +145,12 @@ class LookupResult:
         """Those sequences of the run that are on disk with another content."""
         return self._differing.get(id(run)) or SequenceSet()
 
-    def routes(self, publisher: int, sender: int, wanted: SequenceSet) -> Iterable[Routed]:
+    def routes(self, publisher: int, sender: int, wanted: SequenceSet) -> Iterable[RoutedMessages]:
         """Where those of `wanted` go to that are on disk, for a sender who waits for them."""
         for route, found in self._routes.get(publisher, {}).items():
             part = found.ranges.intersection(wanted)
             if part:
-                yield Routed(route._replace(sender=sender), found.first_txid, part)
+                yield RoutedMessages(route._replace(sender=sender), found.first_txid, part)
 
     def highest_on(self, publisher: int, topic: bytes) -> int | None:
         """The highest of the sequences asked for that is on the topic; None: it was not asked."""
@@ -185,7 +185,7 @@ class LookupResult:
                 for first, last in theirs:
                     ranges.add(first, last)
                 lowest = first_txid if known is None else min(known.first_txid, first_txid)
-                routes[route] = Routed(route, lowest, ranges)
+                routes[route] = RoutedMessages(route, lowest, ranges)
 
     def highest_is(self, publisher: int, topic: bytes, highest: int) -> None:
         """Notes the highest sequence on a topic."""

@@ -30,7 +30,7 @@ class RunStaged:
     sender: int
 
 
-class Routed(NamedTuple):
+class RoutedMessages(NamedTuple):
     """Where messages of one run that are noted go to."""
 
     route: Route
@@ -63,7 +63,7 @@ class NoteStaged:
     sender: int
     publisher: int
     ranges: list[Range]
-    routes: list[Routed] = field(default_factory=list)
+    routes: list[RoutedMessages] = field(default_factory=list)
     """Of all that is noted, as far as it is in the journal."""
 
 

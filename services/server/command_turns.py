@@ -23,7 +23,7 @@ SWITCH_S = 0.0002
 """The time after which a turn lets another thread, such as the journal writer, run."""
 
 
-class Saying(Protocol):
+class WaitingConnection(Protocol):
     """A connection whose commands wait (`ClientConnection`)."""
 
     def take_one(self) -> bool:
@@ -35,7 +35,7 @@ class CommandTurns:
 
     def __init__(self, here: InstanceRuntime) -> None:
         self._here = here
-        self._ready: deque[Saying] = deque()
+        self._ready: deque[WaitingConnection] = deque()
         self._ends_s = 0.0
         """When the turn of this pass of the loop is over; 0: it has not begun."""
         self._is_scheduled = False
@@ -52,7 +52,7 @@ class CommandTurns:
     def _end(self) -> None:
         self._ends_s = 0.0
 
-    def add(self, connection: Saying) -> None:
+    def add(self, connection: WaitingConnection) -> None:
         """Commands of it wait: its turn comes behind that of all others."""
         self._ready.append(connection)
         self._schedule()

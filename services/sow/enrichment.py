@@ -13,7 +13,7 @@ from typing import NamedTuple
 from raylay.services.errors import ExpressionError, MessageTypeError
 from raylay.services.expressions import tree, values
 from raylay.services.expressions.compiler import Evaluation, compiled_value
-from raylay.services.expressions.expression import Use, check_functions, nodes
+from raylay.services.expressions.expression import ExpressionUse, check_functions, nodes
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
 from raylay.services.expressions.parser import parse_assignment
 from raylay.services.messages.records import Record
@@ -26,8 +26,8 @@ from raylay.services.messages.types.trees import ABSENT, FieldPath, Tree, value_
 _CURRENT, _PREVIOUS = "current", "previous"
 _MESSAGES = {"": _CURRENT, "CURRENT": _CURRENT, "PREVIOUS": _PREVIOUS}
 _KNOWN = frozenset(("message", "instance", "clock"))
-PREPROCESSING = Use("preprocessing", _KNOWN)
-ENRICHMENT = Use("enrichment", _KNOWN)
+PREPROCESSING = ExpressionUse("preprocessing", _KNOWN)
+ENRICHMENT = ExpressionUse("enrichment", _KNOWN)
 
 
 class _EnrichedField(NamedTuple):
@@ -69,7 +69,7 @@ class Enrichment:
         texts: Iterable[str],
         kind: MessageType,
         functions: Functions,
-        use: Use = ENRICHMENT,
+        use: ExpressionUse = ENRICHMENT,
         around: EvalContext = NO_CONTEXT,
     ) -> None:
         kind.require(Ability.FIELDS)
@@ -134,7 +134,7 @@ def written(kind: MessageType, known: ParsedBody, message: Tree) -> bytes:
     return kind.merge(known.body, made) if isinstance(kind, CompositeLocal) else made
 
 
-def _read(text: str, kind: MessageType, functions: Functions, use: Use) -> _EnrichedField:
+def _read(text: str, kind: MessageType, functions: Functions, use: ExpressionUse) -> _EnrichedField:
     try:
         found = parse_assignment(text, functions, _MESSAGES)
         check_functions(found.value, use)

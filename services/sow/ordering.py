@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions import values
-from raylay.services.expressions.lexer import Word, steps_of, words
+from raylay.services.expressions.lexer import Token, steps_of, words
 from raylay.services.expressions.values import Steps, Value
 from raylay.services.messages.types.trees import Tree
 
@@ -43,7 +43,7 @@ class SortTerm(NamedTuple):
     is_descending: bool
 
 
-class _Falling:
+class _DescendingText:
     """A text in descending order."""
 
     __slots__ = ("text",)
@@ -51,11 +51,11 @@ class _Falling:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def __lt__(self, other: _Falling) -> bool:
+    def __lt__(self, other: _DescendingText) -> bool:
         return other.text < self.text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Falling) and other.text == self.text
+        return isinstance(other, _DescendingText) and other.text == self.text
 
 
 def read_order(text: str) -> tuple[SortTerm, ...]:
@@ -73,7 +73,7 @@ def read_order(text: str) -> tuple[SortTerm, ...]:
     return found
 
 
-def _terms(found: list[Word]) -> tuple[SortTerm, ...]:
+def _terms(found: list[Token]) -> tuple[SortTerm, ...]:
     terms: list[SortTerm] = []
     at = 0
     while True:
@@ -118,7 +118,7 @@ def place_of(value: Value, is_descending: bool = False) -> Place:
     else:
         rank, number = 2, value
     if is_descending:
-        return -rank, -number, -len(text) if rank == 2 else 0, _Falling(text)
+        return -rank, -number, -len(text) if rank == 2 else 0, _DescendingText(text)
     return rank, number, len(text) if rank == 2 else 0, text
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.expressions import tree
-from raylay.services.expressions.expression import Expression, Use
+from raylay.services.expressions.expression import Expression, ExpressionUse
 from raylay.services.expressions.functions.registry import EvalContext
 from raylay.services.expressions.values import Steps, Value
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.records import SowRecord
 
-QUERY = Use("the filter of a query", frozenset(("message", "client", "instance", "state", "clock")))
-FOLLOWING = Use(
+QUERY = ExpressionUse(
+    "the filter of a query", frozenset(("message", "client", "instance", "state", "clock"))
+)
+FOLLOWING = ExpressionUse(
     "the filter of a subscription that follows records",
     frozenset(("message", "client", "instance", "state")),
     deterministic=True,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.expressions.expression import Expression, Use, filter_of
+from raylay.services.expressions.expression import Expression, ExpressionUse, filter_of
 from raylay.services.expressions.functions.registry import EvalContext, Functions
 from raylay.services.sow.as_of import AsOf
 from raylay.services.sow.book import QueryWish, SowBook
@@ -122,7 +122,9 @@ class QueryParser:
                 Projection(question.select, each.type)
         return ParsedQuery(question, filter_, order)
 
-    def _filter(self, text: str, use: Use, client: EvalContext | None) -> Expression | None:
+    def _filter(
+        self, text: str, use: ExpressionUse, client: EvalContext | None
+    ) -> Expression | None:
         return filter_of(text, use, self._functions, client) if text else None
 
     def granularities_us(self, wanted: QueryWish) -> tuple[int, ...] | None:

@@ -27,7 +27,7 @@ from raylay.services.errors import (
     MessageTypeError,
     SowKeyError,
 )
-from raylay.services.expressions.expression import Expression, Use, expression, refusal
+from raylay.services.expressions.expression import Expression, ExpressionUse, expression, refusal
 from raylay.services.expressions.functions.registry import Functions
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
@@ -60,7 +60,7 @@ LOOKED_MAX, LOOKS_EACH_US = 2_000, 50_000
 not number them; anew after so long."""
 PUBLISH_SUCH, CHANGE_PRESENT = "publish such a message to", "change the record of this key in"
 """What the sentence says that a client may not do, before the topic."""
-DELETE = Use("the filter of a delete", frozenset(("message", "state", "clock")))
+DELETE = ExpressionUse("the filter of a delete", frozenset(("message", "state", "clock")))
 
 
 class _RefusalError(Exception):
@@ -109,7 +109,7 @@ class _AsStaged(SowState):
 
 
 @dataclass(slots=True)
-class _Staged:
+class _StagedRun:
     """A run on its way to the disk.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Staged:
 
 
 @dataclass(slots=True)
-class _Making:
+class _RunDraft:
     """What a run that is being prepared has become so far."""
 
     made: list[tuple[Record, bytes]] = field(default_factory=list)
@@ -173,11 +173,11 @@ class SowStaging:
         self._topic = topic
         self._functions = functions
         self._parses = Ability.FIELDS not in topic.type.lacks
-        self._runs: deque[_Staged] = deque()
-        self._by_txid: dict[int, _Staged] = {}
-        self._ready: deque[_Staged] = deque()
+        self._runs: deque[_StagedRun] = deque()
+        self._by_txid: dict[int, _StagedRun] = {}
+        self._ready: deque[_StagedRun] = deque()
         """Prepared, and `staged` is due for them."""
-        self._making: tuple[_Staged, _Making, int] | None = None
+        self._making: tuple[_StagedRun, _RunDraft, int] | None = None
         self._over: _AsStaged | None = None
         self._findings: dict[tuple[int, int], DeleteScan] = {}
         """What is looked for, by publisher and sequence of the delete."""
@@ -201,7 +201,7 @@ class SowStaging:
         if self._ready and self._ready[0].run is run:
             found = self._ready.popleft()
         else:
-            found = _Staged(run)
+            found = _StagedRun(run)
             self._forget_ready()
         self._runs.append(found)
         self._by_txid[run.first_txid] = found
@@ -253,7 +253,7 @@ class SowStaging:
             self._ready.clear()
             self._forget_over()
 
-    def _take_out(self, staged: _Staged) -> None:
+    def _take_out(self, staged: _StagedRun) -> None:
         del self._by_txid[staged.run.first_txid]
         over, touched = self._over, self._touched
         for key in staged.touched:
@@ -296,7 +296,7 @@ class SowStaging:
                 self._apply(over, staged, record._replace(body=body), key, now_us)
         return over
 
-    def _unapplied(self) -> list[_Staged]:
+    def _unapplied(self) -> list[_StagedRun]:
         found = []
         for each in reversed(self._runs):
             if each.applied == each.run.count:
@@ -305,7 +305,7 @@ class SowStaging:
         return found[::-1]
 
     def _apply(
-        self, over: _AsStaged, staged: _Staged, record: Record, key: bytes | None, now_us: int
+        self, over: _AsStaged, staged: _StagedRun, record: Record, key: bytes | None, now_us: int
     ) -> None:
         staged.applied += 1
         touched: list[bytes] = []
@@ -344,8 +344,8 @@ class SowStaging:
             CorruptRecord: what is on disk is no record.
         """
         self._forget_ready()
-        making = _Making()
-        staged = _Staged(run, making.keys)
+        making = _RunDraft()
+        staged = _StagedRun(run, making.keys)
         self._making = staged, making, now_us
         self._steady_us = steady_us
         if permission is not None:
@@ -374,7 +374,7 @@ class SowStaging:
         self._get_ready(staged, prepared)
         return prepared
 
-    def _get_ready(self, staged: _Staged, prepared: PreparedRun) -> None:
+    def _get_ready(self, staged: _StagedRun, prepared: PreparedRun) -> None:
         if len(prepared.runs) == 1:
             staged.run = prepared.runs[0]
             self._ready.append(staged)
@@ -382,7 +382,7 @@ class SowStaging:
         at = 0
         for run in prepared.runs:
             assert staged.keys is not None
-            self._ready.append(_Staged(run, staged.keys[at : at + run.count]))
+            self._ready.append(_StagedRun(run, staged.keys[at : at + run.count]))
             at += run.count
         if staged.applied:
             # Which of its parts lie over what is folded is not worth knowing: it is made anew.

@@ -21,7 +21,7 @@ from raylay.services.telemetry.tracing import (
 )
 
 
-class _Acknowledged(NamedTuple):
+class _PendingAcknowledgment(NamedTuple):
     """An acknowledgment that is not durable yet. `sequence`: of the record that says it."""
 
     sequence: int
@@ -49,7 +49,7 @@ class ClientTracer:
         self._outstanding: OrderedDict[int, tuple[bytes, str, int]] = OrderedDict()
         self._taken: OrderedDict[str, bytes] = OrderedDict()
         """Deliveries of queues that were not acknowledged: their spans, by bookmark."""
-        self._acknowledged: deque[_Acknowledged] = deque()
+        self._acknowledged: deque[_PendingAcknowledgment] = deque()
         self.sample_every = tracing.sample_every
         """One publish in this many is to be reported to `publish_started`; 0: none."""
 
@@ -139,11 +139,13 @@ class ClientTracer:
         """
         parent = self._taken.pop(str(attributes["bookmark"]), trace)
         said = {"client": self._client_name, "by": f"{self._publisher}|{sequence}|"}
-        self._acknowledged.append(_Acknowledged(sequence, parent, start_ns, {**attributes, **said}))
+        self._acknowledged.append(
+            _PendingAcknowledgment(sequence, parent, start_ns, {**attributes, **said})
+        )
         if len(self._acknowledged) > self._outstanding_max:
             self._end(self._acknowledged.popleft(), "forgotten")
 
-    def _end(self, said: _Acknowledged, outcome: str, reason: str = "") -> None:
+    def _end(self, said: _PendingAcknowledgment, outcome: str, reason: str = "") -> None:
         _, parent, start_ns, attributes = said
         became = {"outcome": outcome} | ({"reason": reason} if reason else {})
         now_ns = time.time_ns()

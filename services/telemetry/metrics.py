@@ -88,7 +88,7 @@ class LatencyHistogram:
         return self.bounds_ms[-1]
 
 
-class _Described(NamedTuple):
+class _MetricDescription(NamedTuple):
     """What a scrape tells. A key of a time ends with `_ms`, its metric has the unit `s`."""
 
     key: str
@@ -105,57 +105,87 @@ class _Described(NamedTuple):
 
 
 _OF_INSTANCE = (
-    _Described("published", "published", "", "messages published here by clients", True),
-    _Described("persisted", "persisted", "", "messages acknowledged persisted to clients", True),
-    _Described("delivered", "delivered", "", "messages sent to subscribers", True),
-    _Described("commits", "commits", "", "synced commits of the journal", True),
-    _Described("late_records", "late_records", "", "records journaled late", True),
-    _Described(
+    _MetricDescription("published", "published", "", "messages published here by clients", True),
+    _MetricDescription(
+        "persisted", "persisted", "", "messages acknowledged persisted to clients", True
+    ),
+    _MetricDescription("delivered", "delivered", "", "messages sent to subscribers", True),
+    _MetricDescription("commits", "commits", "", "synced commits of the journal", True),
+    _MetricDescription("late_records", "late_records", "", "records journaled late", True),
+    _MetricDescription(
         "conflicting_records", "conflicting_records", "", "one identity, two contents", True
     ),
-    _Described("duplicates_skipped", "duplicates_skipped", "", "records that were held", True),
-    _Described(
+    _MetricDescription(
+        "duplicates_skipped", "duplicates_skipped", "", "records that were held", True
+    ),
+    _MetricDescription(
         "passed_over_records", "passed_over_records", "", "records of topics not in the log", True
     ),
-    _Described(
+    _MetricDescription(
         "connection_faults", "connection_faults", "", "faults that ended a connection", True
     ),
-    _Described(
+    _MetricDescription(
         "filters_given_up",
         "filters_given_up",
         "",
         "messages that a filter worked too much for",
         True,
     ),
-    _Described("unavailable_records", "unavailable_records", "", "removed at every upstream"),
-    _Described("ranges_held", "ranges_held", "", "ranges of sequences held, all publishers"),
-    _Described("buffer_bytes", "buffer", "By", "bytes waiting in memory for clients"),
-    _Described("incomplete_bytes", "incomplete", "By", "bytes of frames that are not whole"),
-    _Described("offline_bytes", "offline", "By", "bytes waiting on disk for clients"),
-    _Described("clients_offline", "clients_offline", "", "clients whose messages wait on disk"),
-    _Described("client_age_ms", "client_age", "s", "for how long the oldest waits for a client"),
-    _Described("slow_clients", "slow_clients", "", "clients disconnected as too slow", True),
-    _Described("clients", "clients", "", "clients connected"),
-    _Described("subscriptions", "subscriptions", "", "subscriptions open"),
-    _Described("front_log_failed", "front_log_failed", "", "1 while it is not all used"),
-    _Described("disk_waits_ms", "disk_waits", "s", "for how long a commit waits for the disk"),
+    _MetricDescription(
+        "unavailable_records", "unavailable_records", "", "removed at every upstream"
+    ),
+    _MetricDescription(
+        "ranges_held", "ranges_held", "", "ranges of sequences held, all publishers"
+    ),
+    _MetricDescription("buffer_bytes", "buffer", "By", "bytes waiting in memory for clients"),
+    _MetricDescription(
+        "incomplete_bytes", "incomplete", "By", "bytes of frames that are not whole"
+    ),
+    _MetricDescription("offline_bytes", "offline", "By", "bytes waiting on disk for clients"),
+    _MetricDescription(
+        "clients_offline", "clients_offline", "", "clients whose messages wait on disk"
+    ),
+    _MetricDescription(
+        "client_age_ms", "client_age", "s", "for how long the oldest waits for a client"
+    ),
+    _MetricDescription(
+        "slow_clients", "slow_clients", "", "clients disconnected as too slow", True
+    ),
+    _MetricDescription("clients", "clients", "", "clients connected"),
+    _MetricDescription("subscriptions", "subscriptions", "", "subscriptions open"),
+    _MetricDescription("front_log_failed", "front_log_failed", "", "1 while it is not all used"),
+    _MetricDescription(
+        "disk_waits_ms", "disk_waits", "s", "for how long a commit waits for the disk"
+    ),
 )
 _OF_DESTINATION = (
-    _Described("sent", "destination_sent", "", "messages sent to a destination", True),
-    _Described("persisted_sent", "destination_persisted", "", "messages persisted there", True),
-    _Described("ack_age_ms", "destination_ack_age", "s", "age of the oldest unpersisted message"),
-    _Described("lag_messages", "destination_lag", "", "messages routed there and not stored there"),
-    _Described("connected", "destination_connected", "", "1 while the link is connected"),
-    _Described("sync", "destination_sync", "", "1 while persisted acks wait for it"),
+    _MetricDescription("sent", "destination_sent", "", "messages sent to a destination", True),
+    _MetricDescription(
+        "persisted_sent", "destination_persisted", "", "messages persisted there", True
+    ),
+    _MetricDescription(
+        "ack_age_ms", "destination_ack_age", "s", "age of the oldest unpersisted message"
+    ),
+    _MetricDescription(
+        "lag_messages", "destination_lag", "", "messages routed there and not stored there"
+    ),
+    _MetricDescription("connected", "destination_connected", "", "1 while the link is connected"),
+    _MetricDescription("sync", "destination_sync", "", "1 while persisted acks wait for it"),
 )
 _OF_SOW_TOPIC = (
-    _Described("records", "sow_records", "", "records of a SOW topic"),
-    _Described("pending_bytes", "sow_pending", "By", "of a SOW topic, not in its store yet"),
-    _Described("deleted", "sow_deleted", "", "records of a SOW topic that were deleted", True),
-    _Described("expired", "sow_expired", "", "records of a SOW topic that expired", True),
+    _MetricDescription("records", "sow_records", "", "records of a SOW topic"),
+    _MetricDescription(
+        "pending_bytes", "sow_pending", "By", "of a SOW topic, not in its store yet"
+    ),
+    _MetricDescription(
+        "deleted", "sow_deleted", "", "records of a SOW topic that were deleted", True
+    ),
+    _MetricDescription("expired", "sow_expired", "", "records of a SOW topic that expired", True),
 )
 _OF_SHARE = (
-    _Described("reached", "shares_reached", "", "connections refused or ended as over it", True),
+    _MetricDescription(
+        "reached", "shares_reached", "", "connections refused or ended as over it", True
+    ),
 )
 _OF_EACH = (
     ("destinations", "destination", _OF_DESTINATION),
@@ -284,7 +314,9 @@ class Metrics:
         self._refresh()
         yield Observation(self._failures, {"instance": self._instance_name})
 
-    def _observe(self, item: _Described) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _observe(
+        self, item: _MetricDescription
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation
 
         labels = {"instance": self._instance_name}
@@ -297,7 +329,7 @@ class Metrics:
         return observe
 
     def _observe_each(
-        self, item: _Described, key: str, label: str
+        self, item: _MetricDescription, key: str, label: str
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation
 

@@ -352,7 +352,7 @@ class BatchTaken(NamedTuple):
     reunites: bool
 
 
-class Returned(NamedTuple):
+class BatchReturned(NamedTuple):
     """A batch brought an incarnation what has it in its path: it came from there."""
 
     time_us: int
@@ -476,7 +476,7 @@ Operation = (
     | FiltersChanged
     | MoveKnown
     | BatchTaken
-    | Returned
+    | BatchReturned
     | RetirementLearnt
     | DiskSalvaged
     | RecordsDrafted

@@ -77,6 +77,7 @@ from raylay.services.subscriptions.replay_group import ReplayGroup, ReplayTerms
 from raylay.services.verification import history
 from raylay.services.verification.history import (
     AckGiven,
+    BatchReturned,
     BatchTaken,
     CatchUpEnded,
     EventSeen,
@@ -99,7 +100,6 @@ from raylay.services.verification.history import (
     PublishRefused,
     RecordsDrafted,
     ResumeRead,
-    Returned,
     RunJournaled,
     SafetySent,
     SegmentsRemoved,
@@ -1862,7 +1862,7 @@ class Instance:
             if own in run.path:
                 sequences = tuple(_expanded(run.ranges()))
                 of = (run.publisher, sequences, run.path)
-                self.world.log(Returned(self.world.now_us, self.name, own, sender, *of))
+                self.world.log(BatchReturned(self.world.now_us, self.name, own, sender, *of))
 
     def upstream_gone(self, number: int) -> None:
         """An upstream connection ended."""

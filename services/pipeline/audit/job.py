@@ -38,7 +38,7 @@ from raylay.services.pipeline.audit.ages import (
 from raylay.services.pipeline.audit.judgement import (
     MAX_OWED_S_DEFAULT,
     Audit,
-    Why,
+    Expectation,
     conflicting,
     judge,
     settle,
@@ -95,7 +95,7 @@ Progress = Callable[[str], None]
 def audit(
     spark: SparkSession,
     places: list[JournalPlace],
-    why: Why,
+    why: Expectation,
     *,
     known: FabricKnowledge = NOTHING,
     sow: Sequence[SowSource] = (),

@@ -41,7 +41,7 @@ MAX_OWED_S_DEFAULT = 60.0
 """A link that reconnects after a restart, and brings what it owes, is done in that time."""
 
 
-class Why(Protocol):
+class Expectation(Protocol):
     """What should be where."""
 
     def __call__(
@@ -201,7 +201,7 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
-class Unexplained:
+class UnexplainedGap:
     """What an instance lacks, and nothing that the journals say of it explains.
 
     Attributes:
@@ -222,8 +222,8 @@ class Unexplained:
 
 
 def judge(
-    logs: Mapping[str, LogContents], why: Why, origins: Mapping[str, Origin]
-) -> tuple[Audit, list[Unexplained]]:
+    logs: Mapping[str, LogContents], why: Expectation, origins: Mapping[str, Origin]
+) -> tuple[Audit, list[UnexplainedGap]]:
     """Judges what the logs hold.
 
     Args:
@@ -247,7 +247,7 @@ def judge(
     found.messages = found.count("messages")
     found.published = sum(each.count for each in distinct.values())
     found.publishers = len(distinct)
-    left: list[Unexplained] = []
+    left: list[UnexplainedGap] = []
     for key in sorted(keys):
         here = {name: log.topics[key] for name, log in logs.items() if key in log.topics}
         for message_type, published in sorted(_published(here, origins).items()):
@@ -257,7 +257,7 @@ def judge(
     return found, left
 
 
-def settle(found: Audit, left: Sequence[Unexplained], ages: Mapping[int, Age]) -> None:
+def settle(found: Audit, left: Sequence[UnexplainedGap], ages: Mapping[int, Age]) -> None:
     """Fills in what nothing explains.
 
     Args:
@@ -393,8 +393,8 @@ class _PublisherTopic:
 
 
 def _judge_topic(
-    topic: _PublisherTopic, logs: Mapping[str, LogContents], why: Why, found: Audit
-) -> Iterator[Unexplained]:
+    topic: _PublisherTopic, logs: Mapping[str, LogContents], why: Expectation, found: Audit
+) -> Iterator[UnexplainedGap]:
     publisher, name = topic.key
     wanted: dict[str, SequenceSet] = defaultdict(SequenceSet)
     excused: dict[tuple[str, str], SequenceSet] = defaultdict(SequenceSet)
@@ -429,7 +429,7 @@ def _judge_topic(
         lacking.difference_update(to_come)
         for reason, unexplained in (("owed", to_come), ("lost", lacking)):
             if unexplained:
-                yield Unexplained(*what, reason, unexplained)
+                yield UnexplainedGap(*what, reason, unexplained)
     for (instance, reason), sequences in excused.items():
         # What another instance published as well is expected, whoever was first.
         sequences.difference_update(wanted[instance])
@@ -443,8 +443,10 @@ def _judge_topic(
             found.not_expected.append(entry | {"published_at": sorted(sources[instance, reason])})
 
 
-def _reasons(origin: Origin, topic: str, message_type: str, why: Why) -> Mapping[str, str] | None:
-    """See `Why`. Where it was one of several instances, what each of them brings somewhere."""
+def _reasons(
+    origin: Origin, topic: str, message_type: str, why: Expectation
+) -> Mapping[str, str] | None:
+    """See `Expectation`. Where it was one of several instances, what each of them brings."""
     found: dict[str, str] = {}
     for name in origin.names or ("",):
         reasons = why(name, topic, message_type, origin.former)

@@ -25,7 +25,7 @@ from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
 )
-from raylay.services.pipeline.audit.judgement import Why
+from raylay.services.pipeline.audit.judgement import Expectation
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.topology.members import TopicClass, TopologyMember
 from raylay.services.topology.reach import FailureScenario, MessageFlow, Routes, bits
@@ -70,7 +70,7 @@ class ConfiguredRoutes:
     def why(
         self, origin: str, topic: str, message_type: str, former: bool = False
     ) -> Mapping[str, str] | None:
-        """See `Why`."""
+        """See `Expectation`."""
         start = self._numbers.get(origin)
         if start is None:
             return None
@@ -146,11 +146,11 @@ def _changed(
     ]
 
 
-def expected_by(settings: FabricSettings) -> Why:
+def expected_by(settings: FabricSettings) -> Expectation:
     """What a fabric's configuration brings where for certain, with all instances up."""
     return ConfiguredRoutes(settings).why
 
 
-def expected_everywhere() -> Why:
+def expected_everywhere() -> Expectation:
     """Every instance should hold everything: for journals without a configuration."""
     return lambda origin, topic, message_type, former=False: {}

@@ -335,7 +335,7 @@ class StagedReport(WriterCommitMessage):
     run: str = ""
 
 
-class _Writing:
+class _WriteJob:
     """What batch and stream share."""
 
     def __init__(self, options: WriteOptions, schema: StructType, directory: Path) -> None:
@@ -430,7 +430,7 @@ class _Writing:
         return pending
 
 
-class BatchWriter(_Writing, DataSourceArrowWriter):
+class BatchWriter(_WriteJob, DataSourceArrowWriter):
     """One `save()`."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -474,7 +474,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+class StreamWriter(_WriteJob, DataSourceStreamArrowWriter):
     """The micro-batches of one query."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:

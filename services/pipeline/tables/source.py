@@ -209,7 +209,7 @@ class RaylaySource(DataSource):
         return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
 
 
-class _Reading:
+class _StretchSource:
     """What batch and stream share: the columns, and the reading of one stretch."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -290,7 +290,7 @@ def _of_topics(rows: pa.RecordBatch, wanted: TopicFilter) -> pa.RecordBatch:
     return rows.filter(pc.invert(pc.is_in(rows["topic"], pa.array(unwanted, pa.string()))))
 
 
-class BatchReader(_Reading, DataSourceReader):
+class BatchReader(_StretchSource, DataSourceReader):
     """One batch read: a snapshot of what was committed when it was planned."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -356,7 +356,7 @@ def _bound(place: JournalPlace, txids: dict[str, int] | None, text: str) -> int:
 
 
 # -- streams -------------------------------------------------------------------------------------
-class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_StretchSource, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream. Its offsets, in Spark's checkpoint, are for each instance the incarnation of its
     data, the last transaction id read, and what tells that record from another one
     (`record_told`)."""

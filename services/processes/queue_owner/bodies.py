@@ -20,7 +20,7 @@ READ_BYTES = 512 * 1024
 DELIVERY_BYTES = 512 * 1024
 """The limit of the records in one frame to the instance. A record alone may be larger."""
 RUN_OVERHEAD_BYTES = 1_024
-"""The most that a kept run takes of memory beside its payload, its topic and what `_Kept` notes."""
+"""The memory that a cached run takes at most beside its payload, its topic and `_CachedRun`."""
 INDEX_BYTES_PER_RECORD = 4
 _LENGTH = struct.Struct("<I")
 
@@ -32,7 +32,7 @@ class RecordReader(Protocol):
         """Committed runs behind a transaction id."""
 
 
-class _Kept:
+class _CachedRun:
     """A run in memory, with where its records begin once somebody asked."""
 
     __slots__ = ("ends", "run")
@@ -87,7 +87,7 @@ class Bodies:
         self._reader = reader
         self._kind = kind
         self._bytes_max = kept_bytes_max
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept: OrderedDict[int, _CachedRun] = OrderedDict()
         """By first transaction id; those that were used last stand last."""
         self._firsts: list[int] = []
         self.kept_bytes = 0
@@ -105,7 +105,7 @@ class Bodies:
                 if before.run.count >= run.count:
                     continue
                 self._drop(run.first_txid)
-            found = kept[run.first_txid] = _Kept(run)
+            found = kept[run.first_txid] = _CachedRun(run)
             self.kept_bytes += found.memory_bytes
             if firsts and run.first_txid < firsts[-1]:
                 insort(firsts, run.first_txid)
@@ -148,7 +148,7 @@ class Bodies:
                 break
         return found, at
 
-    def _kept_with(self, txid: int) -> _Kept:
+    def _kept_with(self, txid: int) -> _CachedRun:
         found = self._find(txid)
         if found is None:
             self.reads += 1
@@ -160,7 +160,7 @@ class Bodies:
                 raise StorageError(f"the journal has no message with transaction {txid} any more")
         return found
 
-    def _find(self, txid: int) -> _Kept | None:
+    def _find(self, txid: int) -> _CachedRun | None:
         at = bisect_right(self._firsts, txid) - 1
         if at < 0:
             return None

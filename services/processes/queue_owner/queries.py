@@ -151,7 +151,7 @@ class QueueQueries:
                 await asyncio.sleep(PAUSE_S)
 
     async def _rows(self, number: int, wanted: Expression | None, rows: QueueRows) -> None:
-        sending = _Sending(self, number)
+        sending = _RowStream(self, number)
         async for message in self._each(wanted, available=True, reads=lambda: rows.reads):
             if not rows.reads:
                 rows.passed()
@@ -202,7 +202,7 @@ class _Turns:
             mine.set_result(None)
 
 
-class _Sending:
+class _RowStream:
     """Rows on their way to the instance."""
 
     def __init__(self, answering: QueueQueries, number: int) -> None:

@@ -37,7 +37,7 @@ from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.pending_replies import DestinationRefusal, PendingReplies
 from raylay.services.replication.link.content import DestinationFilters
 from raylay.services.replication.link.resync_plan import SLICE_PUBLISHERS, ResyncPlan
-from raylay.services.replication.staged import Routed, routes_of
+from raylay.services.replication.staged import RoutedMessages, routes_of
 from raylay.services.replication.values import Counters, LinkStart
 
 
@@ -160,7 +160,7 @@ class Destinations:
         sender: int,
         publisher: int,
         ranges: list[Range],
-        routes: list[Routed],
+        routes: list[RoutedMessages],
         now_us: int,
     ) -> None:
         """This instance became awaited for messages that it has: it asks its sync destinations for
@@ -178,7 +178,7 @@ class Destinations:
         if left:
             self._durability.durable(root, publisher, list(left))
 
-    def _strand(self, publisher: int, routes: list[Routed]) -> None:
+    def _strand(self, publisher: int, routes: list[RoutedMessages]) -> None:
         """A client that failed over published these again. They are acknowledged here, but to where
         they are not routed, having come from elsewhere, nobody may fail over for them."""
         changed = False
@@ -194,7 +194,9 @@ class Destinations:
         if changed:
             self._out.emit(SafetyChanged())
 
-    def _ask(self, root: int, publisher: int, routes: list[Routed], now_us: int) -> SequenceSet:
+    def _ask(
+        self, root: int, publisher: int, routes: list[RoutedMessages], now_us: int
+    ) -> SequenceSet:
         """Asks the sync destinations that these are routed to. Returns what waits."""
         asked = SequenceSet()
         for ledger in self.ledgers.values():

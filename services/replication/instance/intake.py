@@ -30,7 +30,7 @@ from raylay.services.replication.staged import (
     BatchStaged,
     Entry,
     NoteStaged,
-    Routed,
+    RoutedMessages,
     RunStaged,
     StagedLog,
     routes_of,
@@ -269,7 +269,7 @@ class Intake:
         self.staged.append(NoteStaged(run.first_txid, run, root, sender, publisher, news, routes))
         self._out.emit(Append(run))
 
-    def routes_of(self, sender: int, publisher: int, ranges: list[Range]) -> list[Routed]:
+    def routes_of(self, sender: int, publisher: int, ranges: list[Range]) -> list[RoutedMessages]:
         """Where these go to, as far as they are staged or in the journal."""
         wanted = SequenceSet(ranges)
         found = []
@@ -278,7 +278,8 @@ class Intake:
             if part:
                 routes = routes_of(run, sender, list(part), self._contents)
                 found += [
-                    Routed(route, run.first_txid, SequenceSet(theirs)) for route, theirs in routes
+                    RoutedMessages(route, run.first_txid, SequenceSet(theirs))
+                    for route, theirs in routes
                 ]
         on_disk = self._asking.on_disk(publisher, ranges)
         if on_disk:

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 
-class _Met(NamedTuple):
+class _KnownPeer(NamedTuple):
     name: str
     incarnation: int
     generation: int
@@ -36,8 +36,8 @@ class PeerIdentities:
         self, name: str, incarnation: int, generation: int, *, in_fabric: bool = False
     ) -> None:
         self._in_fabric = in_fabric
-        self._mine = _Met(name, incarnation, generation, "")
-        self._met: dict[Hashable, _Met] = {}
+        self._mine = _KnownPeer(name, incarnation, generation, "")
+        self._met: dict[Hashable, _KnownPeer] = {}
 
     def met(
         self,
@@ -56,7 +56,7 @@ class PeerIdentities:
             proven: it has shown that it is of this instance's fabric.
             dialled: this instance has connected to it, at an address of its own configuration.
         """
-        self._met[key] = _Met(name, incarnation, generation, address, proven, dialled)
+        self._met[key] = _KnownPeer(name, incarnation, generation, address, proven, dialled)
 
     def left(self, key: Hashable) -> None:
         """Its connection ended."""
@@ -94,7 +94,7 @@ class PeerIdentities:
             key: of its connection: one that it replaces is no other instance.
             proven: it is, or it was dialled: see `met`.
         """
-        new = _Met(name, incarnation, generation, address)
+        new = _KnownPeer(name, incarnation, generation, address)
         if _of_one_name(self._mine, new):
             return (
                 f"{name} is the name of two instances: of this one (incarnation "
@@ -113,7 +113,7 @@ class PeerIdentities:
         return ""
 
 
-def _of_one_name(one: _Met, other: _Met) -> bool:
+def _of_one_name(one: _KnownPeer, other: _KnownPeer) -> bool:
     return (
         one.name == other.name
         and one.incarnation != other.incarnation
@@ -121,6 +121,6 @@ def _of_one_name(one: _Met, other: _Met) -> bool:
     )
 
 
-def _shown(met: _Met) -> str:
+def _shown(met: _KnownPeer) -> str:
     where = f"the one at {met.address}" if met.address else "one whose address is not known"
     return f"{where} (incarnation {met.incarnation:016x})"

@@ -17,7 +17,7 @@ from raylay.services.replication.membership.placement import InstancePlacement, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
+class _LastServer:
     """The server that a link last connected to."""
 
     incarnation: int
@@ -37,7 +37,7 @@ class _Servers:
     names: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
     known: dict[str, str] = field(default_factory=dict)
-    reached: _Reached | None = None
+    reached: _LastServer | None = None
 
 
 class PeerBook:
@@ -62,7 +62,7 @@ class PeerBook:
             address: of the server for clients; empty: it did not say.
         """
         servers = self._servers[destination]
-        servers.reached = _Reached(incarnation, name)
+        servers.reached = _LastServer(incarnation, name)
         servers.known[name] = address
 
     def moved(self, placements: Mapping[str, InstancePlacement]) -> None:

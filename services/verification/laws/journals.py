@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from raylay.services.queues.records import NOT_LEASED
 from raylay.services.verification.history import (
+    BatchReturned,
     BatchTaken,
     DestinationDebt,
     FeatureFolded,
@@ -23,7 +24,6 @@ from raylay.services.verification.history import (
     Operation,
     PublishRefused,
     RecordsDrafted,
-    Returned,
     RunHistory,
     RunJournaled,
     SegmentsRemoved,
@@ -259,7 +259,7 @@ def loops(history: RunHistory) -> list[Violation]:
                         f"in a circle: its path is {path}",
                     )
                 )
-        elif isinstance(operation, Returned):
+        elif isinstance(operation, BatchReturned):
             found.append(
                 Violation(
                     "loops",

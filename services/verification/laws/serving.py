@@ -80,22 +80,22 @@ def sending(history: RunHistory) -> list[Violation]:
 
 
 @dataclass(slots=True)
-class _Told:
+class _ClientKnowledge:
     """What binds a client: whom it used last, and by instance whom it called safe last."""
 
     used: str = ""
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def copy(self) -> _Told:
-        return _Told(self.used, dict(self.words))
+    def copy(self) -> _ClientKnowledge:
+        return _ClientKnowledge(self.used, dict(self.words))
 
 
 def failover(history: RunHistory) -> list[Violation]:
     """A client goes on at the instance that it used last, or at one that every other instance that
     ever spoke to it calls safe by its last word. A crash of the client takes the words that were
     not on its disk; with them goes what it was acked since, which it has still."""
-    told: defaultdict[str, _Told] = defaultdict(_Told)
-    kept: defaultdict[str, _Told] = defaultdict(_Told)
+    told: defaultdict[str, _ClientKnowledge] = defaultdict(_ClientKnowledge)
+    kept: defaultdict[str, _ClientKnowledge] = defaultdict(_ClientKnowledge)
     found = []
     for operation in history.operations:
         if isinstance(operation, SafetyHeard):

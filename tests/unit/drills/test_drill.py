@@ -507,7 +507,7 @@ def test_an_instance_that_is_being_started_is_waited_for(
     monkeypatch.setattr(faults, "POLL_S", 0.0)
     fabric = Asked("shops").region("near", instances=2)
     places = FaultPlaces(fabric)
-    breaker = faults.StopProcess(places) if fault == "stop" else faults.Inside(places)
+    breaker = faults.StopProcess(places) if fault == "stop" else faults.InternalFault(places)
     Asked.answers = [FabricError("the actor is restarting"), {"pid": 7}, *["done"] * 99]
     step = FaultStep.model_validate({"fault": fault, "target": "near-1", "for": "5s"})
     hit = FaultHit(fault, instances=("near-1",))

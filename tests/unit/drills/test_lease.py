@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raylay.services.drills import lease as leases
-from raylay.services.drills.faults import Inside
+from raylay.services.drills.faults import InternalFault
 from raylay.services.drills.lease import FaultLease
 from raylay.services.drills.scenario import FaultHit, FaultStep
 from raylay.services.errors import FabricError
@@ -64,7 +64,7 @@ HIT = FaultHit("x", ("A", "B"), (("A", "B", True), ("B", "A", False)))
 
 def test_one_that_is_silent_lets_nobody_else_s_lease_lapse() -> None:
     places = Instances()
-    inside = Inside(places)  # type: ignore[arg-type]
+    inside = InternalFault(places)  # type: ignore[arg-type]
     inside.inject(STEP, HIT)
     places.silent.add("B")
     asked = len(places.asked)
@@ -86,7 +86,7 @@ def test_one_that_is_silent_at_the_beginning_is_asked_again(
     monkeypatch.setattr(leases, "PATIENT_ASK_S", 0.05)
     places = Instances()
     places.silent.add("B")
-    inside = Inside(places)  # type: ignore[arg-type]
+    inside = InternalFault(places)  # type: ignore[arg-type]
     threading.Timer(0.2, places.silent.clear).start()
     inside.inject(STEP, HIT)
     assert places.count("A") > 3, "broken there meanwhile"
@@ -115,7 +115,7 @@ def test_a_lease_ends_with_its_step() -> None:
 def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "LEASE_S", 0.1)
     places = Instances()
-    inside = Inside(places)  # type: ignore[arg-type]
+    inside = InternalFault(places)  # type: ignore[arg-type]
     inside.inject(STEP, HIT)
     places.silent.add("B")
     places.freed.set()

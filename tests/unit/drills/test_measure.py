@@ -10,7 +10,7 @@ from raylay.services.drills.measure import (
     AckGroup,
     DowngradePeriod,
     FailoverTime,
-    Injected,
+    InjectedFault,
     LinkSample,
     RecoveryTimes,
     Sample,
@@ -124,7 +124,7 @@ def test_a_fabric_is_whole_when_the_last_of_its_links_has_caught_up_for_good() -
 
 
 def test_the_recovery_from_a_sigkill() -> None:
-    injected = Injected(1, "kill_instance", "A", "SIGKILL of A", 100_000, 101_000, ("A",))
+    injected = InjectedFault(1, "kill_instance", "A", "SIGKILL of A", 100_000, 101_000, ("A",))
     first = FailoverTime("p", "publisher", 0, 1_000, "", "A", "", 0)
     moved = FailoverTime("p", "publisher", 110_000, 140_000, "A", "B", "reset", 3)
     other = FailoverTime("q", "publisher", 900_000, 910_000, "A", "B", "reset", 0)
@@ -150,7 +150,7 @@ def test_the_recovery_from_a_sigkill() -> None:
     assert found.deliveries_stood_ms == {"r": 20.0}
     assert [each.gap_ms for each in found.failovers] == [30.0]
     assert first.gap_ms == 0
-    second = Injected(2, "stop", "B", "SIGSTOP of B", 800_000)
+    second = InjectedFault(2, "stop", "B", "SIGSTOP of B", 800_000)
     assert caused([injected, second], [first, other, moved]) == {1: [moved], 2: [other]}
     assert found.ready_ms == 200.0
     assert found.whole_ms == 299.0
@@ -162,8 +162,8 @@ def test_rates_and_worst_values_in_steps_of_time() -> None:
 
 
 # -- what ended by itself ------------------------------------------------------------------------
-def hit(number: int, ms: int, fault: str, target: str, *instances: str) -> Injected:
-    return Injected(number, fault, target, "", ms * 1000, instances=instances)
+def hit(number: int, ms: int, fault: str, target: str, *instances: str) -> InjectedFault:
+    return InjectedFault(number, fault, target, "", ms * 1000, instances=instances)
 
 
 def test_an_instance_that_nobody_killed_and_is_another_process_is_told() -> None:

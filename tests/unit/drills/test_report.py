@@ -17,7 +17,7 @@ from raylay.services.drills.measure import (
     AckGroup,
     DowngradePeriod,
     FailoverTime,
-    Injected,
+    InjectedFault,
     LinkSample,
     RecoveryTimes,
     Sample,
@@ -61,7 +61,7 @@ def a_result(scenario: DrillScenario, **judged: Any) -> DrillResult:
         "places", [PlaceVerdict("journal A-1", 900), PlaceVerdict("subscriber x", 900)]
     )
     began = FailoverTime("drill-1-A-pub1", "publisher", 0, T0_US, "", "A-1", "", 0)
-    injected = Injected(
+    injected = InjectedFault(
         1, "kill_instance", "A-1", "SIGKILL of <A-1>", FAULT_US, FAULT_US + 900, ("A-1",), 7
     )
     return DrillResult(

@@ -9,7 +9,7 @@ from raylay.services.expressions.expression import (
     ANYWHERE,
     REPLICATION,
     SUBSCRIPTION,
-    Use,
+    ExpressionUse,
     expression,
     filter_of,
 )
@@ -29,7 +29,7 @@ from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalConte
         ("/a = 1 AND SUM(/a) > 1", ANYWHERE, "only views have"),
     ],
 )
-def test_what_is_not_to_be_had_is_refused(text: str, use: Use, problem: str) -> None:
+def test_what_is_not_to_be_had_is_refused(text: str, use: ExpressionUse, problem: str) -> None:
     with pytest.raises(ExpressionError, match=problem) as told:
         expression(text, use)
     assert told.value.expression == text
@@ -44,7 +44,7 @@ def test_what_is_not_to_be_had_is_refused(text: str, use: Use, problem: str) -> 
         ("TOPIC_NAME() = 'x' AND MESSAGE_SIZE() > 3", REPLICATION),
     ],
 )
-def test_what_is_to_be_had_may_be_asked(text: str, use: Use) -> None:
+def test_what_is_to_be_had_may_be_asked(text: str, use: ExpressionUse) -> None:
     around = EvalContext(now_s=2, instance="x", topic="x", size_bytes=4)
     around.random_bytes = lambda count: b"\0" * count
     assert expression(text, use).matches({}, around) is True
@@ -86,7 +86,7 @@ def test_what_is_asked_of_the_client_is_written_out() -> None:
     [("/a = ", SUBSCRIPTION, 6), ("/a = 1 AND CLIENT_NAME() = 'x'", REPLICATION, 12)],
 )
 def test_a_client_is_told_of_its_filter_what_is_wrong_with_it_and_where(
-    text: str, use: Use, column: int
+    text: str, use: ExpressionUse, column: int
 ) -> None:
     with pytest.raises(RemoteProtocolError, match=f"is no filter: .*column {column}") as told:
         filter_of(text, use, BUILT_IN, None)

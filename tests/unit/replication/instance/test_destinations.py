@@ -25,7 +25,7 @@ from raylay.services.replication.instance.pending_replies import PendingReplies
 from raylay.services.replication.link.resync_plan import ResyncPlan
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.membership.placement import Placements
-from raylay.services.replication.staged import Routed
+from raylay.services.replication.staged import RoutedMessages
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import Counters, Identity
 
@@ -181,5 +181,5 @@ def test_what_its_link_will_never_send_keeps_a_destination_unsafe() -> None:
     assert not bench.ledger.safe and list(bench.ledger.stranded.of(P)) == [(1, 2)]
 
 
-def _routed(route: Route, first_txid: int, ranges: SequenceSet) -> Routed:
-    return Routed(route, first_txid, ranges)
+def _routed(route: Route, first_txid: int, ranges: SequenceSet) -> RoutedMessages:
+    return RoutedMessages(route, first_txid, ranges)
