@@ -162,7 +162,7 @@ class InstanceConfig:
         first: an empty data directory admits clients at once, without a peer to catch up with.
         durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
         front_log: whether small commits become durable in the front log (docs/journal.md).
-        lent_links: whether links that have caught up lend it their connections.
+        direct_links: whether links that have caught up hand it their connections.
         disk_timeout_ms: for which a commit may wait for the disk before clients are sent to other
             instances; 0: for ever.
         check_interval_ms: how often ages are looked at for downgrade and upgrade.
@@ -246,7 +246,7 @@ class InstanceConfig:
     admin: AdminConfig | None = None
     fabric_key: str = ""
     front_log: bool = True
-    lent_links: bool = True
+    direct_links: bool = True
     unjournaled: tuple[TopicRule, ...] | None = None
     type_definitions: tuple[TypeDefinition, ...] = ()
     sow: tuple[SowTopicDefinition, ...] = ()

@@ -55,7 +55,7 @@ class FabricBuilder:
         client: ClientSettings | Mapping[str, Any] | None = None,
         drills: Literal["refused", "allowed"] | None = None,
         unauthenticated: Literal["refused", "allowed"] | None = None,
-        lent_links: bool | None = None,
+        direct_links: bool | None = None,
         relocate_after: str | int | None = None,
         message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
         sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
@@ -77,7 +77,8 @@ class FabricBuilder:
             journal, downgrade, tracing, metrics, logs, client: sections as in the file.
             drills: whether drills may break it while it runs; default: refused.
             unauthenticated: whether everybody may be let in from other hosts; default: refused.
-            lent_links: whether links that have caught up lend their connections; default: yes.
+            direct_links: whether links that have caught up hand over their connections (default:
+                yes).
             relocate_after: `raylay watch` moves an instance whose host is away for so long, `10m`
                 say; default: nobody does.
             message_types: of names of their own, each with `name`, `kind` and `options`
@@ -113,7 +114,7 @@ class FabricBuilder:
             ("client", client),
             ("drills", drills),
             ("unauthenticated", unauthenticated),
-            ("lent_links", lent_links),
+            ("direct_links", direct_links),
             *zip(MODULES, (*clients, *links, authenticator), strict=True),
             ("admin", admin),
             ("capacity", capacity),

@@ -434,8 +434,8 @@ class FabricChoices(Section):
     """Who may control instances. None: whoever can call them."""
     capacity: CapacitySettings | None = None
     """What waits for the clients of an instance. None: the defaults."""
-    lent_links: bool = True
-    """Whether links that have caught up lend their connections to their instances."""
+    direct_links: bool = True
+    """Whether links that have caught up hand their connections over to their instances."""
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
         default=None, alias="relocate_after"
     )

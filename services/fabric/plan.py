@@ -482,7 +482,7 @@ def instance_config(
         node_address=_node_address(record, instance),
         fabric_key=record.key,
         drills=settings.drills == "allowed",
-        lent_links=settings.lent_links,
+        direct_links=settings.direct_links,
     )
     config.check()
     return config

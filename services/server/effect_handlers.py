@@ -127,7 +127,7 @@ class EffectHandlers:
         runs = effect.runs
         here = self._here
         for name, link in self._links.controls.items():
-            if link.is_connected and not link.borrowing.committed(runs):
+            if link.is_connected and not link.direct_link.committed(runs):
                 tell = how_to_tell(link.woken_txid, here.machine.destinations[name], runs)
                 if tell is NotifyWhen.NOW:
                     link.told(effect.last_txid)

@@ -23,7 +23,7 @@ from raylay.services.config.transport import (
 from raylay.services.errors import ConfigurationError, StorageError, StorageFull
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.net.tls_files import RenewedContext
-from raylay.services.protocol.child.control import LENT_SUFFIX
+from raylay.services.protocol.child.control import DIRECT_SUFFIX
 from raylay.services.protocol.client.codec import NativeCodec
 from raylay.services.protocol.link.replication import refusal
 from raylay.services.server.access import gate_of
@@ -295,12 +295,12 @@ def unix_socket_paths(directory: Path) -> list[str]:
 async def listen_where_there_is_room(
     paths: list[str],
     make: Callable[[], asyncio.Protocol],
-    open_lent: Callable[[str], None],
+    open_direct: Callable[[str], None],
 ) -> tuple[str, asyncio.AbstractServer]:
     """Listens at the first of these paths whose disk has room for the sockets. Returns which one.
 
     Args:
-        open_lent: opens the socket beside it, for descriptors.
+        open_direct: opens the socket beside it, for descriptors.
 
     Raises:
         StorageError: it is possible at none of them; names the last one.
@@ -311,7 +311,7 @@ async def listen_where_there_is_room(
         server = None
         try:
             server = await loop.create_unix_server(make, sock=_bound(path))
-            open_lent(path + LENT_SUFFIX)
+            open_direct(path + DIRECT_SUFFIX)
             return path, server
         except OSError as error:
             if server is not None:
@@ -339,7 +339,7 @@ def _bound(path: str) -> socket.socket:
 
 
 def _remove_sockets(path: str) -> None:
-    for each in (path, path + LENT_SUFFIX):
+    for each in (path, path + DIRECT_SUFFIX):
         if os.path.exists(each):
             os.unlink(each)
 

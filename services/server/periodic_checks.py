@@ -108,7 +108,7 @@ class PeriodicChecks:
             upstream.beat(now_s)
         self._look_at_children(now_s)
         for name, link in self._links.controls.items():
-            link.borrowing.tick(caught_up=here.machine.destinations[name].caught_up)
+            link.direct_link.tick(caught_up=here.machine.destinations[name].caught_up)
         self._replays.keep_ticking()
 
     def _keep_user_gaps(self) -> None:

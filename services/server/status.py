@@ -206,8 +206,8 @@ class InstanceStatus:
             "pid": link.pid,
             "starts": link.process.starts,
             "why": link.why,
-            "lent": link.borrowing.is_lent,
-            **link.borrowing.counts(link.counts),
+            "direct": link.direct_link.is_direct,
+            **link.direct_link.counts(link.counts),
         }
 
     def snapshot_from_thread(self) -> dict[str, Any]:

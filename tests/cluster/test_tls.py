@@ -68,7 +68,7 @@ def test_a_fabric_with_client_certificates_fails_over_and_is_renewed(tmp_path: P
             assert instance["messages"] == 200
             assert all(each["tls"] for each in instance["transports"])
             links = instance["destinations"].values()
-            assert links and not any(each["lent"] for each in links)
+            assert links and not any(each["direct"] for each in links)
         said = fabric.switch_transport("there-1", "client", on=False)
         assert said.startswith("transport client of there-1 is disabled")
         shown = {each["name"]: each for each in fabric.status()["instances"]}["there-1"]

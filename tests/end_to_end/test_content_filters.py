@@ -71,13 +71,13 @@ def test_only_what_passes_is_replicated_and_owed(
     assert len(first.journal()) == 150
 
 
-def test_what_an_instance_sends_over_a_lent_connection_passes_the_filter(
+def test_what_an_instance_sends_over_a_direct_connection_passes_the_filter(
     servers: Servers,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     """It sends in place of the link there, and asks the filter in its place."""
     first, second = pair(servers, tmp_path, topics=(TopicRule("orders", filter=FILTER),))
-    first.wait_for("link_lent")
+    first.wait_for("link_direct")
     publisher = Client(first.address, "publisher")
     passing = publish(publisher, 1, 60)
     publisher.persisted(60)

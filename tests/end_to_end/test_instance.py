@@ -866,7 +866,7 @@ def test_killed_while_its_disk_writes_it_has_told_nobody(
     monkeypatch.setenv("RAYLAY_JOURNAL_FAULT", "front.prepared:20")
     first.start()
     monkeypatch.delenv("RAYLAY_JOURNAL_FAULT")
-    first.wait_for("link_lent")
+    first.wait_for("link_direct")
     client, subscriber = Client(first.address, "publisher"), Client(first.address, "subscriber")
     subscriber.send({"c": "subscribe", "t": "orders", "sub": "s", "cid": "2"})
     subscriber.ack(cid="2")
@@ -1079,9 +1079,9 @@ def stands_still(second: Server, seconds: float) -> None:
         second.process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("lent", [False, True])
+@pytest.mark.parametrize("direct", [False, True])
 def test_a_link_outlives_a_loop_that_is_held_for_longer_than_its_timeout(
-    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lent: bool
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
 ) -> None:
     """Neither the other side takes it for lost, nor it the other side when it goes on: what came
     meanwhile lies unread, and its timers are overdue."""
@@ -1089,13 +1089,13 @@ def test_a_link_outlives_a_loop_that_is_held_for_longer_than_its_timeout(
     first, second = pair(
         servers,
         tmp_path,
-        of_each={"lent_links": lent},
+        of_each={"direct_links": direct},
         heartbeat_ms=100,
         timeout_ms=1_000,
     )
     client = Client(first.address, "publisher")
-    if lent:
-        first.wait_for("link_lent")
+    if direct:
+        first.wait_for("link_direct")
     before = [
         each.events(kind)
         for each in (first, second)

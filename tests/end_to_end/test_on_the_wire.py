@@ -83,7 +83,8 @@ def test_instances_talk_only_by_replication(servers: Servers, tmp_path: Path) ->
                 if name in connections and serving[own] not in connections[name]:
                     assert connections[name] & replication, (name, connections[name])
                     links.add(name)
-    # A link each way, seen from both of its ends. An instance may have its link's, too: it is lent.
+    # A link each way, seen from both of its ends. An instance may have its link's, too: it is
+    # handed over.
     assert len(links) == 4
     assert all(len(server.journal()) == 200 for server in (first, second))
 

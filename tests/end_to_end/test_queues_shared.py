@@ -37,7 +37,8 @@ def drained(consumer: Consumer, messages: int) -> list[Key]:
 
 @pytest.mark.slow
 def test_work_moves_to_the_instance_that_has_consumers(servers: Servers, tmp_path: Path) -> None:
-    """Over links that have lent their connections: both have caught up, and nothing else to do."""
+    """Over links that have handed over their connections: both have caught up, and nothing else to
+    do."""
     first, second = pair(servers, tmp_path, queues=(work(subscription_backlog_max=5),))
     publisher = Client(first.address, "pub")
     publisher.publish(range(1, 21))

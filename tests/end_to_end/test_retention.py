@@ -39,7 +39,7 @@ def journal_bytes(server: Server) -> int:
 
 
 def publish_steadily(client: Client, first: int, messages: int) -> None:
-    """Each frame is durable before the next: links stay caught up, and are lent."""
+    """Each frame is durable before the next: links stay caught up, and are handed over."""
     builder = RecordBuilder(client.answer["publisher"], "orders", "json")
     for at in range(first, first + messages, AT_ONCE):
         records = [
@@ -57,10 +57,10 @@ def wait_until_within_its_bound(server: Server) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("lent", [True, False])
-def test_an_idle_link_holds_no_old_segment(servers: Servers, tmp_path: Path, lent: bool) -> None:
+@pytest.mark.parametrize("direct", [True, False])
+def test_an_idle_link_holds_no_old_segment(servers: Servers, tmp_path: Path, direct: bool) -> None:
     bounds = {"segment_bytes": SEGMENT_BYTES, "retention_bytes": RETENTION_BYTES}
-    made = pair(servers, tmp_path, of_each={**bounds, "lent_links": lent})
+    made = pair(servers, tmp_path, of_each={**bounds, "direct_links": direct})
     client = Client(made[0].address, "desk")
     publish_steadily(client, 1, 100)
     # The link looks into the first segment for what the other side lacks, and is idle from then on.

@@ -809,7 +809,7 @@ class Instance:
 
     def _perform_placements_changed(self, effect: PlacementsChanged) -> None:
         for link in self.links.values():
-            link.borrowing.abort("instances were moved")
+            link.direct_link.abort("instances were moved")
             link.inbox.send(link.placed, effect.news)
         if self.world.machines.spreads:
             for connection in self.upstreams.values():
@@ -865,7 +865,7 @@ class Instance:
                 self.perform(self.machine.tick(self.now_us))
             self.sow.tick(self.now_us)
             for link in self.links.values():
-                link.borrowing.tick()
+                link.direct_link.tick()
             self._look()
             self._tell_persisted()
             world.after(world.timing.tick_us, self._tick)
@@ -1095,7 +1095,7 @@ class Instance:
     def _wake_link(self, name: str, last_txid: int) -> None:
         """The writer thread tells a link itself: not in order with what the loop tells it."""
         world, link = self.world, self.links[name]
-        if link.borrowing.lent is not None:
+        if link.direct_link.direct is not None:
             return
         if link.alive and self.machine.destinations[name].connected:
             link.woken_txid = last_txid
@@ -1226,7 +1226,7 @@ class Instance:
         last_txid = effect.last_txid
         for name, link in self.links.items():
             ledger = self.machine.destinations[name]
-            if ledger.connected and not link.borrowing.committed(effect.runs):
+            if ledger.connected and not link.direct_link.committed(effect.runs):
                 tell = how_to_tell(link.woken_txid, ledger, effect.runs)
                 if tell is NotifyWhen.NOW:
                     self._tell(link, last_txid)
@@ -1393,15 +1393,15 @@ class Instance:
         if link.later_txid:
             # It must have read all that it is asked about.
             self._tell(link, link.later_txid)
-        lent = link.borrowing.lent
-        held = (link.machine if lent is None else lent.machine)._held
+        direct = link.direct_link.direct
+        held = (link.machine if direct is None else direct.machine)._held
         if any(
             held.covers(publisher, ranges)
             for asked in effect.awaited.values()
             for publisher, ranges in asked.items()
         ):
             self.world.probes["asked for what is held there"] += 1
-        if not link.borrowing.notice(effect):
+        if not link.direct_link.notice(effect):
             link.inbox.send(link.notified, effect)
 
     def _perform_set_link_mode(self, effect: SetLinkMode) -> None:
@@ -1414,7 +1414,7 @@ class Instance:
             self.disk.downgraded.discard(effect.destination)
         else:
             self.disk.downgraded.add(effect.destination)
-        if not link.borrowing.mode(effect.sync):
+        if not link.direct_link.mode(effect.sync):
             link.inbox.send(link.mode_set, effect.sync)
 
     def _pending(self) -> tuple[tuple[int, int, int], ...]:
@@ -1975,7 +1975,7 @@ class Instance:
     def link_disconnected(self, link: LinkProcess, why: str) -> None:
         """A link has lost its connection."""
         self._comparing.pop(link.destination.name, None)
-        link.borrowing.ended(why)
+        link.direct_link.ended(why)
         if self.alive:
             self.perform(self.machine.link_disconnected(link.destination.name, why))
 

@@ -28,7 +28,7 @@ from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.membership.connection_sharing import gives_way
 from raylay.services.replication.membership.placement import InstancePlacement
 from sim import instance as sim_instance
-from sim.lent import Borrowing, Ended
+from sim.direct_link import DirectLinkControl, Ended
 from sim.network import Carried, Channel, Connection
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ class LinkProcess:
         self.later_txid = 0
         """What it is to be told of within a moment."""
         self._early: list[bytes] = []
-        self.borrowing = Borrowing(self)
-        self.is_lent = False
+        self.direct_link = DirectLinkControl(self)
+        self.is_direct = False
         """Whether the instance sends and reads over the connection."""
         self.unread: list[Any] = []
-        """What came over a lent connection that the instance has not opened yet."""
+        """What came over a direct connection that the instance has not opened yet."""
         self._lends_until_us = 0
         self._address = 0
         self._epoch = 0
@@ -133,7 +133,7 @@ class LinkProcess:
     def die(self) -> None:
         """Ends with its instance."""
         self.alive = False
-        self.borrowing.ended("link died")
+        self.direct_link.ended("link died")
         if self.connection is not None:
             self.connection.close(0, "link died")
             self.connection = None
@@ -154,11 +154,11 @@ class LinkProcess:
 
     def quiet(self, last_txid: int) -> bool:
         """Whether everything is sent and stored."""
-        lent = self.borrowing.lent
-        machine = lent.machine if lent is not None else self.machine
+        direct = self.direct_link.direct
+        machine = direct.machine if direct is not None else self.machine
         return (
             self.alive
-            and (lent is not None or not self.is_lent)
+            and (direct is not None or not self.is_direct)
             and machine.is_connected
             and not machine.resyncing
             and machine.cursor >= last_txid
@@ -350,7 +350,7 @@ class LinkProcess:
         self._early.clear()
         was_connected = bool(self.server)
         self.server = ""
-        self.is_lent = False
+        self.is_direct = False
         self._lends_until_us = 0
         self.machine.disconnected()
         for stretch, ranges in self.machine.beside.changed():
@@ -500,7 +500,7 @@ class LinkProcess:
         if self._lends_until_us:
             self._lend(connection)
 
-    # -- lending its connection --------------------------------------------------------------
+    # -- handing over its connection --------------------------------------------------------------
     def asked_to_lend(self, last_txid: int) -> None:
         """The instance asks for the connection; it has committed up to here."""
         if not self.alive:
@@ -520,30 +520,30 @@ class LinkProcess:
 
     def _keep(self, *, for_good: bool) -> None:
         self._lends_until_us = 0
-        self.outbox.send(self.borrowing.kept, for_good)
+        self.outbox.send(self.direct_link.kept, for_good)
 
     def _lend(self, connection: Connection) -> None:
         if connection.carried or not self.server:
             return
-        state = self.machine.lend()
+        state = self.machine.hand_over()
         if state is None:
             return
         self._lends_until_us = 0
-        self.is_lent = True
+        self.is_direct = True
         self.unread = []
         connection.receive[0] = self.unread.append
         connection.closed[0] = lambda why: self.unread.append(Ended(why))
-        frame = control.lend(state, self._epoch, self.server)
+        frame = control.hand_over(state, self._epoch, self.server)
         # The instance has other things to do first: it commits, and asks.
         self.outbox.last_us = max(
-            self.outbox.last_us, self.world.now_us + self.world.lend_rng.randint(*TAKEN_US)
+            self.outbox.last_us, self.world.now_us + self.world.direct_rng.randint(*TAKEN_US)
         )
-        self.outbox.send(self.borrowing.given, connection, frame)
+        self.outbox.send(self.direct_link.given, connection, frame)
 
     def returned(self, why: str) -> None:
-        """The connection that was lent is over."""
+        """The connection that was handed over is over."""
         connection = self.connection
-        if self.alive and self.is_lent and connection is not None:
+        if self.alive and self.is_direct and connection is not None:
             connection.close(0, why)
             self._lost(connection, why)
 

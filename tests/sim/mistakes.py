@@ -85,7 +85,8 @@ from sim.world import Machines
 
 
 class ForgetsWhatCame(DirectLinkPolicy):
-    """Goes on with a lent connection as if nothing had been committed since the link was asked."""
+    """Goes on with a direct connection as if nothing had been committed since the link was
+    asked."""
 
     __slots__ = ()
 
@@ -106,7 +107,8 @@ class SkipsWhatItLacks(DirectLink):
 
 
 class DeafWhileAsked(DirectLinkPolicy):
-    """Goes on with a lent connection, although the link has lent it before it heard a notice."""
+    """Goes on with a direct connection, although the link has handed it over before it heard a
+    notice."""
 
     __slots__ = ()
 
@@ -1425,8 +1427,10 @@ MISTAKES: dict[str, Machines] = {
     "unread is the same": Machines(instance=UnreadIsTheSame),
     "frames overtake": Machines(arrivals=FramesOvertake),
     "refuses without a word": Machines(instance=RefusesWithoutAWord),
-    "lent without what came": Machines(lending=ForgetsWhatCame, lent=SkipsWhatItLacks),
-    "lent and deaf": Machines(lending=DeafWhileAsked),
+    "direct link without what came": Machines(
+        direct_policy=ForgetsWhatCame, direct_link=SkipsWhatItLacks
+    ),
+    "direct link and deaf": Machines(direct_policy=DeafWhileAsked),
     "last hop only": Machines(instance=OwesByLastHop, link=SendsByLastHop),
     "found: held is the same": Machines(link=HeldIsTheSame),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
@@ -1495,8 +1499,8 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
         ),
         frozenset(("sow",)),
     ),
-    "lent without what came": frozenset(("liveness",)),
-    "lent and deaf": frozenset(("liveness",)),
+    "direct link without what came": frozenset(("liveness",)),
+    "direct link and deaf": frozenset(("liveness",)),
     "forgets what failed": frozenset(("authored",)),
     "acts before the commit": frozenset(("authored",)),
     "sends what is beside": frozenset(("routing",)),
@@ -1660,8 +1664,8 @@ STRICT = frozenset(
 CLOCKS = frozenset(("queue: ages by the wall clock", "queue: clock begins anew"))
 """Mistakes that show only where a clock is set, and of them those of a queue that expires."""
 
-LENT = frozenset(("lent without what came", "lent and deaf"))
-"""Mistakes that show only where links lend their connections."""
+DIRECT_LINKS = frozenset(("direct link without what came", "direct link and deaf"))
+"""Mistakes that show only where links hand over their connections."""
 
 LIVES = frozenset(("unused: of who is gone",))
 """Mistakes that show only where a client has many lives without a publish store."""

@@ -57,12 +57,12 @@ PROBES = (
     "queue removal: time_limit",
     "queue request passed on by a third instance",
     "queue transfer granted",
-    "connection lent",
+    "connection handed over",
     "committed while a link was asked",
-    "lent connection not gone on with",
-    "link lost while its connection is lent",
-    "notice over a lent connection",
-    "mode of a lent link",
+    "direct connection not gone on with",
+    "link lost while its connection is handed over",
+    "notice over a direct connection",
+    "mode of a direct link",
     "copy began anew",
     "old copy found by peers",
     "old copy put back",
@@ -194,8 +194,8 @@ class Result:
     steps: int = 0
 
 
-def lends(seed: int) -> bool:
-    """Whether links lend their connections in it."""
+def has_direct_links(seed: int) -> bool:
+    """Whether links hand over their connections in it."""
     return seed % 3 == 0
 
 
@@ -216,7 +216,7 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         journaled=plan.journaled,
         contents=bool(plan.twins),
         stateful=plan.stateful,
-        lends=lends(seed),
+        direct_links=has_direct_links(seed),
         sow=True,
         deletes=plan.deletes,
         queues=plan.queues,

@@ -113,8 +113,8 @@ class Machines:
     parts: MachineParts = field(default_factory=MachineParts)
     """Of each instance's machine."""
     link: type[OutboundLink] = OutboundLink
-    lending: type[DirectLinkPolicy] = DirectLinkPolicy
-    lent: type[DirectLink] = DirectLink
+    direct_policy: type[DirectLinkPolicy] = DirectLinkPolicy
+    direct_link: type[DirectLink] = DirectLink
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal
     front: type[MemoryFront] = MemoryFront
@@ -183,7 +183,7 @@ class World:
         recent_bytes_max: int | None = None,
         slow_commit_ns: int | None = None,
         stateful: tuple[TopicRule, ...] = (),
-        lends: bool = False,
+        direct_links: bool = False,
         sow: bool = False,
         deletes: bool = False,
         queues: SimQueues | None = None,
@@ -198,7 +198,7 @@ class World:
         self.has_slow_folds = seed // 4 % 2 == 1  # Each of their records takes a turn.
         self.deletes = deletes
         """Whether clients delete records of them."""
-        self.lends = lends
+        self.direct_links = direct_links
         self.topology = topology
         self.sees_contents = topology.passes is not None
         self.timing = timing or Timing()
@@ -262,7 +262,7 @@ class World:
         self.rng = random.Random(seed)
         self.hint_rng = random.Random(seed)
         self.front_rng = random.Random(seed)
-        self.lend_rng = random.Random(seed)
+        self.direct_rng = random.Random(seed)
         self.sow_rng = random.Random(seed)
         self.ask_rng = random.Random(seed)
         self.queue_rng = random.Random(seed)

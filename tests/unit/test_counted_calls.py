@@ -40,11 +40,11 @@ MESSAGES_MAX = 1_000
 EXTRA_CALLS_MAX = 60
 """Between a batch of one message and a batch of MESSAGES_MAX: nothing is done for each message. A
 larger batch may come in more than one piece."""
-CALLS_MAX = {"alone": 200, "pair": 590, "lent": 525}
+CALLS_MAX = {"alone": 200, "pair": 590, "direct": 525}
 """From the publish until its ack, of everybody in this process. They may only fall. A busy disk has
-the writer thread commit, which takes some forty calls more than a commit on the loop. `lent`: the
-links of a pair have lent their connections, each way one, which they do half a second after they
-have caught up."""
+the writer thread commit, which takes some forty calls more than a commit on the loop. `direct`: the
+links of a pair have handed over their connections, each way one, which they do half a second after
+they have caught up."""
 
 
 class Calls:
@@ -146,17 +146,17 @@ def sync_to(name: str, address: str) -> DestinationConfig:
 
 
 async def counted_batches(
-    tmp_path: Path, calls: Calls, *, pair: bool, lent: bool = False
+    tmp_path: Path, calls: Calls, *, pair: bool, direct: bool = False
 ) -> tuple[Counter[str], Counter[str]]:
     """The least that a batch of one message and a batch of many took."""
     link_factory = links_here(asyncio.get_running_loop())
     topics = (TopicRule("orders"),)
-    config = InstanceConfig("A", "g", topics=topics, first=True, lent_links=lent)
+    config = InstanceConfig("A", "g", topics=topics, first=True, direct_links=direct)
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1] if lent else 0
+        port = free.getsockname()[1] if direct else 0
     servers = []
     if pair:
-        back = (sync_to("A", f"127.0.0.1:{port}"),) if lent else ()
+        back = (sync_to("A", f"127.0.0.1:{port}"),) if direct else ()
         b_config = replace(config, name="B", destinations=back)
         b = InstanceServer(b_config, tmp_path / "B", link_factory)
         servers.append(b)
@@ -168,7 +168,7 @@ async def counted_batches(
     await a.start()
     try:
         async with asyncio.timeout(DEADLINE_S):
-            wanted = "lent" if lent else "caught_up"
+            wanted = "direct" if direct else "caught_up"
             while not all(
                 to[wanted] for each in servers for to in each.status()["destinations"].values()
             ):
@@ -190,10 +190,10 @@ def per_message(many: Counter[str]) -> list[str]:
     return [name for name, count in many.items() if count >= MESSAGES_MAX / 2]
 
 
-@pytest.mark.parametrize("kind", ["alone", "pair", "lent"])
+@pytest.mark.parametrize("kind", ["alone", "pair", "direct"])
 def test_a_publish_takes_so_many_calls_until_its_ack(kind: str, tmp_path: Path) -> None:
     with profiled() as calls:
-        counted = counted_batches(tmp_path, calls, pair=kind != "alone", lent=kind == "lent")
+        counted = counted_batches(tmp_path, calls, pair=kind != "alone", direct=kind == "direct")
         one, many = asyncio.run(counted)
     assert one.total() > 20, "the calls were not counted"
     assert one.total() <= CALLS_MAX[kind], one.most_common()

@@ -448,7 +448,7 @@ class LinkDialler:
             downstream = self._pump.downstream
             if downstream is None:
                 return
-            if self._pump.is_lent:
+            if self._pump.is_direct:
                 # Its instance beats and listens.
                 await self._lost.wait()
                 return

@@ -21,7 +21,7 @@ from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.replication.membership.placement import from_wire
 
 COUNTS_S = 0.5
-COUNTS_LENT_S = 2.0
+COUNTS_DIRECT_S = 2.0
 """While the instance sends, a link has nothing to count; each look wakes its process."""
 
 
@@ -169,9 +169,9 @@ class LinkServer:
             dialling.part(header, body)
         elif command == "start":
             dialling.start(header)
-        elif command == "borrow":
+        elif command == "take_over":
             pump.machine.told(header["tx"])
-            pump.borrow()
+            pump.hand_over()
         elif command == "beside":
             pump.judged(*control.read_beside(header, body))
         elif command == "queue":
@@ -186,7 +186,7 @@ class LinkServer:
     async def _count_forever(self) -> None:
         before: dict[str, Any] = {}
         while True:
-            await asyncio.sleep(COUNTS_LENT_S if self.pump.is_lent else COUNTS_S)
+            await asyncio.sleep(COUNTS_DIRECT_S if self.pump.is_direct else COUNTS_S)
             self.pump.reader.tidy()
             self.pump.remember()
             counts = self.pump.counts()

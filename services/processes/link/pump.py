@@ -50,8 +50,8 @@ EARLY_ACKS_MAX = 16_384
 """Acks that are kept while the instance is asked how to begin: a few milliseconds, some seconds
 where there are very many publishers."""
 LENDS_WITHIN_S = 1.0
-LENT_PUBLISHERS_MAX = 4_096
-LENT_BYTES_MAX = 1024 * 1024
+DIRECT_PUBLISHERS_MAX = 4_096
+DIRECT_BYTES_MAX = 1024 * 1024
 """What the destination has goes to the instance in one frame, and is kept there."""
 REMEMBER_S = 5.0
 """What was judged in less before the process is killed is judged once more."""
@@ -102,7 +102,7 @@ class Pump:
         )
         self._unsent: list[Run] = []
         """Read, and not taken by the machine yet."""
-        self.is_lent = False
+        self.is_direct = False
         """Whether the instance sends and reads over the connection, and this process does not."""
         self._lends_until_s = 0.0
         """It was asked for the connection, and answers by then; 0: it was not."""
@@ -138,7 +138,7 @@ class Pump:
                 self._forgets(error)
 
     def judged(self, stretch: int, beside: PublisherRanges) -> None:
-        """The instance left this out over the connection that it was lent."""
+        """The instance left this out over the connection that the link handed over."""
         self.machine.beside.update(stretch, beside)
 
     def _forgets(self, error: StorageError) -> None:
@@ -173,7 +173,7 @@ class Pump:
 
     def stop(self) -> None:
         """The connection is lost."""
-        self.is_started = self.is_lent = False
+        self.is_started = self.is_direct = False
         self._lends_until_s = 0.0
         self._telling.disconnected()
         self.machine.disconnected()
@@ -399,8 +399,8 @@ class Pump:
         downstream.send_parts((front, *parts), len(front) + size_bytes)
         self._traces.sent(batch.number, batch.runs)
 
-    # -- lending the connection --------------------------------------------------------------
-    def borrow(self) -> None:
+    # -- handing over the connection --------------------------------------------------------------
+    def hand_over(self) -> None:
         """The instance asks for the connection. It gets it once nothing is on its way, if that is
         soon, and if the connection is a plain one."""
         downstream, destination = self.downstream, self._here.config.destination
@@ -433,7 +433,7 @@ class Pump:
         downstream = self.downstream
         if downstream is None or not self.is_started:
             return
-        if self.is_lent:
+        if self.is_direct:
             # The instance writes to the connection: behind a part of its frame ours would break it.
             return
         if downstream.is_open and not downstream.unsent_bytes:
@@ -460,21 +460,21 @@ class Pump:
             return
         if downstream.carried is not None or downstream.unsent_bytes or downstream.reader.buffered:
             return
-        state = machine.lend()
+        state = machine.hand_over()
         if state is None:
             return
         frame = b""
-        if len(state.held.sets) <= LENT_PUBLISHERS_MAX:
-            frame = control.lend(state, self.epoch, self.peer)
-        fits = 0 < len(frame) <= LENT_BYTES_MAX
+        if len(state.held.sets) <= DIRECT_PUBLISHERS_MAX:
+            frame = control.hand_over(state, self.epoch, self.peer)
+        fits = 0 < len(frame) <= DIRECT_BYTES_MAX
         if not fits or not self._hand_over(transport):
-            machine.borrow(state)
-            # Where only the way is full, as others lend theirs just now, it is asked again.
+            machine.take_over(state)
+            # Where only the way is full, as others hand over theirs just now, it is asked again.
             self._keep(for_good=not fits)
             return
         transport.pause_reading()
         self._lends_until_s = 0.0
-        self.is_lent = True
+        self.is_direct = True
         self._telling.flush()
         self._here.tell(frame)
 
@@ -484,10 +484,10 @@ class Pump:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
             way.setblocking(False)
             try:
-                way.connect(config.unix_path + control.LENT_SUFFIX)
+                way.connect(config.unix_path + control.DIRECT_SUFFIX)
                 socket.send_fds(
                     way,
-                    [control.lent(config.destination.name, config.start_number)],
+                    [control.handed_over(config.destination.name, config.start_number)],
                     [transport.get_extra_info("socket").fileno()],
                 )
             except OSError:
@@ -495,6 +495,6 @@ class Pump:
         return True
 
     def returned(self, why: str) -> None:
-        """The connection that was lent is over."""
-        if self.is_lent and self.downstream is not None:
+        """The connection that was handed over is over."""
+        if self.is_direct and self.downstream is not None:
             self.downstream.abort(why)

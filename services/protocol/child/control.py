@@ -19,10 +19,10 @@
                     conflicts (ranges)
       progress      tx: stored_txid, u: caught up, skipped; body: resending (ranges)
       event         event, details
-      lend          what LentState has, epoch, peer; body: held, unavailable. The descriptor has
-                    come before, by datagram to the path of the Unix socket with LENT_SUFFIX behind
-                    it: lent, destination, start
-      keeps         for_good: the answer to `borrow` where it does not lend its connection
+      hand_over     what DirectLinkState has, epoch, peer; body: held, unavailable. The
+                    descriptor has come before, by datagram to the path of the Unix socket with
+                    DIRECT_SUFFIX behind it: handed_over, destination, start
+      keeps         for_good: the answer to `take_over` where it does not hand over its connection
       pong          the answer to `ping`: so answer owners of queues and buffers, too
       counts        sent records, sent bytes, in flight …: for status only
 
@@ -41,10 +41,11 @@
       told          tx: committed up to here
       notice        tx: last_txid; body: awaited (ranges root by root)
       mode          sync
-      borrow        tx: committed up to here; asks for the connection: `lend` or `keeps` answers
-      beside        stretch: what the filters left out over the connection that it has lent, body:
-                    publisher to ranges
-      returned      why: the connection that it has lent is over
+      take_over     tx: committed up to here; asks for the connection: `hand_over` or `keeps`
+                    answers
+      beside        stretch: what the filters left out over the connection that it has handed
+                    over, body: publisher to ranges
+      returned      why: the connection that it has handed over is over
       queue         body: a frame for the destination, where it understands that (queue_requests.py)
       ping          it has said nothing for a while: `pong` answers
       stop          go away
@@ -79,7 +80,7 @@ PING, PONG = encode_frame({"c": "ping"}), encode_frame({"c": "pong"})
 """Whether a child is there, whatever it is, and that it is."""
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
 
-LENT_SUFFIX = ".lent"
+DIRECT_SUFFIX = ".direct"
 """Behind the path of an instance's Unix socket: where its links send descriptors."""
 WAKE = struct.Struct("<Q")
 
@@ -288,9 +289,9 @@ class StartReader:
         )
 
 
-def lent(destination: str, start_number: int) -> bytes:
+def handed_over(destination: str, start_number: int) -> bytes:
     """The datagram with which a link's descriptor comes."""
-    return encode_frame({"c": "lent", "destination": destination, "start": start_number})
+    return encode_frame({"c": "handed_over", "destination": destination, "start": start_number})
 
 
 def beside(stretch: int, ranges: PublisherRanges) -> bytes:
@@ -310,10 +311,10 @@ def queue(frame: bytes) -> bytes:
     return encode_frame({"c": "queue"}, frame)
 
 
-def lend(state: DirectLinkState, epoch: int, peer: str) -> bytes:
-    """A link lends its connection."""
+def hand_over(state: DirectLinkState, epoch: int, peer: str) -> bytes:
+    """A link hands over its connection."""
     header: Header = {
-        "c": "lend",
+        "c": "hand_over",
         "downstream": state.downstream,
         "tx": state.cursor,
         "number": state.number,
@@ -326,8 +327,8 @@ def lend(state: DirectLinkState, epoch: int, peer: str) -> bytes:
     return encode_frame(header, _body(ranges_of(state.held), ranges_of(state.unavailable)))
 
 
-def read_lend(header: Header, body: bytes) -> DirectLinkState:
-    """The inverse of `lend`."""
+def read_hand_over(header: Header, body: bytes) -> DirectLinkState:
+    """The inverse of `hand_over`."""
     held, unavailable = map(_sets, _values(body))
     return DirectLinkState(
         header["downstream"],

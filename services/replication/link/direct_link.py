@@ -1,10 +1,11 @@
-"""When an instance borrows the connection of one of its links, and goes on with it itself.
+"""When an instance takes over the connection of one of its links, and goes on with it itself.
 
 Each message that goes through a link wakes the link's process, and its answer does once more. So
-where a link has caught up, it lends its connection: the instance sends what it commits, and takes
-the acks, on the loop that has both anyway. The link goes on owning the destination. Whatever a
-journal has to be read for, and whoever reads too slowly, ends the connection; the link dials again
-and sends what is missing. That is correct at any moment, so nothing else is needed to take it back.
+where a link has caught up, it hands over its connection: the instance sends what it commits, and
+takes the acks, on the loop that has both anyway. The link goes on owning the destination. Whatever
+a journal has to be read for, and whoever reads too slowly, ends the connection; the link dials
+again and sends what is missing. That is correct at any moment, so nothing else is needed to take it
+back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from raylay.services.replication.link.outbound import OutboundLink
 PAUSE_US_MIN = 500_000
 PAUSE_US_MAX = 60_000_000
 LASTING_US = 60_000_000
-"""A connection that was borrowed for so long was worth it: the next one is borrowed as soon."""
+"""A connection that was taken over for so long was worth it: the next one is taken over as soon."""
 BEHIND_BYTES_MAX = 4 * 1024 * 1024
 BEHIND_RUNS_MAX = 4_096
 """Of what is committed and not sent yet: a link has more in a file, an instance in memory."""
@@ -38,13 +39,13 @@ class DirectLinkPolicy:
     """
 
     __slots__ = (
+        "_direct_since_us",
         "_due_us",
         "_from_txid",
         "_is_allowed",
         "_is_asked",
         "_kept",
         "_kept_bytes",
-        "_lent_us",
         "_pause_us",
         "_pause_us_min",
     )
@@ -57,11 +58,11 @@ class DirectLinkPolicy:
         self._from_txid = 0
         self._kept: list[Run] | None = None
         self._kept_bytes = 0
-        self._lent_us: int | None = None
+        self._direct_since_us: int | None = None
 
     def asks(self, *, caught_up: bool, committed_txid: int, now_us: int) -> bool:
         """Called regularly: whether the link is to be asked now."""
-        if not self._is_allowed or self._is_asked or self._lent_us is not None:
+        if not self._is_allowed or self._is_asked or self._direct_since_us is not None:
             return False
         if not caught_up:
             self._due_us = None
@@ -85,11 +86,12 @@ class DirectLinkPolicy:
             self._kept = None
 
     def said(self) -> None:
-        """The link is told something else: it may have lent its connection before it hears that."""
+        """The link is told something else: it may have handed over its connection before it hears
+        that."""
         self._kept = None
 
     def kept(self, now_us: int, *, for_good: bool) -> None:
-        """The link keeps its connection: it is busy, or cannot lend one of this kind."""
+        """The link keeps its connection: it is busy, or cannot hand over one of this kind."""
         self._is_asked = False
         self._kept = None
         self._later(now_us)
@@ -98,30 +100,30 @@ class DirectLinkPolicy:
             self._is_allowed = False
 
     def taken(self, cursor: int, now_us: int) -> list[Run] | None:
-        """The link lends its connection, and has sent everything up to `cursor`.
+        """The link hands over its connection, and has sent everything up to `cursor`.
 
         Returns:
             what is committed behind that. None: the connection cannot be gone on with.
         """
         kept, self._kept = self._kept, None
-        # Until it has `ended` the link is not asked again: it has no connection to lend.
+        # Until it has `ended` the link is not asked again: it has no connection to hand over.
         if kept is None or cursor < self._from_txid:
             return None
         behind = [run for run in kept if run.last_txid > cursor]
         if behind and behind[0].first_txid > cursor + 1:
             return None
         self._is_asked = False
-        self._lent_us = now_us
+        self._direct_since_us = now_us
         return behind
 
     def ended(self, now_us: int) -> None:
         """The connection is over, whoever had it."""
-        lent_us, self._lent_us = self._lent_us, None
+        direct_since_us, self._direct_since_us = self._direct_since_us, None
         was_asked, self._is_asked = self._is_asked, False
         self._kept = self._due_us = None
-        if lent_us is not None and now_us - lent_us >= LASTING_US:
+        if direct_since_us is not None and now_us - direct_since_us >= LASTING_US:
             self._pause_us = self._pause_us_min
-        elif lent_us is not None or was_asked:
+        elif direct_since_us is not None or was_asked:
             self._pause_us = min(2 * self._pause_us, PAUSE_US_MAX)
 
     def _later(self, now_us: int) -> None:
@@ -136,7 +138,7 @@ class DirectLink:
     Owner: the instance. Lifecycle: one connection; useless once `trouble` says why.
 
     Args:
-        machine: that has borrowed the connection.
+        machine: that has taken over the connection.
     """
 
     __slots__ = ("_unsent", "_unsent_bytes", "machine", "trouble")

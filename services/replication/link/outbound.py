@@ -183,7 +183,7 @@ class OutboundLink:
         """The connection ended."""
         self.is_connected = False
 
-    def lend(self) -> DirectLinkState | None:
+    def hand_over(self) -> DirectLinkState | None:
         """What a machine elsewhere goes on with in this connection, which is over for this one.
         None: not now, as something is to be sent, on its way, or asked for."""
         if (
@@ -200,7 +200,7 @@ class OutboundLink:
         there = self._downstream, self._held, self.cursor, self._number
         return DirectLinkState(*there, self._own_root, self.sync, self._unavailable, self._whole)
 
-    def borrow(self, state: DirectLinkState) -> None:
+    def take_over(self, state: DirectLinkState) -> None:
         """Goes on in the connection of a machine elsewhere. Call it on a new machine."""
         self.is_connected = True
         self._downstream, self._own_root = state.downstream, state.own_root

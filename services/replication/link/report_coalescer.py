@@ -18,7 +18,7 @@ class ReportCoalescer:
     """See the file's docstring.
 
     Invariant: what is told soon is told before anything that is told at once.
-    Owner: the link, or the instance that has borrowed its connection. Lifecycle: as long as that;
+    Owner: the link, or the instance that has taken over its connection. Lifecycle: as long as that;
     `disconnected` begins anew.
 
     Args:

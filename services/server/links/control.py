@@ -140,7 +140,7 @@ class LinkControl:
         self.wake_fd = -1
         """Where `wake` writes to; -1 while there is none."""
         self.woken_txid = 0
-        self.borrowing = DirectLinkControl(links.here, self, links.descriptors)
+        self.direct_link = DirectLinkControl(links.here, self, links.descriptors)
         self._wake_lock = threading.Lock()
         self._wake_connection: FramedConnection | None = None
         self._held_at_dial = PublisherRanges()
@@ -227,10 +227,10 @@ class LinkControl:
             self.take_told(LinkLacks(control.read_lacks(body)))
         elif command == "progress":
             self.take_told(control.read_progress(header, body))
-        elif command == "lend":
-            self.borrowing.given(header, body, self.process.number)
+        elif command == "hand_over":
+            self.direct_link.given(header, body, self.process.number)
         elif command == "keeps":
-            self.borrowing.kept(header)
+            self.direct_link.kept(header)
         elif command == "dial":
             self._here.spawn(self._dial())
         elif command in ("held", "waited"):
@@ -446,7 +446,7 @@ class LinkControl:
         """Instances were moved: they are dialled, and clients are sent, where they live now."""
         self.config = resolve_addresses(self.config, news)
         self._destination = self.config.destination()
-        self.borrowing.return_it("instances were moved")
+        self.direct_link.return_it("instances were moved")
         if self.connection is not None:
             self.connection.send(control.aim(self.config.addresses, news))
 
@@ -454,7 +454,7 @@ class LinkControl:
         self._dial_number += 1
         self._behind_start = None
         self.is_connected = False
-        self.borrowing.ended(why)
+        self.direct_link.ended(why)
         self.address = ""
         self.why = why
         self._here.perform(self._here.machine.link_disconnected(self.name, why))
@@ -534,7 +534,7 @@ class LinkControl:
     @property
     def is_wakeable(self) -> bool:
         """Whether the writer thread wakes it."""
-        return self.wake_fd >= 0 and not self.borrowing.is_lent
+        return self.wake_fd >= 0 and not self.direct_link.is_direct
 
     def wakeable_changed(self) -> None:
         """Whether the writer thread wakes it."""
@@ -568,7 +568,7 @@ class LinkControl:
     def wake(self, last_txid: int) -> bool:
         """Tells the link of a commit; called on the thread that made it. Where the socket is full
         or gone, the loop's own frame tells it: False."""
-        if not self.is_connected or self.borrowing.is_lent:
+        if not self.is_connected or self.direct_link.is_direct:
             return True
         with self._wake_lock, contextlib.suppress(OSError):
             if self.wake_fd >= 0:
@@ -581,17 +581,17 @@ class LinkControl:
         """Asks the destination."""
         # It must have read all that it is asked about.
         self._tell_late()
-        if not self.borrowing.notice(awaited, last_txid):
+        if not self.direct_link.notice(awaited, last_txid):
             self._say(control.notice(awaited, last_txid))
 
     def queue_request(self, frame: bytes) -> None:
         """Asks the destination for messages of a queue. Whoever asks asks again."""
-        if not self.borrowing.queue_request(frame):
+        if not self.direct_link.queue_request(frame):
             self._say(control.queue(frame))
 
     def mode(self, sync: bool) -> None:
         """Changes what sent messages are marked with."""
-        if not self.borrowing.mode(sync):
+        if not self.direct_link.mode(sync):
             self._say(encode_frame({"c": "mode", "sync": sync}))
 
     def _say(self, frame: bytes) -> None:

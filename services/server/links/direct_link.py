@@ -1,5 +1,5 @@
-"""The connections that the links of an instance lend it; replication/link/direct_link.py decides
-which."""
+"""The connections that the links of an instance hand over to it; replication/link/direct_link.py
+decides which."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class DescriptorReceiver:
 
 
 class LinkHost(Protocol):
-    """The link that lends its connection (`LinkControl`)."""
+    """The link that hands over its connection (`LinkControl`)."""
 
     name: str
     config: DestinationConfig
@@ -140,8 +140,8 @@ class DirectLinkControl:
         self._here = here
         self._link = link
         self._descriptors = descriptors
-        self._lending = DirectLinkPolicy(
-            is_allowed=here.config.lent_links and not here.config.drills
+        self._policy = DirectLinkPolicy(
+            is_allowed=here.config.direct_links and not here.config.drills
         )
         self._socket: DirectLinkSocket | None = None
         self._counts: dict[str, int] = {}
@@ -149,18 +149,18 @@ class DirectLinkControl:
         self._tells_us = 0
 
     @property
-    def is_lent(self) -> bool:
+    def is_direct(self) -> bool:
         """Whether the instance itself sends to the destination."""
         return self._socket is not None
 
     def counts(self, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """What the link counted, and what went over the connections that it lent."""
+        """What the link counted, and what went over the connections that it handed over."""
         found = dict(counts)
         for mine in (self._counts, self._socket.counts() if self._socket is not None else {}):
             for name, count in mine.items():
                 found[name] = found.get(name, 0) + count
         if self._socket is not None:
-            found["cursor_txid"] = self._socket.lent.machine.cursor
+            found["cursor_txid"] = self._socket.direct.machine.cursor
         return found
 
     def tick(self, *, caught_up: bool) -> None:
@@ -171,17 +171,17 @@ class DirectLinkControl:
             if self._socket is not None and here.steady_us() >= self._tells_us:
                 self._tells_us = here.steady_us() + TELLS_US
                 self._tell_beside(self._socket)
-        elif connection is not None and self._lending.asks(
+        elif connection is not None and self._policy.asks(
             caught_up=caught_up,
             committed_txid=here.machine.committed_txid,
             now_us=here.steady_us(),
         ):
-            connection.send(encode_frame({"c": "borrow", "tx": here.machine.committed_txid}))
+            connection.send(encode_frame({"c": "take_over", "tx": here.machine.committed_txid}))
 
     def committed(self, runs: list[Run]) -> bool:
         """These are on disk. Whether the link need not be told."""
         if self._socket is None:
-            self._lending.committed(runs)
+            self._policy.committed(runs)
             return False
         self._socket.committed(runs)
         return True
@@ -189,7 +189,7 @@ class DirectLinkControl:
     def notice(self, awaited: Rooted, last_txid: int) -> bool:
         """The destination is to be asked. Whether that is done."""
         if self._socket is None:
-            self._lending.said()
+            self._policy.said()
             return False
         self._socket.notice(awaited, last_txid)
         return True
@@ -204,21 +204,21 @@ class DirectLinkControl:
     def mode(self, sync: bool) -> bool:
         """What is sent from now on is marked so. Whether that is done."""
         if self._socket is None:
-            self._lending.said()
+            self._policy.said()
             return False
-        self._socket.lent.machine.set_mode(sync)
+        self._socket.direct.machine.set_mode(sync)
         return True
 
     # -- what the link says ------------------------------------------------------------------
     def kept(self, header: Header) -> None:
-        """The link does not lend its connection."""
-        self._lending.kept(self._here.steady_us(), for_good=header["for_good"])
+        """The link does not hand over its connection."""
+        self._policy.kept(self._here.steady_us(), for_good=header["for_good"])
 
     def given(self, header: Header, body: bytes, start_number: int) -> None:
-        """The link lends it. All that is committed is taken already."""
+        """The link hands it over. All that is committed is taken already."""
         here, link = self._here, self._link
-        state = control.read_lend(header, body)
-        behind = self._lending.taken(state.cursor, here.steady_us())
+        state = control.read_hand_over(header, body)
+        behind = self._policy.taken(state.cursor, here.steady_us())
         found = self._descriptors.take(link.name, start_number)
         if behind is None or found is None:
             if found is not None:
@@ -235,22 +235,22 @@ class DirectLinkControl:
         if self._socket is not None:
             self._socket.abort(why)
         else:
-            self._lending.said()
+            self._policy.said()
 
-    def over(self, lent: DirectLinkSocket, why: str) -> None:
-        """The connection that was lent is over."""
-        if self._socket is not lent:
+    def over(self, direct_socket: DirectLinkSocket, why: str) -> None:
+        """The connection that was handed over is over."""
+        if self._socket is not direct_socket:
             return
-        for name, count in lent.counts().items():
+        for name, count in direct_socket.counts().items():
             self._counts[name] = self._counts.get(name, 0) + count
-        self._tell_beside(lent)
+        self._tell_beside(direct_socket)
         self._socket = None
         self._link.wakeable_changed()
         self._say_over(why)
 
-    def _tell_beside(self, lent: DirectLinkSocket) -> None:
+    def _tell_beside(self, direct_socket: DirectLinkSocket) -> None:
         """Tells the link what the filters left out, which it need not read again."""
-        connection, beside = self._link.connection, lent.lent.machine.beside
+        connection, beside = self._link.connection, direct_socket.direct.machine.beside
         if beside and connection is not None:
             for stretch, ranges in beside.taken().items():
                 connection.send(control.beside(stretch, ranges))
@@ -264,12 +264,12 @@ class DirectLinkControl:
         if self._socket is not None:
             self._socket.abort(why)
         self._descriptors.forget(self._link.name)
-        self._lending.ended(self._here.steady_us())
+        self._policy.ended(self._here.steady_us())
 
 
 class DirectLinkSocket(FramedConnection):
-    """A connection that a link has lent. Owner: the instance's event loop. Lifecycle: to its end,
-    which the link hears of."""
+    """A connection that a link has handed over. Owner: the instance's event loop. Lifecycle: to its
+    end, which the link hears of."""
 
     urgency = 0
     """Somebody's publisher waits for the answer."""
@@ -277,7 +277,7 @@ class DirectLinkSocket(FramedConnection):
     def __init__(
         self,
         here: InstanceRuntime,
-        borrowing: DirectLinkControl,
+        owner: DirectLinkControl,
         link: LinkHost,
         state: DirectLinkState,
         header: Header,
@@ -285,12 +285,12 @@ class DirectLinkSocket(FramedConnection):
         reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
         super().__init__(here.outbox, here.loop, reader)
         self._here = here
-        self._borrowing = borrowing
+        self._owner = owner
         self._link = link
         destination = link.config.destination()
         machine = OutboundLink(destination, link.config.window_bytes, filters=self._here.filters)
-        machine.borrow(state)
-        self.lent = DirectLink(machine)
+        machine.take_over(state)
+        self.direct = DirectLink(machine)
         self._telling = ReportCoalescer(
             lambda told, _: link.take_told(told),
             lambda *_: None,
@@ -319,7 +319,7 @@ class DirectLinkSocket(FramedConnection):
         if self._why:
             self.abort(self._why)
             return
-        self._here.report("link_lent", destination=self._link.name)
+        self._here.report("link_direct", destination=self._link.name)
         behind, self._behind = self._behind, []
         self.committed(behind)
 
@@ -341,7 +341,7 @@ class DirectLinkSocket(FramedConnection):
 
     def counts(self) -> dict[str, int]:
         """As the link's own."""
-        machine = self.lent.machine
+        machine = self.direct.machine
         return {
             "sent_records": machine.sent_records,
             "sent_bytes": machine.sent_bytes,
@@ -368,14 +368,14 @@ class DirectLinkSocket(FramedConnection):
     def committed(self, runs: list[Run]) -> None:
         """These are on disk."""
         if self.is_open:
-            self._perform(self.lent.committed(runs, self._now_us()))
+            self._perform(self.direct.committed(runs, self._now_us()))
         else:
             self._behind += runs
 
     def notice(self, awaited: Rooted, last_txid: int) -> None:
         """The destination is to be asked."""
         if self.is_open:
-            self._perform(self.lent.notice(awaited, last_txid, self._now_us()))
+            self._perform(self.direct.notice(awaited, last_txid, self._now_us()))
         else:
             self.abort("it was to be asked before it was open")
 
@@ -400,10 +400,10 @@ class DirectLinkSocket(FramedConnection):
                 self._telling.progress(effect)
             elif isinstance(effect, LinkLacks):
                 self._telling.lacks(effect)
-        if self.lent.trouble:
-            self.abort(self.lent.trouble)
-        elif self.lent.due_us is not None:
-            self._wait_until_due(self.lent.due_us)
+        if self.direct.trouble:
+            self.abort(self.direct.trouble)
+        elif self.direct.due_us is not None:
+            self._wait_until_due(self.direct.due_us)
 
     def _send(self, batch: SendBatch) -> None:
         parts = [piece for run in batch.runs for piece in run.pieces()]
@@ -430,7 +430,7 @@ class DirectLinkSocket(FramedConnection):
     def _look_again(self) -> None:
         self._due_timer = None
         if self.is_open:
-            self._perform(self.lent.look_again(self._now_us()))
+            self._perform(self.direct.look_again(self._now_us()))
             self.outbox.flush()
 
     # -- what comes in -----------------------------------------------------------------------
@@ -448,7 +448,7 @@ class DirectLinkSocket(FramedConnection):
             number, held, persisted, conflicts = read_ack(header, body)
             at_ns = sent_at_ns(header)
             self._traces.acked(number, persisted, at_ns)
-            acked = self.lent.acked(number, held, persisted, conflicts, self._now_us())
+            acked = self.direct.acked(number, held, persisted, conflicts, self._now_us())
             self._perform(acked, at_ns)
         elif header["c"] == "refused":
             reason = str(header.get("reason") or "refused")[:NAME_BYTES_MAX]
@@ -472,4 +472,4 @@ class DirectLinkSocket(FramedConnection):
         self._telling.flush()
         if self._due_timer is not None:
             self._due_timer.cancel()
-        self._borrowing.over(self, why)
+        self._owner.over(self, why)

@@ -142,7 +142,7 @@ replication_entitlement: permissions
 authenticator: amps-default-authenticator-module
 admin: {authentication: {module: passwords, options: {File: who}}, entitlement: permissions}
 capacity: {memory: 1GB, client_share: 60%}
-lent_links: false
+direct_links: false
 relocate_after: 10m
 """
 
@@ -158,7 +158,7 @@ def test_every_key_of_a_file_comes_through() -> None:
         keys = {info.alias or name for name, info in model.model_fields.items()}
         assert keys == set(given), "a key that this file does not have is not tested"
     settings = parse(EVERY_KEY)
-    assert settings.relocate_after_ms == 600_000 and not settings.lent_links
+    assert settings.relocate_after_ms == 600_000 and not settings.direct_links
     link = next(d for d in settings.instance("A-1").destinations if d.name == "there")
     assert (link.reconnect_timeout_ms, link.ack_conflation_ms) == ((500,), 20)
     assert (link.sync, link.dial, link.compression_type) == (True, False, "zlib")

@@ -164,7 +164,7 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
         for name in watched:
             link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
             link.pid, link.process, link.why = 0, SimpleNamespace(starts=0), ""
-            link.borrowing = SimpleNamespace(is_lent=False, counts=dict)
+            link.direct_link = SimpleNamespace(is_direct=False, counts=dict)
             server.links.controls[name] = cast(Any, link)
         ended = threading.Event()
 

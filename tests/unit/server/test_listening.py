@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from raylay.services.errors import StorageError, StorageFull
-from raylay.services.protocol.child.control import LENT_SUFFIX
+from raylay.services.protocol.child.control import DIRECT_SUFFIX
 from raylay.services.server.listening import listen_where_there_is_room, unix_socket_paths
 
 
-class Lent:
+class Direct:
     """Opens the socket for descriptors; on disks that are full it cannot."""
 
     def __init__(self, *full: Path, number: int = errno.ENOSPC) -> None:
@@ -30,11 +30,11 @@ class Lent:
         self.opened.append(path)
 
 
-def listened(paths: list[str], lent: Lent) -> str:
+def listened(paths: list[str], direct: Direct) -> str:
     """The path at which somebody can connect."""
 
     async def listen() -> str:
-        path, server = await listen_where_there_is_room(paths, asyncio.Protocol, lent.open)
+        path, server = await listen_where_there_is_room(paths, asyncio.Protocol, direct.open)
         assert os.stat(path).st_mode & 0o777 == 0o600
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(path)
@@ -57,13 +57,13 @@ def test_on_a_full_disk_the_socket_is_in_the_directory_for_temporary_files(
 ) -> None:
     data, elsewhere = disks
     paths = [str(data / "links.sock"), str(elsewhere / "links.sock")]
-    lent = Lent(data)
+    direct = Direct(data)
     # What an earlier process left there is in nobody's way.
     Path(paths[1]).touch()
-    assert listened(paths, lent) == paths[1]
-    assert lent.opened == [paths[1] + LENT_SUFFIX]
+    assert listened(paths, direct) == paths[1]
+    assert direct.opened == [paths[1] + DIRECT_SUFFIX]
     assert not list(data.iterdir()), "half of it takes room that others need"
-    assert listened(paths, Lent()) == paths[0]
+    assert listened(paths, Direct()) == paths[0]
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_where_both_are_full_the_error_names_the_path(
 ) -> None:
     paths = [str(disk / "links.sock") for disk in disks]
     with pytest.raises(kind, match=f"{paths[1]} cannot be made: {os.strerror(number)}"):
-        listened(paths, Lent(*disks, number=number))
+        listened(paths, Direct(*disks, number=number))
     assert not [path for disk in disks for path in disk.iterdir()]
 
 
 def test_another_error_is_not_passed_over(disks: tuple[Path, Path]) -> None:
     paths = [str(disk / "links.sock") for disk in disks]
     with pytest.raises(StorageError, match=f"{paths[0]} cannot be made") as raised:
-        listened(paths, Lent(*disks, number=errno.EACCES))
+        listened(paths, Direct(*disks, number=errno.EACCES))
     assert type(raised.value) is StorageError
 
 

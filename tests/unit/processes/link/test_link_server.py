@@ -114,26 +114,26 @@ def asked_for_its_connection(
     downstream.reader = stands(buffered=0)
     downstream.transport = stands(pause_reading=lambda: None)
     monkeypatch.setattr(link.pump, "_hand_over", lambda transport: True)
-    link.instance_said({"c": "borrow", "tx": 0}, b"")
+    link.instance_said({"c": "take_over", "tx": 0}, b"")
     return link, downstream, told, later
 
 
-def test_a_connection_is_lent_with_all_that_came_in_the_same_read(
+def test_a_connection_is_handed_over_with_all_that_came_in_the_same_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     link, downstream, told, later = asked_for_its_connection(monkeypatch)
     receive(link, downstream, AckUpstream(1, 1))
     receive(link, downstream, AckUpstream(1, 1, held={PUBLISHER: [(1, 3)]}))
-    assert not [frame for frame in told if frame.header["c"] == "lend"]
+    assert not [frame for frame in told if frame.header["c"] == "hand_over"]
     for call in later:
         call()
-    (lend,) = [frame for frame in told if frame.header["c"] == "lend"]
-    held = control.read_lend(lend.header, lend.body).held.get(PUBLISHER)
+    (handed,) = [frame for frame in told if frame.header["c"] == "hand_over"]
+    held = control.read_hand_over(handed.header, handed.body).held.get(PUBLISHER)
     assert held is not None and list(held) == [(1, 3)]
-    assert link.pump.is_lent
+    assert link.pump.is_direct
 
 
-def test_a_link_writes_nothing_to_a_connection_that_it_has_lent(
+def test_a_link_writes_nothing_to_a_connection_that_it_has_handed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Behind a part of a frame of the instance's it would break the stream."""
@@ -144,7 +144,7 @@ def test_a_link_writes_nothing_to_a_connection_that_it_has_lent(
     receive(link, downstream, AckUpstream(1, 1))
     for call in later:
         call()
-    assert link.pump.is_lent
+    assert link.pump.is_direct
     link.instance_said({"c": "queue"}, b"asked once more")
     assert sent == [b"asked"]
 
@@ -157,12 +157,12 @@ def test_a_link_that_is_asked_for_what_it_just_lost_may_be_asked_again(
     link.pump.drop()
     for call in later:
         call()
-    assert not [frame for frame in told if frame.header["c"] in ("lend", "keeps")]
-    link.instance_said({"c": "borrow", "tx": 0}, b"")
+    assert not [frame for frame in told if frame.header["c"] in ("hand_over", "keeps")]
+    link.instance_said({"c": "take_over", "tx": 0}, b"")
     assert [frame.header["for_good"] for frame in told if frame.header["c"] == "keeps"] == [False]
 
 
-def test_a_connection_is_not_lent_that_was_dialled_behind_the_question(
+def test_a_connection_is_not_handed_over_that_was_dialled_behind_the_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     link, downstream, told, later = asked_for_its_connection(monkeypatch)
@@ -177,7 +177,7 @@ def test_a_connection_is_not_lent_that_was_dialled_behind_the_question(
     assert link.pump.is_started
     for call in later:
         call()
-    assert not link.pump.is_lent and not [f for f in told if f.header["c"] == "lend"]
+    assert not link.pump.is_direct and not [f for f in told if f.header["c"] == "hand_over"]
 
 
 class Dialler(LinkDialler):

@@ -1,4 +1,4 @@
-"""When a connection is lent, and what goes over it then."""
+"""When a connection is handed over, and what goes over it then."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def machine(sync: bool = True, last_txid: int = 0) -> OutboundLink:
     return made
 
 
-def lent(last_txid: int = 0, window_bytes: int = 1 << 20) -> DirectLink:
-    state = machine(last_txid=last_txid).lend()
+def direct(last_txid: int = 0, window_bytes: int = 1 << 20) -> DirectLink:
+    state = machine(last_txid=last_txid).hand_over()
     assert state is not None
-    borrowed = OutboundLink(TO, window_bytes)
-    borrowed.borrow(state)
-    return DirectLink(borrowed)
+    taken = OutboundLink(TO, window_bytes)
+    taken.take_over(state)
+    return DirectLink(taken)
 
 
 def batches(effects: list[LinkEffect]) -> list[tuple[int, list[int]]]:
@@ -66,61 +66,63 @@ def batches(effects: list[LinkEffect]) -> list[tuple[int, list[int]]]:
 def test_a_link_lends_once_nothing_is_on_its_way() -> None:
     link = machine()
     link.told(1)
-    assert link.lend() is None, "a message is to be sent"
+    assert link.hand_over() is None, "a message is to be sent"
     link.take([run(1, 1)])
-    assert link.lend() is None, "a batch is on its way"
+    assert link.hand_over() is None, "a batch is on its way"
     link.acked(2, {}, {}, {})
-    state = link.lend()
+    state = link.hand_over()
     assert state is not None and (state.cursor, state.number) == (1, 2)
     assert not link.is_connected and not link.wants
-    assert link.lend() is None, "it has lent it already"
+    assert link.hand_over() is None, "it has handed it over already"
 
 
 def test_a_link_that_has_asked_for_something_that_is_not_there_keeps_its_connection() -> None:
     link = machine()
     link.notice({OWN: {P: [(1, 1)]}}, 5)
-    assert link.lend() is None
+    assert link.hand_over() is None
 
 
-def test_what_is_lent_comes_whole_to_the_instance() -> None:
+def test_what_is_handed_over_comes_whole_to_the_instance() -> None:
     state = DirectLinkState(THERE, held((1, 3), (5, 9)), 12, 7, OWN, True, held((4, 4)), True)
-    found = first_frame(control.lend(state, 3, "B"), 1 << 20)
+    found = first_frame(control.hand_over(state, 3, "B"), 1 << 20)
     assert found is not None
-    assert control.read_lend(*found[0]) == state
+    assert control.read_hand_over(*found[0]) == state
     assert [found[0].header[name] for name in ("epoch", "peer")] == [3, "B"]
 
 
 # -- the instance's side -------------------------------------------------------------------------
 def asked(committed_txid: int = 0) -> DirectLinkPolicy:
-    lending = DirectLinkPolicy(is_allowed=True)
-    assert not lending.asks(caught_up=True, committed_txid=committed_txid, now_us=0)
-    assert lending.asks(caught_up=True, committed_txid=committed_txid, now_us=PAUSE_US_MIN)
-    return lending
+    policy = DirectLinkPolicy(is_allowed=True)
+    assert not policy.asks(caught_up=True, committed_txid=committed_txid, now_us=0)
+    assert policy.asks(caught_up=True, committed_txid=committed_txid, now_us=PAUSE_US_MIN)
+    return policy
 
 
 def test_a_link_is_asked_once_when_it_has_been_caught_up_for_a_while() -> None:
-    lending = DirectLinkPolicy(is_allowed=True)
-    assert not lending.asks(caught_up=False, committed_txid=0, now_us=0)
-    assert not lending.asks(caught_up=True, committed_txid=0, now_us=1)
-    assert not lending.asks(caught_up=True, committed_txid=0, now_us=PAUSE_US_MIN)
-    assert lending.asks(caught_up=True, committed_txid=0, now_us=1 + PAUSE_US_MIN)
-    assert not lending.asks(caught_up=True, committed_txid=0, now_us=1 << 40), "it was asked"
-    assert lending.taken(0, 1 << 40) == []
-    assert not lending.asks(caught_up=True, committed_txid=0, now_us=1 << 41), "it has lent it"
+    policy = DirectLinkPolicy(is_allowed=True)
+    assert not policy.asks(caught_up=False, committed_txid=0, now_us=0)
+    assert not policy.asks(caught_up=True, committed_txid=0, now_us=1)
+    assert not policy.asks(caught_up=True, committed_txid=0, now_us=PAUSE_US_MIN)
+    assert policy.asks(caught_up=True, committed_txid=0, now_us=1 + PAUSE_US_MIN)
+    assert not policy.asks(caught_up=True, committed_txid=0, now_us=1 << 40), "it was asked"
+    assert policy.taken(0, 1 << 40) == []
+    assert not policy.asks(caught_up=True, committed_txid=0, now_us=1 << 41), (
+        "it has handed it over"
+    )
 
 
 def test_nothing_is_asked_where_it_is_switched_off() -> None:
-    lending = DirectLinkPolicy(is_allowed=False)
+    policy = DirectLinkPolicy(is_allowed=False)
     assert not any(
-        lending.asks(caught_up=True, committed_txid=0, now_us=now_us) for now_us in (0, 1 << 40)
+        policy.asks(caught_up=True, committed_txid=0, now_us=now_us) for now_us in (0, 1 << 40)
     )
 
 
 def test_what_is_committed_meanwhile_follows_what_the_link_has_sent() -> None:
-    lending = asked(committed_txid=4)
-    lending.committed([run(5, 5), run(6, 6)])
-    lending.committed([run(7, 7)])
-    found = lending.taken(5, 0)
+    policy = asked(committed_txid=4)
+    policy.committed([run(5, 5), run(6, 6)])
+    policy.committed([run(7, 7)])
+    found = policy.taken(5, 0)
     assert found is not None
     assert [each.first_txid for each in found] == [6, 7]
 
@@ -130,7 +132,7 @@ def test_a_connection_that_cannot_be_gone_on_with_is_not_taken() -> None:
     assert behind.taken(3, 0) is None, "what lies between was committed before"
     deaf = asked()
     deaf.said()
-    assert deaf.taken(0, 0) is None, "it has lent it before it heard that"
+    assert deaf.taken(0, 0) is None, "it has handed it over before it heard that"
     assert not deaf.asks(caught_up=True, committed_txid=0, now_us=1 << 40), "it has none until then"
     deaf.ended(0)
     assert not deaf.asks(caught_up=True, committed_txid=0, now_us=0)
@@ -145,36 +147,36 @@ def test_a_connection_that_cannot_be_gone_on_with_is_not_taken() -> None:
 
 
 def test_pauses_grow_with_each_failure_and_end_with_a_lasting_loan() -> None:
-    def pause_us(lending: DirectLinkPolicy, now_us: int) -> int:
+    def pause_us(policy: DirectLinkPolicy, now_us: int) -> int:
         for after_us in range(0, PAUSE_US_MAX + 1, PAUSE_US_MIN):
-            if lending.asks(caught_up=True, committed_txid=0, now_us=now_us + after_us):
+            if policy.asks(caught_up=True, committed_txid=0, now_us=now_us + after_us):
                 return after_us
         raise AssertionError("never asked")
 
-    lending = asked()
-    lending.kept(0, for_good=False)
-    assert pause_us(lending, 0) == 2 * PAUSE_US_MIN
-    assert lending.taken(0, 0) == []
-    lending.ended(1)
-    assert pause_us(lending, 1) == 4 * PAUSE_US_MIN
+    policy = asked()
+    policy.kept(0, for_good=False)
+    assert pause_us(policy, 0) == 2 * PAUSE_US_MIN
+    assert policy.taken(0, 0) == []
+    policy.ended(1)
+    assert pause_us(policy, 1) == 4 * PAUSE_US_MIN
     for _ in range(20):
-        lending.ended(1)
-        last_us = pause_us(lending, 1)
+        policy.ended(1)
+        last_us = pause_us(policy, 1)
     assert last_us == PAUSE_US_MAX
-    assert lending.taken(0, 0) == []
-    lending.ended(LASTING_US)
-    assert pause_us(lending, 1) == PAUSE_US_MIN
+    assert policy.taken(0, 0) == []
+    policy.ended(LASTING_US)
+    assert pause_us(policy, 1) == PAUSE_US_MIN
 
 
-def test_a_connection_of_a_kind_that_is_not_lent_is_never_asked_for_again() -> None:
-    lending = asked()
-    lending.kept(0, for_good=True)
-    assert not lending.asks(caught_up=True, committed_txid=0, now_us=1 << 40)
+def test_a_connection_of_a_kind_that_is_not_handed_over_is_never_asked_for_again() -> None:
+    policy = asked()
+    policy.kept(0, for_good=True)
+    assert not policy.asks(caught_up=True, committed_txid=0, now_us=1 << 40)
 
 
 # -- what goes over it ---------------------------------------------------------------------------
 def test_what_is_committed_goes_out_and_its_answer_comes_back() -> None:
-    link = lent(last_txid=3)
+    link = direct(last_txid=3)
     assert batches(link.committed([run(4, 4), run(5, 5)], 0)) == [(2, [4, 5])]
     assert batches(link.committed([run(6, 6)], 0)) == [(3, [6])]
     answered = link.acked(3, {}, {OWN: {P: [(4, 6)]}}, {}, 0)
@@ -185,7 +187,7 @@ def test_what_is_committed_goes_out_and_its_answer_comes_back() -> None:
 
 
 def test_what_is_held_there_is_only_asked_for() -> None:
-    link = lent(last_txid=3)
+    link = direct(last_txid=3)
     (sent,) = [
         each for each in link.notice({OWN: {P: [(2, 2)]}}, 3, 0) if isinstance(each, SendBatch)
     ]
@@ -193,7 +195,7 @@ def test_what_is_held_there_is_only_asked_for() -> None:
 
 
 def test_what_the_window_keeps_back_goes_out_with_the_next_ack() -> None:
-    link = lent(window_bytes=1)
+    link = direct(window_bytes=1)
     assert batches(link.committed([run(1, 1)], 0)) == [(2, [1])]
     assert batches(link.committed([run(2, 2)], 0)) == []
     assert batches(link.committed([run(3, 3)], 0)) == []
@@ -201,13 +203,13 @@ def test_what_the_window_keeps_back_goes_out_with_the_next_ack() -> None:
 
 
 def test_who_takes_nothing_is_given_up() -> None:
-    link = lent(window_bytes=1)
+    link = direct(window_bytes=1)
     link.committed([run(1, 1)], 0)
     large = run(2, 2)
     large.payload = b"x" * (BEHIND_BYTES_MAX + 1)
     link.committed([large], 0)
     assert "does not take" in link.trouble
-    slow = lent(window_bytes=1)
+    slow = direct(window_bytes=1)
     slow.committed([run(1, 1)], 0)
     slow.committed([run(txid, txid) for txid in range(2, BEHIND_RUNS_MAX + 3)], 0)
     assert "does not take" in slow.trouble
@@ -215,7 +217,7 @@ def test_who_takes_nothing_is_given_up() -> None:
 
 @pytest.mark.parametrize("unavailable", [False, True])
 def test_what_is_in_the_journal_only_is_left_to_the_link(unavailable: bool) -> None:
-    link = lent(last_txid=3)
+    link = direct(last_txid=3)
     found: Run = run(4 if unavailable else 5, 5)
     if unavailable:
         found.kind = Kind.UNAVAILABLE
@@ -225,7 +227,7 @@ def test_what_is_in_the_journal_only_is_left_to_the_link(unavailable: bool) -> N
 
 def test_what_waits_for_another_way_goes_out_when_it_is_due() -> None:
     beside = OutboundLink(DestinationRoute("there", "g", False, pass_through=".*"))
-    beside.borrow(
+    beside.take_over(
         DirectLinkState(THERE, PublisherRanges(), 0, 1, OWN, False, PublisherRanges(), False)
     )
     link = DirectLink(beside)
@@ -242,7 +244,7 @@ def test_what_waits_for_another_way_goes_out_when_it_is_due() -> None:
 
 
 def test_large_commits_go_out_in_several_batches() -> None:
-    link = lent(window_bytes=8 * BATCH_BYTES)
+    link = direct(window_bytes=8 * BATCH_BYTES)
     large = [run(txid, txid) for txid in (1, 2, 3)]
     for each in large:
         each.payload = b"x" * BATCH_BYTES
@@ -265,7 +267,7 @@ def test_what_came_from_there_is_passed_by_as_the_longer_way_does(seed: int) -> 
     links = []
     for kind in (OutboundLink, Longer):
         made = kind(to)
-        made.borrow(state._replace(held=state.held.copy()))
+        made.take_over(state._replace(held=state.held.copy()))
         links.append(DirectLink(made))
     upto = sequence = 3
     passed = 0
@@ -298,7 +300,7 @@ def test_what_came_from_there_is_passed_by_as_the_longer_way_does(seed: int) -> 
 
 
 def test_the_commonest_commit_of_a_pair_is_passed_by() -> None:
-    link = lent(last_txid=3)
+    link = direct(last_txid=3)
     (told,) = link.committed([run(4, 4, path=(THERE,))], 0)
     assert told == LinkProgress(4, {}, False, 0)
     link.machine.told(5)

@@ -179,16 +179,16 @@ def test_what_an_instance_sent_in_its_place_is_told(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(filtered_out, "STRETCH", 100)
     log, link = Log(), a_link()
     log.connect(link)
-    lent = a_link()
-    lent.is_connected = True
+    direct = a_link()
+    direct.is_connected = True
     log.append(200)
     for each in log.journal.read(400, 1 << 20):
-        lent.told(each.last_txid)
-        for effect in lent.take([each]):
+        direct.told(each.last_txid)
+        for effect in direct.take([each]):
             assert isinstance(effect, SendBatch)
             for part in effect.runs:
                 log.there.add_ranges(part.publisher, part.ranges())
-    told = [control.beside(number, ranges) for number, ranges in lent.beside.taken().items()]
+    told = [control.beside(number, ranges) for number, ranges in direct.beside.taken().items()]
     assert len(told) == 2
     for frame in told:
         found = first_frame(frame, control.CONTROL_FRAME_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""Connections that links lend, as they come to their instance, and what it sends over them."""
+"""Connections that links hand over, as they come to their instance, and what it sends over them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from raylay.services.server.links.direct_link import DescriptorReceiver, DirectL
 
 @pytest.fixture
 def way(tmp_path: Path) -> Iterator[tuple[DescriptorReceiver, str]]:
-    descriptors, path = DescriptorReceiver(), str(tmp_path / "lent")
+    descriptors, path = DescriptorReceiver(), str(tmp_path / "direct")
     descriptors.open(path)
     yield descriptors, path
     descriptors.close()
 
 
-def lend(path: str, destination: str, start_number: int) -> socket.socket:
+def hand_over(path: str, destination: str, start_number: int) -> socket.socket:
     """A link hands its connection over; gives the destination's end of it."""
     mine, theirs = socket.socketpair()
     with mine, closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sender:
         sender.connect(path)
-        socket.send_fds(sender, [control.lent(destination, start_number)], [mine.fileno()])
+        socket.send_fds(sender, [control.handed_over(destination, start_number)], [mine.fileno()])
     theirs.settimeout(5)
     return theirs
 
@@ -58,7 +58,7 @@ def test_nobody_else_hands_a_connection_over(way: tuple[DescriptorReceiver, str]
 def test_links_that_lend_at_once_each_lend_their_own(way: tuple[DescriptorReceiver, str]) -> None:
     """An instance asks all of them in one turn."""
     descriptors, path = way
-    with lend(path, "B", 1) as b, lend(path, "C", 4) as c:
+    with hand_over(path, "B", 1) as b, hand_over(path, "C", 4) as c:
         for name, number, theirs in (("B", 1, b), ("C", 4, c)):
             found = descriptors.take(name, number)
             assert found is not None, name
@@ -70,29 +70,33 @@ def test_links_that_lend_at_once_each_lend_their_own(way: tuple[DescriptorReceiv
 
 def test_what_a_link_sent_that_is_gone_is_closed(way: tuple[DescriptorReceiver, str]) -> None:
     descriptors, path = way
-    with lend(path, "B", 1) as gone, lend(path, "B", 2) as now, lend(path, "C", 1) as other:
+    with (
+        hand_over(path, "B", 1) as gone,
+        hand_over(path, "B", 2) as now,
+        hand_over(path, "C", 1) as other,
+    ):
         found = descriptors.take("B", 2)
         assert found is not None
         with found:
             assert not is_open(gone) and is_open(now) and is_open(other)
         descriptors.forget("C")
         assert not is_open(other)
-    with lend(path, "B", 2) as earlier:
+    with hand_over(path, "B", 2) as earlier:
         assert descriptors.take("B", 3) is None and not is_open(earlier)
-    with lend(path, "B", 3) as last:
+    with hand_over(path, "B", 3) as last:
         assert descriptors.take("C", 1) is None and is_open(last)
         descriptors.close()
         assert not is_open(last)
 
 
-def borrowed() -> tuple[DirectLinkSocket, Any, Any, Any]:
-    """A lent connection, where nothing is on its way, and what is around it."""
+def taken_over() -> tuple[DirectLinkSocket, Any, Any, Any]:
+    """A direct connection, where nothing is on its way, and what is around it."""
     machine = OutboundLink(DestinationRoute("B", "g", True))
     start = LinkStart(True, RootedRanges(), RootedRanges(), OWN, 0)
     machine.connected(THERE, PublisherRanges(), start, 1)
     machine.take([])
     machine.acked(1, {}, {}, {})
-    state = machine.lend()
+    state = machine.hand_over()
     assert state is not None
     stands: Any = SimpleNamespace
     here = stands(
@@ -103,31 +107,31 @@ def borrowed() -> tuple[DirectLinkSocket, Any, Any, Any]:
         tracing=stands(enabled=False),
     )
     to = DestinationConfig("B", "g", True, ("127.0.0.1:1",), window_bytes=1)
-    link, borrowing = stands(name="B", config=to), stands()
-    lent = DirectLinkSocket(here, borrowing, link, state, {"peer": "B", "epoch": 1})
-    lent.is_open = True
-    return lent, here, link, borrowing
+    link, owner = stands(name="B", config=to), stands()
+    direct = DirectLinkSocket(here, owner, link, state, {"peer": "B", "epoch": 1})
+    direct.is_open = True
+    return direct, here, link, owner
 
 
 def test_what_is_asked_because_of_an_answer_goes_out_behind_what_the_answer_let_go() -> None:
     """Out of order the destination refuses the connection: `gap`."""
-    lent, _, link, _ = borrowed()
+    direct, _, link, _ = taken_over()
     # As an instance that hears that what it waits for is stored by who did not know that it waits.
-    link.take_told = lambda told: lent.notice({OWN: {P: [(1, 1)]}}, 2)
-    lent.committed([run(1, 1)])
-    lent.committed([run(2, 2)])
+    link.take_told = lambda told: direct.notice({OWN: {P: [(1, 1)]}}, 2)
+    direct.committed([run(1, 1)])
+    direct.committed([run(2, 2)])
     for frame in ack_frames(AckUpstream(1, 2, persisted={UNAWAITED: {P: [(1, 1)]}}), 0):
-        lent.data_received(frame)
-    found = FrameReader().feed(b"".join(lent._collected))
+        direct.data_received(frame)
+    found = FrameReader().feed(b"".join(direct._collected))
     assert [frame.header["n"] for frame in found if frame.header["c"] == "batch"] == [2, 3, 4]
 
 
-def test_why_a_destination_refuses_a_lent_connection_is_told() -> None:
-    lent, here, _, borrowing = borrowed()
+def test_why_a_destination_refuses_a_direct_connection_is_told() -> None:
+    direct, here, _, owner = taken_over()
     events: list[Any] = []
     here.report = lambda event, **details: events.append((event, details))
-    borrowing.over = lambda socket, why: events.append(why)
-    lent.data_received(refusal("gap", "batch 4 came where 3 was due", None))
+    owner.over = lambda socket, why: events.append(why)
+    direct.data_received(refusal("gap", "batch 4 came where 3 was due", None))
     assert events == [
         (
             "link_refused",
@@ -138,13 +142,13 @@ def test_why_a_destination_refuses_a_lent_connection_is_told() -> None:
 
 
 def test_the_destination_is_asked_for_messages_of_a_queue() -> None:
-    lent, *_ = borrowed()
-    lent.queue_request(b"a frame")
-    assert b"a frame" in b"".join(lent._collected)
+    direct, *_ = taken_over()
+    direct.queue_request(b"a frame")
+    assert b"a frame" in b"".join(direct._collected)
 
 
 def test_what_cannot_be_written_at_once_is_asked_again_by_whoever_asked() -> None:
-    lent, *_ = borrowed()
-    lent.queue_request(b"first")
-    lent.queue_request(b"second")
-    assert b"".join(lent._collected) == b"first"
+    direct, *_ = taken_over()
+    direct.queue_request(b"first")
+    direct.queue_request(b"second")
+    assert b"".join(direct._collected) == b"first"

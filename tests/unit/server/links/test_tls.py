@@ -102,7 +102,7 @@ def replication(server: InstanceServer, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_a_link_with_its_certificate_and_one_that_is_never_lent(tmp_path: Path) -> None:
+def test_a_link_with_its_certificate_and_one_that_is_never_handed_over(tmp_path: Path) -> None:
     made = tls_files()
 
     async def work(fabric: Fabric) -> None:
@@ -118,10 +118,10 @@ def test_a_link_with_its_certificate_and_one_that_is_never_lent(tmp_path: Path) 
         assert upstream.peer_certificate.common_name == "desk"
         assert replication(b, "links")["connections"] == 1
         # Asked for its connection, it keeps it for good.
-        borrowing = a.links.controls["B"].borrowing
-        lending: Any = borrowing._lending  # type: ignore[attr-defined]
-        await until(lambda: not lending._is_allowed)
-        assert not link(a, "B")["lent"]
+        control = a.links.controls["B"].direct_link
+        policy: Any = control._policy  # type: ignore[attr-defined]
+        await until(lambda: not policy._is_allowed)
+        assert not link(a, "B")["direct"]
         # A transport that is shut ends the link; it comes back when it is opened.
         await b.switch_transport("links", on=False)
         await until(lambda: not link(a, "B")["connected"])

@@ -1,4 +1,4 @@
-"""services/server/links/direct_link.py: an instance borrows the connection of a link, from the
+"""services/server/links/direct_link.py: an instance takes over the connection of a link, from the
 moment in
 which it asks to the one in which the connection is over. Real sockets on a real loop."""
 
@@ -32,7 +32,8 @@ DEADLINE_S = 20.0
 
 
 class Link:
-    """The link that lends: what its process is told, and what the instance is told through it."""
+    """The link that hands over: what its process is told, and what the instance is told through
+    it."""
 
     name = "B"
 
@@ -70,7 +71,7 @@ class Bench:
         self.here: Any = SimpleNamespace(
             loop=loop,
             outbox=WriteQueue(loop),
-            config=SimpleNamespace(name="A", lent_links=True, drills=False),
+            config=SimpleNamespace(name="A", direct_links=True, drills=False),
             machine=self.machine,
             filters=None,
             tracing=SimpleNamespace(enabled=False),
@@ -82,25 +83,25 @@ class Bench:
         self.link = Link()
         self.descriptors = DescriptorReceiver()
         self.descriptors.open(path)
-        self.borrowing = DirectLinkControl(self.here, self.link, self.descriptors)
+        self.direct_link = DirectLinkControl(self.here, self.link, self.descriptors)
         self.theirs: socket.socket | None = None
         self.kept: socket.socket
         self.reader = FrameReader()
 
     def ask(self) -> None:
         """It has been caught up for long enough."""
-        self.borrowing.tick(caught_up=True)
+        self.direct_link.tick(caught_up=True)
         self.now_us += PAUSE_US_MIN
-        self.borrowing.tick(caught_up=True)
+        self.direct_link.tick(caught_up=True)
 
     def commit(self, txid: int) -> bool:
         self.machine.committed_txid = txid
-        return self.borrowing.committed([run(txid, txid)])
+        return self.direct_link.committed([run(txid, txid)])
 
     def give(
         self, *, cursor: int = 0, number: int = 1, start: int = START, keeps: bool = False
     ) -> None:
-        """The link lends it, having sent all up to the cursor.
+        """The link hands it over, having sent all up to the cursor.
 
         Args:
             keeps: its process goes on having the descriptor, too.
@@ -108,15 +109,15 @@ class Bench:
         self.kept, self.theirs = socket.socketpair()
         with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sender:
             sender.connect(self.path)
-            socket.send_fds(sender, [control.lent("B", start)], [self.kept.fileno()])
+            socket.send_fds(sender, [control.handed_over("B", start)], [self.kept.fileno()])
         self.theirs.setblocking(False)
         if not keeps:
             self.kept.close()
         state = DirectLinkState(
             THERE, PublisherRanges(), cursor, number, OWN, True, PublisherRanges(), False
         )
-        (frame,) = FrameReader().feed(control.lend(state, 1, "B"))
-        self.borrowing.given(frame.header, frame.body, START)
+        (frame,) = FrameReader().feed(control.hand_over(state, 1, "B"))
+        self.direct_link.given(frame.header, frame.body, START)
 
     async def opened(self) -> None:
         for task in self.spawned:
@@ -148,11 +149,11 @@ class Bench:
 
 def on_loop(directory: Path, work: Callable[[Bench], Awaitable[None]]) -> None:
     async def main() -> None:
-        bench = Bench(str(directory / "lent"))
+        bench = Bench(str(directory / "direct"))
         try:
             await work(bench)
         finally:
-            bench.borrowing.return_it("the test is over")
+            bench.direct_link.return_it("the test is over")
             bench.descriptors.close()
             if bench.theirs is not None:
                 bench.theirs.close()
@@ -169,7 +170,7 @@ def test_a_link_is_asked_once_and_only_where_it_has_a_process(tmp_path: Path) ->
         bench.link.connection = bench.link
         bench.ask()
         bench.ask()
-        assert bench.link.words == ["borrow"] and not bench.borrowing.is_lent
+        assert bench.link.words == ["take_over"] and not bench.direct_link.is_direct
 
     on_loop(tmp_path, work)
 
@@ -183,15 +184,15 @@ def test_what_is_committed_until_it_is_open_goes_out_in_order_and_once(tmp_path:
         assert not bench.commit(1), "the link has to be told: it has its connection yet"
         assert not bench.commit(2)
         bench.give(cursor=1, number=7)
-        assert bench.borrowing.is_lent and bench.link.wakes == 1
+        assert bench.direct_link.is_direct and bench.link.wakes == 1
         assert bench.commit(3), "the link need not be told any more"
         await bench.opened()
-        assert bench.events == ["link_lent"]
+        assert bench.events == ["link_direct"]
         assert bench.commit(4)
         bench.here.outbox.flush()
         found = await bench.batches(2)
         assert [number for number, _ in found] == [8, 9]
-        counts = bench.borrowing.counts({"sent_records": 10})
+        counts = bench.direct_link.counts({"sent_records": 10})
         assert counts["sent_records"] == 13 and counts["cursor_txid"] == 4
 
     on_loop(tmp_path, work)
@@ -201,20 +202,20 @@ def test_what_is_committed_until_it_is_open_goes_out_in_order_and_once(tmp_path:
 def test_what_the_link_is_told_while_it_is_asked_makes_its_connection_useless(
     tmp_path: Path, what: str
 ) -> None:
-    """It may have lent it before it heard of that."""
+    """It may have handed it over before it heard of that."""
 
     async def work(bench: Bench) -> None:
         bench.ask()
         if what == "notice":
-            assert not bench.borrowing.notice({OWN: {P: [(1, 1)]}}, 0)
+            assert not bench.direct_link.notice({OWN: {P: [(1, 1)]}}, 0)
         elif what == "mode":
-            assert not bench.borrowing.mode(False)
+            assert not bench.direct_link.mode(False)
         else:
-            bench.borrowing.return_it("another address")
+            bench.direct_link.return_it("another address")
         bench.give()
-        assert not bench.borrowing.is_lent and bench.link.words == ["borrow", "returned"]
+        assert not bench.direct_link.is_direct and bench.link.words == ["take_over", "returned"]
         await bench.closed()
-        bench.borrowing.ended("it dials again")
+        bench.direct_link.ended("it dials again")
         bench.ask()
         assert bench.link.words[-1] == "returned", "it is not asked again so soon"
 
@@ -225,7 +226,7 @@ def test_a_connection_of_an_earlier_process_is_not_taken(tmp_path: Path) -> None
     async def work(bench: Bench) -> None:
         bench.ask()
         bench.give(start=START - 1)
-        assert not bench.borrowing.is_lent and bench.link.words == ["borrow", "returned"]
+        assert not bench.direct_link.is_direct and bench.link.words == ["take_over", "returned"]
         await bench.closed()
 
     on_loop(tmp_path, work)
@@ -240,11 +241,11 @@ def test_what_a_link_sent_before_it_ended_is_closed(tmp_path: Path) -> None:
         bench.theirs.setblocking(False)
         with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sender:
             sender.connect(bench.path)
-            socket.send_fds(sender, [control.lent("B", START)], [bench.kept.fileno()])
+            socket.send_fds(sender, [control.handed_over("B", START)], [bench.kept.fileno()])
         bench.kept.close()
-        bench.borrowing.ended("killed")
+        bench.direct_link.ended("killed")
         await bench.closed()
-        assert not bench.borrowing.is_lent
+        assert not bench.direct_link.is_direct
 
     on_loop(tmp_path, work)
 
@@ -255,7 +256,7 @@ def test_one_that_is_behind_what_was_asked_for_is_not_taken(tmp_path: Path) -> N
         bench.commit(2)
         bench.ask()
         bench.give(cursor=1)
-        assert not bench.borrowing.is_lent and "returned" in bench.link.words
+        assert not bench.direct_link.is_direct and "returned" in bench.link.words
         await bench.closed()
 
     on_loop(tmp_path, work)
@@ -267,11 +268,11 @@ def test_what_is_asked_before_it_is_open_ends_it(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         bench.ask()
         bench.give()
-        assert bench.borrowing.notice({OWN: {P: [(1, 1)]}}, 0), "seen to, by its end"
+        assert bench.direct_link.notice({OWN: {P: [(1, 1)]}}, 0), "seen to, by its end"
         await bench.opened()
         await bench.closed()
-        assert not bench.borrowing.is_lent and bench.link.words[-1] == "returned"
-        assert bench.events == [], "it never was lent"
+        assert not bench.direct_link.is_direct and bench.link.words[-1] == "returned"
+        assert bench.events == [], "it never was handed over"
 
     on_loop(tmp_path, work)
 
@@ -280,19 +281,19 @@ def test_one_that_ends_before_it_is_open_is_over_once(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         bench.ask()
         bench.give()
-        bench.borrowing.return_it("the instance stops")
+        bench.direct_link.return_it("the instance stops")
         await bench.opened()
         await bench.closed()
-        assert bench.link.words.count("returned") == 1 and not bench.borrowing.is_lent
+        assert bench.link.words.count("returned") == 1 and not bench.direct_link.is_direct
 
     on_loop(tmp_path, work)
 
 
-def test_the_mode_of_a_lent_connection_is_that_of_what_goes_out_next(tmp_path: Path) -> None:
+def test_the_mode_of_a_direct_connection_is_that_of_what_goes_out_next(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         bench.ask()
         bench.give()
-        assert bench.borrowing.mode(False)
+        assert bench.direct_link.mode(False)
         await bench.opened()
         bench.commit(1)
         bench.here.outbox.flush()
@@ -330,38 +331,38 @@ def test_when_it_is_over_the_link_hears_it_once_and_what_it_counted_stays(
         elif how == "nonsense":
             await loop.sock_sendall(bench.theirs, b"\xff" * 64)
         else:
-            bench.borrowing.ended("its process is gone")
+            bench.direct_link.ended("its process is gone")
         async with asyncio.timeout(DEADLINE_S):
-            while bench.borrowing.is_lent:
+            while bench.direct_link.is_direct:
                 await asyncio.sleep(0.001)
         if how != "closed":
             await bench.closed()  # whoever has the descriptor as well
         assert bench.link.words.count("returned") == 1 and bench.link.wakes == 2
-        counts = bench.borrowing.counts({"sent_records": 5})
+        counts = bench.direct_link.counts({"sent_records": 5})
         assert counts["sent_records"] == 6 and "cursor_txid" not in counts
         assert not bench.commit(2), "the link sends it"
 
     on_loop(tmp_path, work)
 
 
-def test_what_went_over_several_lent_connections_is_counted_together(tmp_path: Path) -> None:
+def test_what_went_over_several_direct_connections_is_counted_together(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         for txid in (1, 2):
             for _ in range(3):
-                bench.borrowing.tick(caught_up=True)
+                bench.direct_link.tick(caught_up=True)
                 bench.now_us += PAUSE_US_MAX
             bench.give(cursor=txid - 1, number=txid)
-            assert bench.borrowing.is_lent
+            assert bench.direct_link.is_direct
             await bench.opened()
             bench.commit(txid)
             bench.here.outbox.flush()
             await bench.batches(1)
-            bench.borrowing.return_it("it is needed elsewhere")
+            bench.direct_link.return_it("it is needed elsewhere")
             async with asyncio.timeout(DEADLINE_S):
-                while bench.borrowing.is_lent:
+                while bench.direct_link.is_direct:
                     await asyncio.sleep(0.001)
-            assert bench.borrowing.counts({"sent_records": 10})["sent_records"] == 10 + txid
-            bench.borrowing.ended("the link dials again")
+            assert bench.direct_link.counts({"sent_records": 10})["sent_records"] == 10 + txid
+            bench.direct_link.ended("the link dials again")
             assert bench.theirs is not None
             bench.theirs.close()
 

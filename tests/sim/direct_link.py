@@ -1,4 +1,4 @@
-"""An instance of the simulation that borrows the connection of one of its links."""
+"""An instance of the simulation that takes over the connection of one of its links."""
 
 from __future__ import annotations
 
@@ -33,16 +33,19 @@ class Ended:
         self.why = why
 
 
-class Borrowing:
-    """The instance's side of it. As the server's Borrowing and LentSocket together."""
+class DirectLinkControl:
+    """The instance's side of it. As the server's DirectLinkControl and DirectLinkSocket
+    together."""
 
     def __init__(self, link: LinkProcess) -> None:
         world = self.world = link.world
         self.link = link
         self.instance = link.instance
-        pause_us = world.lend_rng.randint(*PAUSE_US)
-        self.lending = world.machines.lending(is_allowed=world.lends, pause_us_min=pause_us)
-        self.lent: DirectLink | None = None
+        pause_us = world.direct_rng.randint(*PAUSE_US)
+        self.policy = world.machines.direct_policy(
+            is_allowed=world.direct_links, pause_us_min=pause_us
+        )
+        self.direct: DirectLink | None = None
         self.connection: Connection | None = None
         self._behind: list[Run] = []
         self._is_open = False
@@ -68,9 +71,9 @@ class Borrowing:
     def tick(self) -> None:
         """Called regularly."""
         link, machine = self.link, self.instance.machine
-        if self.lent is not None:
+        if self.direct is not None:
             self._telling.flush()
-        elif link.alive and self.lending.asks(
+        elif link.alive and self.policy.asks(
             caught_up=machine.destinations[link.destination.name].caught_up,
             committed_txid=machine.committed_txid,
             now_us=self.instance.now_us,
@@ -79,55 +82,55 @@ class Borrowing:
 
     def committed(self, runs: list[Run]) -> bool:
         """These are on disk. Whether the link need not be told."""
-        if self.lent is None:
-            self.lending.committed(runs)
+        if self.direct is None:
+            self.policy.committed(runs)
             return False
         if self._is_open:
-            self._perform(self.lent.committed(runs, self.instance.now_us))
+            self._perform(self.direct.committed(runs, self.instance.now_us))
         else:
-            self.world.probes["committed while a lent connection opens"] += 1
+            self.world.probes["committed while a direct connection opens"] += 1
             self._behind += runs
         return True
 
     def notice(self, effect: NotifyLink) -> bool:
         """The destination is to be asked. Whether that is done."""
-        if self.lent is None:
-            self.lending.said()
+        if self.direct is None:
+            self.policy.said()
             return False
         if self._is_open:
-            self.world.probes["notice over a lent connection"] += 1
+            self.world.probes["notice over a direct connection"] += 1
             now_us = self.instance.now_us
-            self._perform(self.lent.notice(effect.awaited, effect.last_txid, now_us))
+            self._perform(self.direct.notice(effect.awaited, effect.last_txid, now_us))
         else:
             self.abort("it was to be asked before it was open")
         return True
 
     def mode(self, sync: bool) -> bool:
         """What is sent from now on is marked so. Whether that is done."""
-        if self.lent is None:
-            self.lending.said()
+        if self.direct is None:
+            self.policy.said()
             return False
-        self.world.probes["mode of a lent link"] += 1
-        self.lent.machine.set_mode(sync)
+        self.world.probes["mode of a direct link"] += 1
+        self.direct.machine.set_mode(sync)
         return True
 
     def kept(self, for_good: bool) -> None:
-        """The link does not lend its connection."""
-        self.world.probes["connection not lent"] += 1
-        self.lending.kept(self.instance.now_us, for_good=for_good)
+        """The link does not hand over its connection."""
+        self.world.probes["connection not handed over"] += 1
+        self.policy.kept(self.instance.now_us, for_good=for_good)
 
     def given(self, connection: Connection, frame: bytes) -> None:
-        """The link lends it."""
+        """The link hands it over."""
         world, link = self.world, self.link
         if not self.instance.alive or not link.alive:
             return
         self.instance._catch_up()
         found = first_frame(frame, control.CONTROL_FRAME_BYTES_MAX)
         assert found is not None
-        state = control.read_lend(*found[0])
-        behind = self.lending.taken(state.cursor, self.instance.now_us)
+        state = control.read_hand_over(*found[0])
+        behind = self.policy.taken(state.cursor, self.instance.now_us)
         if behind is None:
-            world.probes["lent connection not gone on with"] += 1
+            world.probes["direct connection not gone on with"] += 1
             link.inbox.send(link.returned, "the instance cannot go on with it")
             return
         if behind:
@@ -135,21 +138,21 @@ class Borrowing:
         machine = world.machines.link(link.destination, world.window_bytes, filters=world.filters)
         if hasattr(world.machines.link, "__annotations__"):
             machine.__dict__.update({"name_of": world.name_of})
-        machine.borrow(state)
-        self.lent, self.connection = world.machines.lent(machine), connection
+        machine.take_over(state)
+        self.direct, self.connection = world.machines.direct_link(machine), connection
         self._telling = self._new_telling()
         self._behind, self._is_open = behind, False
-        world.after(world.lend_rng.randint(*world.timing.local_us), self._open, self.lent)
+        world.after(world.direct_rng.randint(*world.timing.local_us), self._open, self.direct)
 
-    def _open(self, lent: DirectLink) -> None:
+    def _open(self, direct: DirectLink) -> None:
         connection = self.connection
-        if lent is not self.lent or connection is None or not self.instance.alive:
+        if direct is not self.direct or connection is None or not self.instance.alive:
             return
-        self.world.probes["connection lent"] += 1
+        self.world.probes["connection handed over"] += 1
         self._is_open = True
         behind, self._behind = self._behind, []
-        self._perform(lent.committed(behind, self.instance.now_us))
-        if lent is not self.lent:
+        self._perform(direct.committed(behind, self.instance.now_us))
+        if direct is not self.direct:
             return
         connection.receive[0] = self._frame
         connection.closed[0] = lambda why: self._frame(Ended(why))
@@ -158,27 +161,27 @@ class Borrowing:
             self._frame(frame)
 
     def _frame(self, frame: Any) -> None:
-        if self.lent is None or not self.instance.alive:
+        if self.direct is None or not self.instance.alive:
             return
         if isinstance(frame, Ended):
             self.abort(frame.why)
             return
         if not isinstance(frame, bytes):
-            self.world.probes["news over a lent connection"] += 1
+            self.world.probes["news over a direct connection"] += 1
             self.abort("the link is to hear that")
             return
         try:
             found = first_frame(frame, REPLICATION_FRAME_BYTES_MAX)
             assert found is not None
             ack = read_ack(*found[0])
-            effects = self.lent.acked(*ack, self.instance.now_us)
+            effects = self.direct.acked(*ack, self.instance.now_us)
         except RemoteProtocolError as error:
             self.abort(f"{error.reason}: {error}")
             return
         self._perform(effects)
 
     def _perform(self, effects: list[Any]) -> None:
-        lent, connection = self.lent, self.connection
+        direct, connection = self.direct, self.connection
         for effect in effects:
             if isinstance(effect, SendBatch) and connection is not None:
                 connection.send(0, effect)
@@ -189,32 +192,32 @@ class Borrowing:
                 self._telling.progress(effect)
             elif isinstance(effect, LinkLacks):
                 self._telling.lacks(effect)
-        if lent is None or lent is not self.lent:
+        if direct is None or direct is not self.direct:
             return
-        if lent.trouble:
-            self.world.probes["lent connection in trouble"] += 1
-            self.abort(lent.trouble)
-        elif lent.due_us is not None and lent.due_us != self._due_us:
-            self._due_us = lent.due_us
-            self.world.after(max(lent.due_us - self.instance.now_us, 0), self._look_again, lent)
+        if direct.trouble:
+            self.world.probes["direct connection in trouble"] += 1
+            self.abort(direct.trouble)
+        elif direct.due_us is not None and direct.due_us != self._due_us:
+            self._due_us = direct.due_us
+            self.world.after(max(direct.due_us - self.instance.now_us, 0), self._look_again, direct)
 
-    def _look_again(self, lent: DirectLink) -> None:
-        if lent is self.lent and self._is_open and self.instance.alive:
-            self._perform(lent.look_again(self.instance.now_us))
+    def _look_again(self, direct: DirectLink) -> None:
+        if direct is self.direct and self._is_open and self.instance.alive:
+            self._perform(direct.look_again(self.instance.now_us))
 
     def abort(self, why: str) -> None:
         """Ends the connection; the link dials again."""
         link, connection = self.link, self.connection
-        if self.lent is None:
-            self.lending.said()
+        if self.direct is None:
+            self.policy.said()
             return
         self._telling.flush()
-        if self.lent is None:
+        if self.direct is None:
             return  # What was told has ended it.
-        if link.alive and self.lent.machine.beside:
-            for stretch, ranges in self.lent.machine.beside.taken().items():
+        if link.alive and self.direct.machine.beside:
+            for stretch, ranges in self.direct.machine.beside.taken().items():
                 link.inbox.send(link.machine.beside.update, stretch, ranges)
-        self.lent = self.connection = None
+        self.direct = self.connection = None
         self._due_us = None
         if connection is not None:
             connection.close(0, why)
@@ -223,7 +226,7 @@ class Borrowing:
 
     def ended(self, why: str) -> None:
         """The link is disconnected, or gone."""
-        if self.lent is not None:
-            self.world.probes["link lost while its connection is lent"] += 1
+        if self.direct is not None:
+            self.world.probes["link lost while its connection is handed over"] += 1
             self.abort(why)
-        self.lending.ended(self.instance.now_us)
+        self.policy.ended(self.instance.now_us)

@@ -1,4 +1,5 @@
-"""A link that has caught up lends its connection to its instance: real sockets, real SIGKILL."""
+"""A link that has caught up hands its connection over to its instance: real sockets, real
+SIGKILL."""
 
 from __future__ import annotations
 
@@ -52,13 +53,13 @@ def one_by_one(client: Client, sequences: range) -> None:
         client.persisted(sequence)
 
 
-def test_messages_wake_no_link_that_has_lent_its_connection(
+def test_messages_wake_no_link_that_has_handed_over_its_connection(
     servers: Servers, tmp_path: Path
 ) -> None:
     first, second = pair(servers, tmp_path)
     client = Client(first.address, "publisher")
     for server in (first, second):
-        server.wait_for("link_lent")
+        server.wait_for("link_direct")
     links = [link_of(first), link_of(second)]
     before = sum(map(slept, links))
     one_by_one(client, range(1, MESSAGES + 1))
@@ -68,11 +69,13 @@ def test_messages_wake_no_link_that_has_lent_its_connection(
     assert not first.events("link_disconnected"), first.log
 
 
-def test_a_link_that_has_lent_its_connection_is_killed(servers: Servers, tmp_path: Path) -> None:
+def test_a_link_that_has_handed_over_its_connection_is_killed(
+    servers: Servers, tmp_path: Path
+) -> None:
     first, second = pair(servers, tmp_path)
     client = Client(first.address, "publisher")
     for times in range(1, 3):
-        first.wait_for_behind("link_lent", "link_process_ended", times - 1)
+        first.wait_for_behind("link_direct", "link_process_ended", times - 1)
         sequences = range(MESSAGES * (times - 1) + 1, MESSAGES * times + 1)
         client.publish(sequences)
         os.kill(link_of(first), signal.SIGKILL)
@@ -82,18 +85,18 @@ def test_a_link_that_has_lent_its_connection_is_killed(servers: Servers, tmp_pat
     assert second.journal() == [(publisher_id("publisher"), n) for n in range(1, total + 1)]
 
 
-def test_an_instance_at_either_end_of_a_lent_connection_is_killed(
+def test_an_instance_at_either_end_of_a_direct_connection_is_killed(
     servers: Servers, tmp_path: Path
 ) -> None:
     first, second = pair(servers, tmp_path)
     client = Client(first.address, "publisher")
     for server in (first, second):
-        server.wait_for("link_lent")
+        server.wait_for("link_direct")
     second.kill()
     client.publish(range(1, MESSAGES + 1))
     second.start()
     client.persisted(MESSAGES)
-    first.wait_for_behind("link_lent", "link_disconnected", 1)
+    first.wait_for_behind("link_direct", "link_disconnected", 1)
     first.kill()
     first.start()
     client = Client(first.address, "publisher", low=MESSAGES + 1)
@@ -104,21 +107,21 @@ def test_an_instance_at_either_end_of_a_lent_connection_is_killed(
 
 
 @pytest.mark.slow
-def test_a_silent_destination_of_a_lent_connection_is_given_up_and_found_again(
+def test_a_silent_destination_of_a_direct_connection_is_given_up_and_found_again(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = impatient_pair(servers, tmp_path, monkeypatch)
     client = Client(first.address, "publisher")
-    first.wait_for("link_lent")
+    first.wait_for("link_direct")
     is_given_up_and_found_again(first, second, client)
 
 
-def test_who_takes_a_lent_connection_too_slowly_gets_the_rest_from_the_link(
+def test_who_takes_a_direct_connection_too_slowly_gets_the_rest_from_the_link(
     servers: Servers, tmp_path: Path
 ) -> None:
     first, second = pair(servers, tmp_path, window_bytes=64 * 1024)
     client = Client(first.address, "publisher")
-    first.wait_for("link_lent")
+    first.wait_for("link_direct")
     second.process.send_signal(signal.SIGSTOP)
     try:
         # More than the instance keeps in memory for it.
@@ -131,9 +134,9 @@ def test_who_takes_a_lent_connection_too_slowly_gets_the_rest_from_the_link(
     assert second.journal() == [(publisher_id("publisher"), n) for n in range(1, 61)]
 
 
-@pytest.mark.parametrize("compression, lent", [(False, False), (True, True)])
-def test_nothing_is_lent_where_it_is_switched_off_or_batches_are_compressed(
-    servers: Servers, tmp_path: Path, compression: bool, lent: bool
+@pytest.mark.parametrize("compression, direct", [(False, False), (True, True)])
+def test_nothing_is_handed_over_where_it_is_switched_off_or_batches_are_compressed(
+    servers: Servers, tmp_path: Path, compression: bool, direct: bool
 ) -> None:
     ports = free_ports(2)
     for at, name in enumerate("AB"):
@@ -147,7 +150,7 @@ def test_nothing_is_lent_where_it_is_switched_off_or_batches_are_compressed(
             destinations=(destination,),
             replication_port=ports[at],
             first=True,
-            lent_links=lent,
+            direct_links=direct,
         )
         servers.append(Server(tmp_path / name, config))
     first, second = servers
@@ -159,4 +162,4 @@ def test_nothing_is_lent_where_it_is_switched_off_or_batches_are_compressed(
     one_by_one(client, range(1, MESSAGES + 1))
     assert slept(link) - before >= MESSAGES, "the link sends each of them"
     assert len(second.journal()) == MESSAGES
-    assert not first.events("link_lent")
+    assert not first.events("link_direct")
