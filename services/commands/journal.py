@@ -1,4 +1,4 @@
-"""`raylay journal dump|grep|verify|repair|compress|archive|remove|reunite`: a journal beside its
+"""`raylay journal dump|grep|verify|repair|compress|archive|remove|salvage`: a journal beside its
 instance.
 
 Reading needs no lock and disturbs nobody. Compressing, archiving and removing touch sealed
@@ -27,7 +27,7 @@ from raylay.services.fabric import registry
 from raylay.services.fabric.plan import FabricRecord, replication_address
 from raylay.services.messages.records import FLAG_NAMES, Command, Kind, Record, Run, iterate_records
 from raylay.services.server.data.salvage import TIMEOUT_S_DEFAULT, SalvageReport
-from raylay.services.server.data.salvage import reunite as reunite_directory
+from raylay.services.server.data.salvage import salvage as salvage_directory
 from raylay.storage.journal import Outcome, SegmentInfo
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.maintenance import IN_USE, SegmentMaintenance
@@ -446,7 +446,7 @@ def remove(
 
 
 @journal_app.command()
-def reunite(
+def salvage(
     directory: Annotated[
         Path, typer.Argument(metavar="DIRECTORY", help="A data directory that is retired.")
     ],
@@ -468,21 +468,21 @@ def reunite(
         echo(forget_directory(directory.absolute(), fabric))
         return
     record = known_record(fabric, directory)
-    report = reunite_directory(
+    report = salvage_directory(
         directory.absolute(), replication_addresses(record), check=check, timeout_s=timeout_s
     )
-    noted = note_reunion(record, report)
+    noted = note_salvage(record, report)
     if as_json:
         echo_json({**asdict(report), "done": report.is_done, "noted": noted})
     else:
-        for line in reunion_lines(report):
+        for line in salvage_lines(report):
             echo(line)
     if not report.is_done:
         raise typer.Exit(1)
 
 
-def reunion_lines(report: SalvageReport) -> list[str]:
-    """A reunion for people, a line for each destination."""
+def salvage_lines(report: SalvageReport) -> list[str]:
+    """A salvage for people, a line for each destination."""
     lines = [
         f"{report.instance}, generation {report.generation}, incarnation {report.incarnation}: "
         f"{report.messages:,} messages in {report.directory}"
@@ -534,8 +534,8 @@ def replication_addresses(record: FabricRecord | None) -> dict[str, str]:
     return {instance.name: replication_address(record, instance) for instance in settings.instances}
 
 
-def note_reunion(record: FabricRecord | None, report: SalvageReport) -> bool:
-    """Tells the fabric, where it runs, what came of a reunion. Says why it could not."""
+def note_salvage(record: FabricRecord | None, report: SalvageReport) -> bool:
+    """Tells the fabric, where it runs, what came of a salvage. Says why it could not."""
     if record is None or registry.find(record.name) is None:
         return False
     from raylay.services.fabric import Fabric
@@ -543,15 +543,15 @@ def note_reunion(record: FabricRecord | None, report: SalvageReport) -> bool:
     lacking = sum(report.sent.values()) if report.checked_only else 0
     try:
         with Fabric.attach(record.name) as attached:
-            return attached.note_reunion(
+            return attached.note_salvage(
                 report.instance,
                 report.generation,
-                reunited=report.is_done,
+                salvaged=report.is_done,
                 lacking=None if report.waiting else lacking,
             )
     except FabricError as error:
         echo(
-            "raylay: `raylay status` on other hosts does not know of this reunion, do it again "
+            "raylay: `raylay status` on other hosts does not know of this salvage, do it again "
             f"later: {error}",
             err=True,
         )
@@ -568,7 +568,7 @@ def forget_directory(directory: Path, fabric: str) -> str:
 
     with Fabric.attach(find_running(fabric).name) as attached:
         left_over = attached.forget_left_over(str(directory))
-    if left_over.reunited:
+    if left_over.salvaged:
         lacked = "the fabric lacks nothing of it"
     elif left_over.lacking:
         lacked = f"the fabric lacked {left_over.lacking:,} messages of it"

@@ -25,13 +25,14 @@ from raylay.services.errors import FabricError, RaylayError
 from raylay.services.messages.plain_text import plain_value
 
 STATUS_COLUMNS = (
-    "instance", "group", "state", "clients", "messages", "notes", "to", "by", "mode", "owed", "age",
+    "instance", "group", "state", "clients", "messages", "notes", "destination", "address", "mode",
+    "unacked", "age",
 )  # fmt: skip
 RATE_S = 1.0
 """Between the two looks of which a rate is taken."""
 SUBSCRIBER_COLUMNS = ("instance", "client", "topic", "reads", "delivered", "behind", "unsent")
 SUBSCRIBER_NUMBERS = frozenset(("delivered", "behind", "unsent"))
-STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "owed", "age"))
+STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "unacked", "age"))
 
 
 def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
@@ -41,15 +42,15 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     With --json an object a fabric and line. The columns:
 
     \b
-    state     ready, or what it does or waits for instead
-    clients   that are connected to it now
-    messages  that it ever logged; notes: its own entries between them
-    to        a destination: who gets what it logs
-    by        the address dialled, or over whose connection
-    mode      sync: acks wait for it; async: they do not; downgraded: they
-              should and do not for now, since it is behind or away
-    owed      messages sent or kept for it that it has not answered
-    age       of the oldest of these
+    state        ready, or what it does or waits for instead
+    clients      connections to it now
+    messages     that it ever logged; notes: its own entries between them
+    destination  an instance, or one of several, that gets what this one logs
+    address      the address dialled, or over whose connection
+    mode         sync: acks wait for it; async: they do not; downgraded: they
+                 should and do not for now, since it is behind or away
+    unacked      messages sent or kept for it that it has not acknowledged
+    age          of the oldest of these
 
     Below the table stand what is wrong, and what waits for slow clients:
     of each pool what they take of its limits, and who is offline.
@@ -359,20 +360,20 @@ def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 
 def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    """Name, way, mode, owed messages and age of one destination, for a table."""
+    """Name, address, mode, unacked messages and age of one destination, for a table."""
     mode = "sync" if destination.get("sync") else "async"
     if destination.get("downgraded"):
         by_hand = destination.get("downgraded_by_hand")
         mode = "async (downgraded by hand)" if by_hand else "async (downgraded)"
     if not destination.get("connected"):
         mode += ", disconnected"
-    owed = int(destination.get("owed", 0))
+    unacked = int(destination.get("unacked", 0))
     return (
         name,
         str(destination.get("address", "")),
         mode,
-        f"{owed:,}",
-        f"{destination.get('age_ms', 0)} ms" if owed else "",
+        f"{unacked:,}",
+        f"{destination.get('age_ms', 0)} ms" if unacked else "",
     )
 
 

@@ -442,14 +442,14 @@ def unwhole(statuses: Mapping[str, Mapping[str, Any]], *, busy: bool = False) ->
             expected = {
                 "connected": True,
                 "caught_up": True,
-                "owed": to["owed"] if busy else 0,
+                "unacked": to["unacked"] if busy else 0,
                 "sync": to["configured_sync"],
                 "safe": to["configured_sync"],
             }
             found = {key: to[key] for key in expected}
             if found != expected:
-                owed = ", ".join(to["owed_examples"])
-                wrong.append(f"{name} to {destination}: {found}, {to['why']} {owed}".rstrip())
+                examples = ", ".join(to["unacked_examples"])
+                wrong.append(f"{name} to {destination}: {found}, {to['why']} {examples}".rstrip())
     return wrong
 
 

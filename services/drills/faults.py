@@ -335,7 +335,7 @@ def not_elsewhere(status: Mapping[str, Any], region: Iterable[str]) -> list[str]
         if to["peer"] not in names and to["group"] != status["group"]:
             continue
         links += 1
-        expected = {"connected": True, "caught_up": True, "sync": True, "owed": 0}
+        expected = {"connected": True, "caught_up": True, "sync": True, "unacked": 0}
         found = {key: to[key] for key, value in expected.items() if to[key] != value}
         if found:
             told = ", ".join(f"{key} {value}" for key, value in found.items())

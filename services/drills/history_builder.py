@@ -309,7 +309,7 @@ class HistoryBuilder:
                     destination: to["peer"] if to["connected"] else ""
                     for destination, to in links.items()
                 },
-                sum(to["owed"] for to in links.values()),
+                sum(to["unacked"] for to in links.values()),
                 status.get("pending", 0),
             )
         history.unacked = dict(unacked)

@@ -101,7 +101,7 @@ def sample_of(time_us: int, name: str, status: dict[str, Any]) -> Sample:
             bool(found["sync"]),
             bool(found["configured_sync"]),
             bool(found["safe"]),
-            int(found["owed"]),
+            int(found["unacked"]),
             float(found["age_ms"]),
             int(found.get("pid") or 0),
         )

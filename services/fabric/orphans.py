@@ -1,9 +1,9 @@
 """Data directories that no instance of a fabric uses: left over, never reused and never deleted.
 
 What is known of them without opening them: the fabric's record says where an instance was before it
-was moved, and what `raylay journal reunite` told of that, which leaves a mark in the directory too.
+was moved, and what `raylay journal salvage` told of that, which leaves a mark in the directory too.
 And beside the record lies what is on this machine: of instances that were moved, or that the fabric
-no longer has. Only the former are retired, and `raylay journal reunite` takes nothing else.
+no longer has. Only the former are retired, and `raylay journal salvage` takes nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def left_over_status(record: FabricRecord, settings: FabricSettings) -> list[dic
 
     Each has `name`, `host`, `labels`, `directory`, `generation`, `incarnation`, `at_us`, `retired`
     (its instance was moved away from it), `known` (the fabric's record has it), and from the last
-    reunion, if there was one that is known here: `reunited`, `lacking` (messages that the fabric
+    salvage, if there was one that is known here: `salvaged`, `lacking` (messages that the fabric
     lacks; None: not known) and `unreached`.
     """
     found = [_known(each, True, True) for each in record.left_over if not each.forgotten]
@@ -62,9 +62,9 @@ def _known(left_over: OrphanedDirectory, retired: bool, known: bool) -> dict[str
 
     directory = Path(left_over.directory)
     mark = read_mark(directory)
-    reunited, lacking = left_over.reunited, left_over.lacking
+    salvaged, lacking = left_over.salvaged, left_over.lacking
     if mark:
-        reunited = bool(mark.get("done"))
+        salvaged = bool(mark.get("done"))
         lacking = mark.get("lacking") if not mark.get("unreached") else None
     return {
         "name": left_over.name,
@@ -76,7 +76,7 @@ def _known(left_over: OrphanedDirectory, retired: bool, known: bool) -> dict[str
         "at_us": left_over.at_us,
         "retired": retired,
         "known": known,
-        "reunited": reunited,
+        "salvaged": salvaged,
         "lacking": lacking,
         "unreached": mark.get("unreached", []),
     }
@@ -90,7 +90,7 @@ def left_over_lines(found: list[dict[str, Any]]) -> list[str]:
         what = f"generation {each['generation']}"
         if each["incarnation"]:
             what += f", incarnation {each['incarnation']}"
-        there = f"raylay journal reunite {each['directory']}"
+        there = f"raylay journal salvage {each['directory']}"
         if not each["retired"]:
             # Its links would be refused: not_retired.
             state = (
@@ -99,8 +99,8 @@ def left_over_lines(found: list[dict[str, Any]]) -> list[str]:
                 f"file and `raylay apply` that; what is in it: raylay journal dump "
                 f"{each['directory']}; not needed: archive or remove it"
             )
-        elif each["reunited"]:
-            state = "reunited: the fabric lacks nothing of it; " + (
+        elif each["salvaged"]:
+            state = "salvaged: the fabric lacks nothing of it; " + (
                 f"once it is removed: {there} --forget" if each["known"] else "remove it"
             )
         elif each["lacking"]:

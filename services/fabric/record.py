@@ -31,7 +31,7 @@ class OrphanedDirectory:
         address: of its replication transport, where it is told that it is over.
         at_us: when it was moved: microseconds since 1970.
         incarnation: as hexadecimal digits; empty: not known.
-        reunited: the last reunion that the fabric was told of left nothing there that it lacks.
+        salvaged: the last salvage that the fabric was told of left nothing there that it lacks.
         lacking: messages that the fabric lacked then; None: not known.
         forgotten: it was removed, and is spoken of no more.
     """
@@ -44,6 +44,6 @@ class OrphanedDirectory:
     address: str
     at_us: int
     incarnation: str = ""
-    reunited: bool = False
+    salvaged: bool = False
     lacking: int | None = None
     forgotten: bool = False

@@ -127,14 +127,14 @@ class Relocate(InstanceHandles):
             raise FabricError("\n".join(errors))
         return done
 
-    def note_reunion(
-        self, name: str, generation: int, *, reunited: bool, lacking: int | None
+    def note_salvage(
+        self, name: str, generation: int, *, salvaged: bool, lacking: int | None
     ) -> bool:
-        """Keeps what a reunion found of a left-over directory: then every host's status knows.
+        """Keeps what a salvage found of a left-over directory: then every host's status knows.
 
         Args:
             name: of the instance that it was, of this generation.
-            reunited: the fabric lacks nothing of it.
+            salvaged: the fabric lacks nothing of it.
             lacking: messages that it lacks; None: not known.
 
         Returns:
@@ -144,11 +144,11 @@ class Relocate(InstanceHandles):
             FabricError: the record cannot be written now, and why, or an instance refuses.
         """
         self._refresh()
-        self._authorize_all("note_reunion", name)
+        self._authorize_all("note_salvage", name)
         record = self._known()[1]
         found = [e for e in record.left_over if (e.name, e.generation) == (name, generation)]
         for each in found:
-            each.reunited, each.lacking, each.forgotten = reunited, lacking, False
+            each.salvaged, each.lacking, each.forgotten = salvaged, lacking, False
         if found:
             self._keep(record)
         return bool(found)

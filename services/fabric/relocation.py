@@ -287,6 +287,6 @@ def relocation_lines(done: Relocation) -> list[str]:
         + (f"; {', '.join(done.untold)} will hear of it when back" if done.untold else ""),
         f"left over: {done.left_over.directory} on {done.left_over.host}",
         f"at risk, on that host alone: {done.risk}",
-        "when the host is back: `raylay journal reunite` with that directory, there",
+        "when the host is back: `raylay journal salvage` with that directory, there",
     ]
     return lines

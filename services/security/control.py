@@ -39,7 +39,7 @@ PATHS: Mapping[str, str] = {
     "apply": "instance/apply",
     "drill": "instance/drill",
     "place": "placements/{moved}/move",
-    "note_reunion": "placements/{moved}/note_reunion",
+    "note_salvage": "placements/{moved}/note_salvage",
     "forget": "placements/{moved}/forget",
 }
 """What can be asked of an instance, and its path below `ROOT`."""

@@ -349,7 +349,7 @@ class BatchTaken(NamedTuple):
     time_us: int
     instance: str
     incarnation: int
-    reunites: bool
+    salvages: bool
 
 
 class BatchReturned(NamedTuple):

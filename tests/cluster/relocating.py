@@ -80,14 +80,14 @@ def move_at_once(fabric: Fabric) -> tuple[Any, list[str]]:
     return one, refused
 
 
-def reunite(directory: str) -> dict[str, Any]:
-    done = journal_reunite(directory, "--json")
+def salvage(directory: str) -> dict[str, Any]:
+    done = journal_salvage(directory, "--json")
     found: dict[str, Any] = json.loads(done.stdout or json.dumps({"error": done.stderr}))
     return found
 
 
-def journal_reunite(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "raylay.services.cli", "journal", "reunite", *arguments]
+def journal_salvage(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "raylay.services.cli", "journal", "salvage", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -125,14 +125,14 @@ def main(directory: Path) -> dict[str, Any]:
         fabric.wait_connected()
         publish(fabric, "after", 5)
         told["left_over"] = fabric.status()["left_over"]
-        told["reunited"] = reunite(done.left_over.directory)
+        told["salvaged"] = salvage(done.left_over.directory)
         status = fabric.status()
         told["status"] = status["left_over"]
         told["logs"] = {each["name"]: each["committed_txid"] for each in status["instances"]}
         told["again"] = fabric.relocate_due()
         shutil.rmtree(done.left_over.directory)
         told["gone"] = left_over_elsewhere()
-        told["forgotten"] = journal_reunite(done.left_over.directory, "--forget").stdout
+        told["forgotten"] = journal_salvage(done.left_over.directory, "--forget").stdout
         told["silence"] = left_over_elsewhere()
     ray.shutdown()
     cluster.shutdown()

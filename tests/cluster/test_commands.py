@@ -220,7 +220,7 @@ def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path) -> None:
 def settled(status: dict[str, Any]) -> bool:
     """Whether every destination has answered for everything."""
     return not any(
-        destination["owed"]
+        destination["unacked"]
         for instance in status["instances"]
         for destination in instance["destinations"].values()
     )

@@ -84,7 +84,7 @@ def without(history: RunHistory, instance: str, key: tuple[int, int]) -> RunHist
 
 def test_a_whole_fabric_says_so(whole: Fabric) -> None:
     statuses = {status["name"]: status for status in whole.status()["instances"]}
-    statuses["near-1"]["destinations"]["near-2"]["owed"] = 1
+    statuses["near-1"]["destinations"]["near-2"]["unacked"] = 1
     statuses["far-1"]["ready"] = False
     wrong = unwhole(statuses)
     assert any(line.startswith("near-1 to near-2") for line in wrong)

@@ -1,4 +1,4 @@
-"""An instance whose Ray node is lost: pending, moved by policy, its former directory reunited."""
+"""An instance whose Ray node is lost: pending, moved by policy, its former directory salvaged."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_an_instance_whose_node_is_lost_is_moved_by_policy(tmp_path: Path) -> No
     assert told["moved"] == ["east-1", 1, {"host": "c", "region": "east"}, ["east-2"]]
     assert told["logs"] == {"east-1": 25, "east-2": 25}
     (left_over,) = told["left_over"]
-    assert left_over["directory"] == str(tmp_path / "east-1") and not left_over["reunited"]
+    assert left_over["directory"] == str(tmp_path / "east-1") and not left_over["salvaged"]
     assert left_over["generation"] == 0 and len(left_over["incarnation"]) == 16
-    assert told["reunited"]["done"] and told["reunited"]["messages"] == 20
-    assert told["status"][0]["reunited"] and told["again"] == []
-    assert told["reunited"]["noted"] and told["gone"][0]["reunited"]
+    assert told["salvaged"]["done"] and told["salvaged"]["messages"] == 20
+    assert told["status"][0]["salvaged"] and told["again"] == []
+    assert told["salvaged"]["noted"] and told["gone"][0]["salvaged"]
     assert "is forgotten: the fabric lacks nothing of it" in told["forgotten"]
     assert told["silence"] == []

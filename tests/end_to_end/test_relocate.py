@@ -21,7 +21,7 @@ from raylay.services.replication.downgrade import DowngradePolicy
 __all__ = ["servers"]  # a fixture
 
 AGE_MS = 300
-COMMAND = (sys.executable, "-m", "raylay.services.cli", "journal", "reunite")
+COMMAND = (sys.executable, "-m", "raylay.services.cli", "journal", "salvage")
 
 
 def to(name: str, port: int) -> DestinationConfig:
@@ -43,7 +43,7 @@ def instance(name: str, other: DestinationConfig, port: int) -> InstanceConfig:
     )
 
 
-def reunite(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
+def salvage(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
     done = forked.run(
         [*COMMAND, str(directory), "--json", *options],
         capture_output=True,
@@ -65,7 +65,7 @@ def test_a_moved_instance_its_retired_directory_and_what_only_that_held(
     servers: Servers, tmp_path: Path
 ) -> None:
     """A and B are a pair. B is away, so A acknowledges alone; A's host is lost, A is moved to
-    another one and filled from B. A's host comes back: it is over. Its journal is reunited."""
+    another one and filled from B. A's host comes back: it is over. Its journal is salvaged."""
     port_a, port_b, port_new = free_ports(3)
     a = Empty(tmp_path / "A", instance("A", to("B", port_b), port_a))
     b = Server(tmp_path / "B", instance("B", to("A", port_a), port_b))
@@ -108,20 +108,20 @@ def test_a_moved_instance_its_retired_directory_and_what_only_that_held(
     # Its host is back: it may connect to nobody, and ends.
     a.start()
     assert a.process.wait(60) == 1
-    a.wait_for("reunite` with this directory")
+    a.wait_for("salvage` with this directory")
     a.start()
     assert a.process.wait(60) == 1, "for good"
 
-    status, found = reunite(a.directory, "--check")
+    status, found = salvage(a.directory, "--check")
     assert status == 1 and found["sent"] == {"B": 10, "successor": 10}
     b_before = b.events("upstream_connected")
-    status, found = reunite(a.directory)
+    status, found = salvage(a.directory)
     assert status == 0 and found["done"] and found["messages"] == 110
     # Whichever came first may have passed them on to the other one.
     assert 10 <= sum(found["sent"].values()) <= 20 and found["conflicts"] == 0
     assert found["servers"] == {"B": "B", "successor": "A"}
     b.wait_for("upstream_connected", times=b_before + 1)
-    status, found = reunite(a.directory)
+    status, found = salvage(a.directory)
     assert status == 0 and found["sent"] == {"B": 0, "successor": 0}, "nothing twice"
 
     # A directory that is not retired is left alone.

@@ -94,14 +94,14 @@ MOVED_BYTES = (
     + b"\xaageneration\x01"
     b"\xaaplacements\x91"  # array of one
     b"\x94\xa1B\x03\xa3b:1\xa3b:2"
-    b"\xa8reunites\xc3"
+    b"\xa8salvages\xc3"
 )
 
 
 def test_golden_logon_of_a_moved_instance() -> None:
     """Of a moved instance, by a link that brings what a retired directory holds."""
     moved = {"B": InstancePlacement(3, "b:1", "b:2")}
-    second = replace(LOGON, generation=1, placements=moved, reunites=True)
+    second = replace(LOGON, generation=1, placements=moved, salvages=True)
     assert link_logon(second) == MOVED_BYTES
     (frame,) = FrameReader().feed(MOVED_BYTES)
     assert read_link_logon(frame.header) == second

@@ -122,5 +122,5 @@ def test_an_instance_of_a_lost_host_is_moved(wide: Cluster) -> None:
     left = f"{wide.record().directory}/{victim}"
     assert Path(left).name == victim and Path(left).parent.name == DIRECTORY
     assert left in wide.on("head", "raylay status", check=False)
-    told = wide.on("chicago-2", f"raylay journal reunite {left}")
+    told = wide.on("chicago-2", f"raylay journal salvage {left}")
     assert "the fabric lacks nothing of it" in told, told

@@ -165,9 +165,9 @@ class Disk:
         self.label = member.name
         """What its instance is called in the history: when it was moved, by its former name."""
         self.retired = False
-        self.reunites = False
-        """Whether it is to be reunited when its instance is over."""
-        self.reunited = False
+        self.salvages = False
+        """Whether it is to be salvaged when its instance is over."""
+        self.salvaged = False
         self.incarnation = 0
         self.lives = 0
         self.clock_ahead_us = 0
@@ -489,7 +489,7 @@ class Absent:
 class Instance:
     """One life of an instance: the shell around its machine."""
 
-    reunites = False
+    salvages = False
     _by_hand = False
     _before_txid = 0
     """What is below, links need no more of the journal."""
@@ -1728,9 +1728,9 @@ class Instance:
             return
         world, disk = self.world, self.disk
         self.learn(logon.placements)
-        if logon.generation and not logon.reunites:
+        if logon.generation and not logon.salvages:
             self.learn({logon.name: InstancePlacement(logon.generation, logon.host, logon.host)})
-        # Of a link that reunites, each destination has its own running number.
+        # Of a link that salvages, each destination has its own running number.
         epochs = disk.epochs_seen
         refused = refused_before(self.machine, logon)
         if refused is not None:
@@ -1770,7 +1770,7 @@ class Instance:
         if ledger is not None and ledger.incarnation == logon.incarnation and not known:
             world.probes["incarnation known by the other side's logon"] += 1
         if world.former:
-            world.log(BatchTaken(world.now_us, self.name, logon.incarnation, logon.reunites))
+            world.log(BatchTaken(world.now_us, self.name, logon.incarnation, logon.salvages))
         self.perform(effects)
         connection.send(
             1,
@@ -1783,7 +1783,7 @@ class Instance:
                 self.told_at_logon(),
             ),
         )
-        if not isinstance(connection, Carried) and not logon.reunites:
+        if not isinstance(connection, Carried) and not logon.salvages:
             self.incoming[number] = SharedConnection(
                 number, logon.name, logon.group, logon.incarnation, logon.host
             )
@@ -1830,7 +1830,7 @@ class Instance:
             return questions
         upstream = machine._upstreams.get(connection.number)
         if upstream is not None and world.former:
-            world.log(BatchTaken(world.now_us, self.name, upstream.incarnation, upstream.reunites))
+            world.log(BatchTaken(world.now_us, self.name, upstream.incarnation, upstream.salvages))
         if upstream is not None:
             self._look_at_paths(upstream.incarnation, batch.runs)
         before = machine.counters.duplicates

@@ -33,7 +33,7 @@ from sim.network import Carried, Channel, Connection
 
 if TYPE_CHECKING:
     from sim.instance import Instance
-    from sim.reunion import ReunitingDisk
+    from sim.salvage import SalvagedDisk
 
 
 LENDS_WITHIN_US = 20_000
@@ -52,7 +52,7 @@ class LinkLogon:
     epoch: int
     host: str
     generation: int
-    reunites: bool
+    salvages: bool
     placements: dict[str, InstancePlacement]
     proven: bool = True
 
@@ -90,7 +90,7 @@ class Stale:
 class LinkProcess:
     """One life of a DestinationLink: the shell around its machine."""
 
-    def __init__(self, instance: Instance | ReunitingDisk, destination: DestinationRoute) -> None:
+    def __init__(self, instance: Instance | SalvagedDisk, destination: DestinationRoute) -> None:
         world = self.world = instance.world
         self.instance = instance
         self.destination = destination
@@ -280,7 +280,7 @@ class LinkProcess:
             epoch,
             self.instance.host,
             self.instance.disk.generation,
-            self.instance.reunites,
+            self.instance.salvages,
             self.instance.told_at_logon(),
         )
         target.link_logs_on(connection, logon)

@@ -370,7 +370,7 @@ class AcceptsRetired(InstanceAdmission):
     """Lets an incarnation in that it knows to be retired."""
 
     def refuse_upstream(self, *arguments: Any, **named: Any) -> tuple[str, str] | None:
-        if not named.get("reunites"):
+        if not named.get("salvages"):
             named["generation"] = GENERATION_MAX
         return super().refuse_upstream(*arguments, **named)
 

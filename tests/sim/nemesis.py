@@ -165,7 +165,7 @@ def _relocate(
     reached: frozenset[str],
     source: str,
     back_ms: int,
-    reunites: bool,
+    salvages: bool,
 ) -> None:
     """Moves an instance of which the operator believes that its host is lost. It is: `down`, and
     back after a while; `cut` off from all others, but not from clients, until somebody heals; or
@@ -178,7 +178,7 @@ def _relocate(
     elif how == "cut":
         host = world.disks[name].host
         world.partition({(host, other) for other in world.hosts if other != host})
-    former = world.relocate(name, reached, source, reunites=reunites)
+    former = world.relocate(name, reached, source, salvages=salvages)
     if how == "down" and back_ms:
         world.after(back_ms * 1000, world.come_back, former)
 

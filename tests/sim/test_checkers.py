@@ -692,9 +692,9 @@ def test_a_link_reaches_who_bears_the_incarnation_whatever_it_is_called(incarnat
     assert len(checkers.removal(history)) == (incarnation == C)
 
 
-def test_a_disk_that_was_lost_is_not_given_back_by_a_reunion() -> None:
+def test_a_disk_that_was_lost_is_not_given_back_by_a_salvage() -> None:
     """An older copy is put in the place of the only disk that has the message, with the same
-    incarnation. That is moved and reunited: what it had lost before, it could not bring. What was
+    incarnation. That is moved and salvaged: what it had lost before, it could not bring. What was
     acked behind that it has to bring."""
     history = RunHistory(Topology("pair", {name: HistoryMember(name, "g", ()) for name in "ab"}))
     history.operations += [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim import nemesis
-from sim.reunion import ReunitingDisk
+from sim.salvage import SalvagedDisk
 from sim.test_scenarios import Play, fabric, to
 
 
@@ -13,7 +13,7 @@ def pair() -> Play:
     return play
 
 
-def test_what_only_a_lost_host_acknowledged_comes_back_by_a_reunion_and_only_once() -> None:
+def test_what_only_a_lost_host_acknowledged_comes_back_by_a_salvage_and_only_once() -> None:
     """a is cut off, downgraded by hand, and acknowledges alone; it is moved meanwhile."""
     play = pair()
     world = play.world
@@ -23,7 +23,7 @@ def test_what_only_a_lost_host_acknowledged_comes_back_by_a_reunion_and_only_onc
     play.until(100)
     assert not client.store.messages and play.had("b", client, 3)
     nemesis.perform(world, "relocate", ("a", "cut", frozenset(("b",)), "b", 0, False))
-    world.former["a#0"].reunites = False
+    world.former["a#0"].salvages = False
     world.hosts["a"].downgrade("to-b")  # type: ignore[union-attr]
     client.publish(["orders"] * 2)
     play.until(200)
@@ -37,19 +37,19 @@ def test_what_only_a_lost_host_acknowledged_comes_back_by_a_reunion_and_only_onc
     client.publish(["orders"])
     play.until(4_500)
     assert play.had("a", client, 6) and not play.had("a", client, 4), "its successor goes on"
-    first = ReunitingDisk(world.former["a#0"])
-    world.reunions.append(first)
+    first = SalvagedDisk(world.former["a#0"])
+    world.salvages.append(first)
     play.until(6_000)
     assert first.machine.is_done and play.had("a", client, 4) and play.had("b", client, 5)
-    again = ReunitingDisk(world.former["a#0"])
-    world.reunions.append(again)
+    again = SalvagedDisk(world.former["a#0"])
+    world.salvages.append(again)
     play.end()
     assert again.machine.is_done
     assert [progress.sent for progress in again.machine.progress.values()] == [0, 0]
     assert world.probes["late record"] >= 2, "it came behind the sixth"
 
 
-def test_a_reunion_waits_for_those_who_are_away() -> None:
+def test_a_salvage_waits_for_those_who_are_away() -> None:
     play = pair()
     world = play.world
     client = play.client("p", "a", "b")
@@ -59,12 +59,12 @@ def test_a_reunion_waits_for_those_who_are_away() -> None:
     nemesis.perform(world, "relocate", ("a", "down", frozenset(), "b", 0, False))
     world.run_until(2_000_000)
     world.crash("b")
-    reunion = ReunitingDisk(world.former["a#0"])
-    world.reunions.append(reunion)
+    salvage = SalvagedDisk(world.former["a#0"])
+    world.salvages.append(salvage)
     play.until(3_000)
-    assert not reunion.machine.is_done and reunion.machine.progress["successor"].done
+    assert not salvage.machine.is_done and salvage.machine.progress["successor"].done
     play.end()
-    assert reunion.machine.is_done
+    assert salvage.machine.is_done
 
 
 def test_an_instance_that_never_comes_back_is_no_hindrance() -> None:

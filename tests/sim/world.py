@@ -70,7 +70,7 @@ from sim.copying import copy_log
 from sim.instance import Absent, Disk, Instance, former_name
 from sim.network import Connection
 from sim.queues import QueueMachines, SimQueues
-from sim.reunion import ReunitingDisk
+from sim.salvage import SalvagedDisk
 from sim.stateful import LastOfTopic, behind
 
 
@@ -252,7 +252,7 @@ class World:
         """What lives, or lived last, on each host."""
         self.former: dict[str, Disk] = {}
         """Of instances that were moved, by former name."""
-        self.reunions: list[ReunitingDisk] = []
+        self.salvages: list[SalvagedDisk] = []
         self.clients: dict[str, SimClient] = {}
         self.name_of: dict[int, str] = {}
         self._begin()
@@ -358,7 +358,7 @@ class World:
             self.instances[name] = Instance(self, disk, ready=ready)
 
     def relocate(
-        self, name: str, reached: Iterable[str], source: str, *, reunites: bool = False
+        self, name: str, reached: Iterable[str], source: str, *, salvages: bool = False
     ) -> str:
         """Moves an instance to another host, where it begins as a copy of a peer, and tells those
         whom the operator reaches. Returns what the former one is called from now on."""
@@ -366,7 +366,7 @@ class World:
         self.fault(f"relocate {name}, telling {sorted(reached)}")
         self.probes["relocated"] += 1
         former = former_name(name, old.generation)
-        old.label, old.reunites = former, reunites
+        old.label, old.salvages = former, salvages
         living = self.instances[name]
         living.name = former
         if living.alive:
@@ -411,7 +411,7 @@ class World:
         living = self.hosts.get(disk.host)
         if disk.retired or disk.lives == 0 or (living and living.alive):
             return
-        if any(reunion.disk is disk for reunion in self.reunions):
+        if any(salvage.disk is disk for salvage in self.salvages):
             return  # The command holds its lock.
         self.fault(f"{former} comes back")
         if Placements(disk.placements).is_retired(disk.member.name, disk.generation):
@@ -420,15 +420,15 @@ class World:
         self.probes["former instance came back"] += 1
         Instance(self, disk, ready=disk.was_ready)
 
-    def _reunite(self) -> None:
-        """Reunites retired disks, each when its instance is over."""
+    def _salvage(self) -> None:
+        """Salvages retired disks, each when its instance is over."""
         for disk in self.former.values():
             living = self.hosts.get(disk.host)
-            if disk.reunites and disk.lives and not (living and living.alive):
-                disk.reunites = False
-                self.reunions.append(ReunitingDisk(disk))
-        if any(disk.reunites and disk.lives for disk in self.former.values()):
-            self.after(50_000, self._reunite)
+            if disk.salvages and disk.lives and not (living and living.alive):
+                disk.salvages = False
+                self.salvages.append(SalvagedDisk(disk))
+        if any(disk.salvages and disk.lives for disk in self.former.values()):
+            self.after(50_000, self._salvage)
 
     def _sources(self, disk: Disk) -> list[str]:
         """Where an instance may be filled from: a moved one from any of its group, so has its
@@ -499,7 +499,7 @@ class World:
         self.slow = 1
         self.heal()
         if self.former:
-            self.after(100_000, self._reunite)
+            self.after(100_000, self._salvage)
         for name, instance in self.instances.items():
             if not instance.alive:
                 self.after(1_000, self.restart, name)
@@ -517,9 +517,9 @@ class World:
                 return False
         if any(self.hosts[disk.host].alive for disk in self.former.values()):
             return False  # It has still to learn that it is over.
-        if any(disk.reunites and disk.lives for disk in self.former.values()):
+        if any(disk.salvages and disk.lives for disk in self.former.values()):
             return False
-        if any(reunion.alive for reunion in self.reunions):
+        if any(salvage.alive for salvage in self.salvages):
             return False
         if any(any(c.dead) and any(c.open) for c in self.connections.values()):
             return False  # Somebody has still to notice it.

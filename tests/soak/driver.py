@@ -770,14 +770,14 @@ def unwhole(statuses: dict[str, dict[str, Any]]) -> list[str]:
             expected = {
                 "connected": True,
                 "caught_up": True,
-                "owed": 0,
+                "unacked": 0,
                 "sync": to["configured_sync"],
                 "safe": to["configured_sync"],
             }
             found = {key: to[key] for key in expected}
             if found != expected:
-                owed = ", ".join(to["owed_examples"])
-                wrong.append(f"{name} to {destination}: {found}, {to['why']} {owed}".rstrip())
+                examples = ", ".join(to["unacked_examples"])
+                wrong.append(f"{name} to {destination}: {found}, {to['why']} {examples}".rstrip())
     return wrong
 
 

@@ -346,7 +346,7 @@ LINK_FRAMES: list[tuple[Header, bytes]] = [
       "destination": "solo", "epoch": 1, "digest": bytes(64), "announces": True,
       "placements": MOVED}, b""),
     ({"c": "logon", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "expect": "g",
-      "destination": "solo", "epoch": 1, "digest": bytes(64), "reunites": True}, b""),
+      "destination": "solo", "epoch": 1, "digest": bytes(64), "salvages": True}, b""),
     ({"c": "bootstrap", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD},
      msgpack.packb([[["orders", "json"]], [["orders", "json"]]])),
     ({"c": "batch", "n": 1, "m": True, "u": True, "w": 7, "y": [7, 1, 2]},

@@ -112,7 +112,7 @@ class Seen:
             file.write(json.dumps(line) + "\n")
 
     def status(self, name: str) -> dict[str, object]:
-        to = {"connected": True, "owed": 0}
+        to = {"connected": True, "unacked": 0}
         return {
             "incarnation": f"{INCARNATIONS[name]:016x}",
             "pending": 0,

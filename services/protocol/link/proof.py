@@ -29,7 +29,7 @@ def proof_of(key: str, logon: UpstreamLogon) -> bytes:
         return b""
     words = (
         ("raylay logon", logon.name, logon.group, logon.incarnation, logon.generation),
-        (logon.destination, logon.epoch, logon.reunites, logon.announces),
+        (logon.destination, logon.epoch, logon.salvages, logon.announces),
         to_wire(logon.placements),
     )
     secret = hashlib.sha256(key.encode()).digest()

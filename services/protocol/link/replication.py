@@ -6,7 +6,7 @@
                  conflation (acks may be held back for so many ms; absent: none is), address
                  (`host:port` under which others reach the replication transport of the link's own
                  instance, or nothing; absent: the link carries no streams), generation (absent: 0),
-                 placements, reunites: true of one that brings what a retired data directory holds,
+                 placements, salvages: true of one that brings what a retired data directory holds,
                  announces: true of one that only tells its placements, proof: that it is of the
                  same fabric (proof.py), user_id, pw: who it is (link_credentials.py)
                  body: what the instance tells of itself (description.py); empty: nothing
@@ -190,7 +190,7 @@ class UpstreamLogon:
     """Where others reach its instance; empty: not known; None: the link carries no streams."""
     generation: int = 0
     placements: dict[str, InstancePlacement] = field(default_factory=dict)
-    reunites: bool = False
+    salvages: bool = False
     announces: bool = False
     proof: bytes = b""
     user_id: str = ""
@@ -233,7 +233,7 @@ def link_logon(logon: UpstreamLogon) -> bytes:
     if logon.address is not None:
         header["address"] = logon.address
     header |= _placed_values(logon.generation, logon.placements)
-    for key, says in (("reunites", logon.reunites), ("announces", logon.announces)):
+    for key, says in (("salvages", logon.salvages), ("announces", logon.announces)):
         if says:
             header[key] = True
     if logon.proof:
@@ -281,7 +281,7 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
         address,
         _generation(header),
         from_wire(header.get("placements")),
-        header.get("reunites") is True,
+        header.get("salvages") is True,
         header.get("announces") is True,
         proof,
         *read_said(header),

@@ -135,7 +135,7 @@ class InstanceAdmission:
         *,
         connected_as: str | None = None,
         generation: int = 0,
-        reunites: bool = False,
+        salvages: bool = False,
         address: str = "",
         proven: bool = False,
     ) -> tuple[str, str] | None:
@@ -146,7 +146,7 @@ class InstanceAdmission:
                 already; None: it is not.
             generation: that of its incarnation.
             address: where it says that others reach it; empty: it does not know.
-            reunites: it brings what a retired data directory holds: of one that is not retired
+            salvages: it brings what a retired data directory holds: of one that is not retired
                 that is refused.
             proven: it has proved that it is of this instance's fabric.
         """
@@ -155,8 +155,8 @@ class InstanceAdmission:
             return "moved", self.retired
         if self.went_back:
             return "not_ready", self.went_back
-        if reunites != self.placements.is_retired(name, generation):
-            return self.refusal_by_placement(name, reunites=reunites)
+        if salvages != self.placements.is_retired(name, generation):
+            return self.refusal_by_placement(name, salvages=salvages)
         if group_expected != mine.group:
             return "group", (
                 f"{name} expects group {group_expected!r} here, but {mine.name} is of group "
@@ -173,21 +173,21 @@ class InstanceAdmission:
             )
         clash = (
             ""
-            if reunites
+            if salvages
             else self.meetings.clash(0, name, incarnation, generation, address, proven=proven)
         )
         if clash:
             return "name_taken", clash
-        impostor = "" if proven or reunites else self.meetings.impostor(name, incarnation)
+        impostor = "" if proven or salvages else self.meetings.impostor(name, incarnation)
         return ("unproven", impostor) if impostor else None
 
-    def refusal_by_placement(self, name: str, *, reunites: bool) -> tuple[str, str]:
-        """(reason, sentence) for an upstream that is retired, or is not and would reunite."""
+    def refusal_by_placement(self, name: str, *, salvages: bool) -> tuple[str, str]:
+        """(reason, sentence) for an upstream that is retired, or is not and would salvage."""
         placement = self.placements.get(name)
-        if placement is None or reunites:
+        if placement is None or salvages:
             return "not_retired", (
                 f"the data directory of {name} is not retired: start the instance with it, nothing "
-                "is to be reunited"
+                "is to be salvaged"
             )
         return "retired", retired_text(name, placement)
 

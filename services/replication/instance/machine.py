@@ -432,7 +432,7 @@ class InstanceMachine:
         epoch_seen: int,
         *,
         generation: int = 0,
-        reunites: bool = False,
+        salvages: bool = False,
         address: str = "",
         proven: bool = False,
     ) -> tuple[str, str] | None:
@@ -447,7 +447,7 @@ class InstanceMachine:
             epoch_seen,
             connected_as=self._upstreams.connected_as(incarnation, proven=proven),
             generation=generation,
-            reunites=reunites,
+            salvages=salvages,
             address=address,
             proven=proven,
         )
@@ -462,7 +462,7 @@ class InstanceMachine:
         epoch: int,
         *,
         generation: int = 0,
-        reunites: bool = False,
+        salvages: bool = False,
         address: str = "",
         proven: bool = False,
     ) -> tuple[list[Effect], UpstreamAnswer]:
@@ -476,12 +476,12 @@ class InstanceMachine:
             destination,
             epoch,
             generation=generation,
-            reunites=reunites,
+            salvages=salvages,
             address=address,
             proven=proven,
         )
         believed = proven or not self.identity.in_fabric
-        ledger = self.destinations.get(name) if believed and not reunites else None
+        ledger = self.destinations.get(name) if believed and not salvages else None
         if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
             # Two-way replication, the other direction first: what comes from there need not go
             # back, and its sender need not wait for our own link to have connected once.

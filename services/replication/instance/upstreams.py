@@ -56,7 +56,7 @@ class Upstream:
     destination: str
     epoch: int
     generation: int = 0
-    reunites: bool = False
+    salvages: bool = False
     """It brings what a retired data directory holds, and is no peer."""
     proven: bool = False
     """It has proved that it is of this instance's fabric."""
@@ -196,7 +196,7 @@ class UpstreamTable:
         epoch: int,
         *,
         generation: int = 0,
-        reunites: bool = False,
+        salvages: bool = False,
         address: str = "",
         proven: bool = False,
     ) -> None:
@@ -210,13 +210,13 @@ class UpstreamTable:
             self._out.emit(CloseUpstream(older.connection, "replaced", f"{name} connected again"))
             self.left(older.connection)
         found = Upstream(
-            connection, name, group, incarnation, destination, epoch, generation, reunites, proven
+            connection, name, group, incarnation, destination, epoch, generation, salvages, proven
         )
         # It would send them again before it were told what it need not send.
         found.hears_what_comes = incarnation in self._hearing
         self._connected[connection] = self._of[incarnation] = found
         self.absent.discard(name)
-        if not reunites:
+        if not salvages:
             self._admission.meetings.met(
                 connection, name, incarnation, generation, address, proven=proven
             )
@@ -228,7 +228,7 @@ class UpstreamTable:
         self._admission.meetings.left(connection)
         if found is not None and self._of.get(found.incarnation) is found:
             del self._of[found.incarnation]
-            if not found.reunites:
+            if not found.salvages:
                 self.absent.add(found.name if len(self.absent) < ABSENT_MAX else "")
         self._dirty.discard(connection)
 
@@ -247,8 +247,8 @@ class UpstreamTable:
         admission = self._admission
         for upstream in list(self._connected.values()):
             retired = admission.placements.is_retired(upstream.name, upstream.generation)
-            if retired and not upstream.reunites:
-                why = admission.refusal_by_placement(upstream.name, reunites=False)
+            if retired and not upstream.salvages:
+                why = admission.refusal_by_placement(upstream.name, salvages=False)
                 self.close(upstream.connection, *why)
 
     def close_sender(self, incarnation: int, reason: str, text: str) -> None:
@@ -480,7 +480,7 @@ class UpstreamTable:
         given back an old copy of its data: its own path would keep its tail from it. Returns what
         proves that; empty: nothing does."""
         upstream = self._connected.get(connection)
-        if upstream is None or upstream.reunites:
+        if upstream is None or upstream.salvages:
             return ""
         if not self._believes(upstream):
             # Anybody could make it begin anew.
@@ -520,7 +520,7 @@ class UpstreamTable:
         if entry.caught_up:
             upstream.caught_up = True
             self._out.report("upstream_caught_up", peer=upstream.name)
-            is_peer = upstream.group == self._identity.group and not upstream.reunites
+            is_peer = upstream.group == self._identity.group and not upstream.salvages
             if is_peer and self._believes(upstream):
                 self._admission.become_ready()
 

@@ -64,7 +64,7 @@ class LinkLogon(Protocol):
         """How often its instance was moved."""
 
     @property
-    def reunites(self) -> bool:
+    def salvages(self) -> bool:
         """Whether it brings what a retired data directory holds."""
 
     @property
@@ -191,7 +191,7 @@ def decide(
         logon.destination,
         logon.epoch,
         generation=logon.generation,
-        reunites=logon.reunites,
+        salvages=logon.salvages,
         address=logon.address or "",
         proven=logon.proven,
     )
@@ -207,7 +207,7 @@ def _refused(machine: InstanceMachine, logon: LinkLogon, epoch_seen: int) -> Lin
         logon.epoch,
         epoch_seen,
         generation=logon.generation,
-        reunites=logon.reunites,
+        salvages=logon.salvages,
         address=logon.address or "",
         proven=logon.proven,
     )

@@ -204,5 +204,5 @@ def retired_text(name: str, placement: InstancePlacement) -> str:
     return (
         f"{name} was moved and lives{where} as generation {placement.generation}: this data "
         "directory is retired for good; what only it holds is sent to the fabric by "
-        "`raylay journal reunite` with this directory"
+        "`raylay journal salvage` with this directory"
     )

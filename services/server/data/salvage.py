@@ -1,4 +1,4 @@
-"""`raylay journal reunite`: a retired data directory, whose links run once more.
+"""`raylay journal salvage`: a retired data directory, whose links run once more.
 
 Owner of the directory's lock while it runs. What decides is `Salvage` and a link's own machine
 (replication/membership/salvage.py, outbound.py); here are the sockets, the journal and the clock.
@@ -51,7 +51,7 @@ from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.state import LmdbStateStore
 
-REUNITED_FILE = "reunited.json"
+SALVAGED_FILE = "salvaged.json"
 CONNECT_TIMEOUT_S = 3.0
 BEAT_S = 1.0
 SILENCE_S_MAX = 10.0
@@ -64,7 +64,7 @@ WINDOW_BYTES = 8 * 1024 * 1024
 
 @dataclass(slots=True)
 class SalvageReport:
-    """How a reunion went.
+    """How a salvage went.
 
     Attributes:
         messages: in the directory's journal.
@@ -160,7 +160,7 @@ class SalvageRun:
             self._state.get_number("generation"),
         )
         self._placements = Placements(self._known_placements())
-        self._reunion = Salvage(
+        self._salvage = Salvage(
             self.identity,
             [destination.destination() for destination in self.config.destinations],
             recovered.next_txid - 1,
@@ -169,7 +169,7 @@ class SalvageRun:
                 self.config.type_definitions,
             ),
         )
-        self._why = dict.fromkeys(self._reunion.destinations, "not connected yet")
+        self._why = dict.fromkeys(self._salvage.destinations, "not connected yet")
 
     def _known_placements(self) -> dict[str, Any]:
         kept = self._state.get("placements")
@@ -186,7 +186,7 @@ class SalvageRun:
         Raises:
             FabricError: the directory is not retired.
         """
-        links = [asyncio.ensure_future(self._keep(name)) for name in self._reunion.destinations]
+        links = [asyncio.ensure_future(self._keep(name)) for name in self._salvage.destinations]
         try:
             done, _ = await asyncio.wait(
                 links, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION
@@ -200,7 +200,7 @@ class SalvageRun:
         return self._report()
 
     def _report(self) -> SalvageReport:
-        progress = self._reunion.progress
+        progress = self._salvage.progress
         report = SalvageReport(
             str(self._directory),
             self.identity.name,
@@ -211,7 +211,7 @@ class SalvageRun:
             {name: each.sent for name, each in progress.items()},
             {name: each.server for name, each in progress.items()},
             {name: self._why[name] for name, each in progress.items() if not each.done},
-            self._reunion.conflicts,
+            self._salvage.conflicts,
         )
         self._mark(report)
         return report
@@ -228,11 +228,11 @@ class SalvageRun:
                 "conflicts": report.conflicts,
             }
         )
-        write_durably(self._directory / REUNITED_FILE, text.encode())
+        write_durably(self._directory / SALVAGED_FILE, text.encode())
 
     # -- one destination -----------------------------------------------------------------------
     async def _keep(self, name: str) -> None:
-        while not self._reunion.progress[name].done:
+        while not self._salvage.progress[name].done:
             addresses = self._addresses_of(name)
             if not addresses:
                 self._why[name] = "nobody has said yet where it lives"
@@ -283,7 +283,7 @@ class SalvageRun:
     async def _log_on(
         self, connection: _Connection, name: str, authenticator: ModuleConfig | None
     ) -> tuple[LinkAccepted, PublisherRanges]:
-        identity, destination = self.identity, self._reunion.destinations[name]
+        identity, destination = self.identity, self._salvage.destinations[name]
         credentials = OwnCredentials(
             authenticator or self.config.authenticator,
             f"{identity.name}: destination {name}",
@@ -301,7 +301,7 @@ class SalvageRun:
             self._held.digest(),
             generation=identity.generation,
             placements=self._placements.items(),
-            reunites=True,
+            salvages=True,
         )
         logon.proof = proof_of(self.config.fabric_key, logon)
         connection.writer.write(link_logon(replace(logon, user_id=said[0], password=said[1])))
@@ -341,12 +341,12 @@ class SalvageRun:
         accepted: LinkAccepted,
         held: PublisherRanges,
     ) -> None:
-        reunion = self._reunion
-        machine = reunion.link(name, WINDOW_BYTES)
-        start = reunion.start(name, accepted.name)
+        salvage = self._salvage
+        machine = salvage.link(name, WINDOW_BYTES)
+        start = salvage.start(name, accepted.name)
         effects = machine.connected(accepted.incarnation, held, start, journal.first_txid)
         self._perform(connection, name, machine, effects)
-        while not reunion.progress[name].done:
+        while not salvage.progress[name].done:
             while machine.wants:
                 machine.skip_segments(journal.segment_summaries())
                 headers = journal.read_headers(machine.cursor, HEADERS_IN_STEP)
@@ -355,24 +355,24 @@ class SalvageRun:
                 runs = journal.read(machine.cursor, READ_BYTES)
                 self._perform(connection, name, machine, machine.take(runs))
                 await connection.writer.drain()
-            if reunion.progress[name].done:
+            if salvage.progress[name].done:
                 return
             header, body = await connection.next()
             if header["c"] == "refused":
                 self._refused(header)
             elif header["c"] == "ack":
-                reunion.step(name, machine.acked(*read_ack(header, body)))
+                salvage.step(name, machine.acked(*read_ack(header, body)))
 
     def _perform(
         self, connection: _Connection, name: str, machine: OutboundLink, effects: list[LinkEffect]
     ) -> None:
-        self._reunion.step(name, effects)
+        self._salvage.step(name, effects)
         for effect in effects:
             if not isinstance(effect, SendBatch):
                 continue
             if self._check:
                 # As if it had been stored: what would be sent is counted, and nothing is.
-                self._reunion.step(name, machine.acked(effect.number, {}, {}, {}))
+                self._salvage.step(name, machine.acked(effect.number, {}, {}, {}))
                 continue
             awaited = pack_rooted(effect.awaited)
             parts = [run.raw if run.raw is not None else run.encode() for run in effect.runs]
@@ -383,7 +383,7 @@ class SalvageRun:
             connection.writer.writelines((front, *parts))
 
 
-def reunite(
+def salvage(
     directory: Path,
     addresses: Mapping[str, str],
     *,
@@ -405,20 +405,20 @@ def reunite(
     """
     if not (directory / "state.lmdb").is_file():
         raise ConfigurationError(f"{directory} is no data directory of an instance")
-    reuniting = SalvageRun(directory, addresses, check=check)
+    run = SalvageRun(directory, addresses, check=check)
     try:
-        return asyncio.run(reuniting.run(timeout_s))
+        return asyncio.run(run.run(timeout_s))
     finally:
-        reuniting.close()
+        run.close()
 
 
 def read_mark(directory: Path) -> dict[str, Any]:
-    """What the last reunion of a directory left there; empty: there was none."""
+    """What the last salvage of a directory left there; empty: there was none."""
     try:
-        found = json.loads((directory / REUNITED_FILE).read_text(encoding="utf-8"))
+        found = json.loads((directory / SALVAGED_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-__all__ = ["RaylayError", "SalvageReport", "read_mark", "reunite"]
+__all__ = ["RaylayError", "SalvageReport", "read_mark", "salvage"]

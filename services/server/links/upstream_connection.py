@@ -557,7 +557,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             identity.generation,
             machine.placements.items(),
         )
-        if not logon.description and not logon.reunites:
+        if not logon.description and not logon.salvages:
             here.report(
                 "upstream_not_validated",
                 peer=logon.name,
@@ -583,7 +583,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             return None
         if (
             logon.address is None
-            or logon.reunites
+            or logon.salvages
             or (self.carried and self.carried.user != destination)
         ):
             return None

@@ -123,7 +123,7 @@ def _unacknowledged(
 
 def nothing_lost(history: RunHistory) -> list[Violation]:
     """What was acked is in some log at the end, unless every disk that had it then was lost. What
-    retention had removed from a disk before its instance was moved, no reunion brings back."""
+    retention had removed from a disk before its instance was moved, no salvage brings back."""
     topology = history.topology
     logs = Logs(topology)
     transient = transient_keys(history)

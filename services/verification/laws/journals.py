@@ -116,7 +116,7 @@ def _origin(record: RunJournaled) -> int:
 def order(history: RunHistory) -> list[Violation]:
     """Law 3. Late is what comes behind a higher sequence of its publisher on its topic.
 
-    Where no paths split nothing comes late, but what a retired disk brings that is reunited, and
+    Where no paths split nothing comes late, but what a retired disk brings that is salvaged, and
     what two things bring about together. One: somebody begins anew (a disk was lost, an instance
     moved) or goes on to another server of a list. The other: somebody has removed segments, so that
     this link brings less than another one does; or a link was async, so that who begins anew may
@@ -137,7 +137,7 @@ def order(history: RunHistory) -> list[Violation]:
         for member in history.topology.members.values()
         for destination in member.destinations
     )
-    began_anew = any_removed = reunited = put_back = False
+    began_anew = any_removed = salvaged = put_back = False
     any_async = not all(
         destination.sync
         for member in history.topology.members.values()
@@ -169,8 +169,8 @@ def order(history: RunHistory) -> list[Violation]:
             highest = {
                 key: value for key, value in highest.items() if key[0] != operation.incarnation
             }
-        elif isinstance(operation, BatchTaken) and operation.reunites:
-            reunited = True
+        elif isinstance(operation, BatchTaken) and operation.salvages:
+            salvaged = True
         elif isinstance(operation, RunJournaled) and operation.incarnation not in started:
             removed.add(operation.incarnation)
         if not isinstance(operation, RunJournaled):
@@ -188,7 +188,7 @@ def order(history: RunHistory) -> list[Violation]:
         if behind != operation.late and (behind or operation.incarnation not in removed):
             word = "not flagged late" if behind else "flagged late"
             found.append(Violation("order", f"{text} {word}, {before} came before"))
-        split = reunited or (any_removed and lists) or (began_anew and (any_removed or any_async))
+        split = salvaged or (any_removed and lists) or (began_anew and (any_removed or any_async))
         split = split or put_back or not history.topology.uniform
         split = split or (operation.late and refused.excuse(operation))
         if operation.late and not split and len(clients[operation.publisher]) < 2:

@@ -433,7 +433,7 @@ def fully_durable(history: RunHistory) -> list[Violation]:
 
 def retired(history: RunHistory) -> list[Violation]:
     """Who knows (on its disk) that an instance was moved takes nothing from what it was before, and
-    sends it nothing, for good; but for what a command reunites, and only that. What was moved
+    sends it nothing, for good; but for what a command salvages, and only that. What was moved
     serves no client once it has heard of it, and all have heard of it in the end."""
     generation_of: dict[int, tuple[str, int]] = {}
     generations: Counter[str] = Counter()
@@ -447,7 +447,7 @@ def retired(history: RunHistory) -> list[Violation]:
         elif isinstance(operation, RunJournaled):
             if operation.incarnation not in generation_of:
                 # An old copy was put back where a former instance lived, and begins anew there:
-                # it is reunited before anything starts on it.
+                # it is salvaged before anything starts on it.
                 home, _, former = operation.instance.partition("#")
                 generation_of[operation.incarnation] = home, int(former or generations[home])
         elif isinstance(operation, InstanceMoved):
@@ -465,7 +465,7 @@ def retired(history: RunHistory) -> list[Violation]:
         elif isinstance(operation, BatchTaken):
             name, generation = generation_of[operation.incarnation]
             is_retired = generation < knows.get((operation.instance, name), 0)
-            if is_retired and not operation.reunites:
+            if is_retired and not operation.salvages:
                 text = f"{at(operation.time_us)} {operation.instance} let in incarnation "
                 text += f"{operation.incarnation} of retired {name}"
                 found.append(Violation("retired", text))

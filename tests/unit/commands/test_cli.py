@@ -82,11 +82,11 @@ def test_an_event_is_one_line() -> None:
 
 
 def test_a_destinations_row_tells_its_mode_and_its_way() -> None:
-    found = {"connected": True, "sync": False, "downgraded": True, "owed": 1200, "age_ms": 30}
+    found = {"connected": True, "sync": False, "downgraded": True, "unacked": 1200, "age_ms": 30}
     assert destination_row("B", found) == ("B", "", "async (downgraded)", "1,200", "30 ms")
-    found = {"connected": False, "sync": True, "owed": 0}
+    found = {"connected": False, "sync": True, "unacked": 0}
     assert destination_row("B", found) == ("B", "", "sync, disconnected", "0", "")
-    found = {"connected": True, "sync": True, "owed": 0, "address": "over B's connection"}
+    found = {"connected": True, "sync": True, "unacked": 0, "address": "over B's connection"}
     assert destination_row("B", found) == ("B", "over B's connection", "sync", "0", "")
 
 

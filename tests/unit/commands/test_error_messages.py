@@ -83,7 +83,7 @@ GIVEN = {
     "journal compress": "PATH",
     "journal archive": "PATH --archive PATH",
     "journal remove": "PATH --before 1s",
-    "journal reunite": "PATH F",
+    "journal salvage": "PATH F",
 }
 MAY_WORK = {
     "certificates", "check host", "check instance", "config check", "config show", "fabric check",

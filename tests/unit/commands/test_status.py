@@ -200,7 +200,16 @@ def test_where_nothing_is_known_the_list_says_what_to_do() -> None:
 
 def test_the_help_explains_each_column() -> None:
     shown = raylay("status", "--help").stdout
-    for column in ("state", "clients", "messages", "to", "by", "mode", "owed", "age"):
+    for column in (
+        "state",
+        "clients",
+        "messages",
+        "destination",
+        "address",
+        "mode",
+        "unacked",
+        "age",
+    ):
         assert any(line.split()[:1] == [column] for line in shown.splitlines()), column
 
 

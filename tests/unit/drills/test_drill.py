@@ -300,12 +300,12 @@ def test_the_load_is_of_a_type_that_the_ports_take() -> None:
 # -- what is whole -------------------------------------------------------------------------------
 def test_what_is_not_as_it_should_be() -> None:
     to = {
-        "connected": True, "caught_up": True, "owed": 0, "sync": True, "safe": True,
-        "configured_sync": True, "why": "", "owed_examples": [],
+        "connected": True, "caught_up": True, "unacked": 0, "sync": True, "safe": True,
+        "configured_sync": True, "why": "", "unacked_examples": [],
     }  # fmt: skip
     good = {"ready": True, "pending": 0, "destinations": {"B": to}}
     assert unwhole({"A": good}) == []
-    for key, value in (("connected", False), ("caught_up", False), ("owed", 1), ("safe", False)):
+    for key, value in (("connected", False), ("caught_up", False), ("unacked", 1), ("safe", False)):
         (wrong,) = unwhole({"A": {**good, "destinations": {"B": {**to, key: value}}}})
         assert wrong.startswith("A to B: ")
     assert unwhole({"A": {"ready": False, "reason": "no"}}) == ["A is not ready: no"]
@@ -548,12 +548,12 @@ def test_a_drill_of_a_fabric_that_stays_ends_as_it_ends(tmp_path: Path) -> None:
 # -- a disk that may be lost ---------------------------------------------------------------------
 LINK = {
     "peer": "near-2", "group": "near", "connected": True, "caught_up": True, "sync": True,
-    "owed": 0,
+    "unacked": 0,
 }  # fmt: skip
 
 
 def said(**link: Any) -> dict[str, Any]:
-    far = {**LINK, "peer": "far-1", "group": "far", "sync": False, "owed": 7}
+    far = {**LINK, "peer": "far-1", "group": "far", "sync": False, "unacked": 7}
     return {
         "name": "near-1", "group": "near", "pid": 7, "committed_txid": 9,
         "destinations": {"near-2": {**LINK, **link}, "far": far},
@@ -566,7 +566,7 @@ def said(**link: Any) -> dict[str, Any]:
         ({"connected": False}, "near-1 to near-2: connected False"),
         ({"caught_up": False}, "near-1 to near-2: caught_up False"),
         ({"sync": False}, "near-1 to near-2: sync False"),
-        ({"owed": 3}, "near-1 to near-2: owed 3"),
+        ({"unacked": 3}, "near-1 to near-2: unacked 3"),
         ({"peer": "far-2", "group": "far"}, "near-1 has no link to near-2"),
     ],
 )

@@ -42,7 +42,7 @@ from raylay.services.fabric.relocation import (
     too_soon,
     with_moves,
 )
-from raylay.services.server.data.salvage import REUNITED_FILE
+from raylay.services.server.data.salvage import SALVAGED_FILE
 
 LABELS = {"region": "east", "host": "a"}
 NODES = [
@@ -334,16 +334,16 @@ def test_left_over_directories_are_named_with_what_is_known(tmp_path: Path) -> N
     record.left_over[0].directory = str(former)
     (line,) = left_over_lines(left_over_status(record, effective))
     assert line.startswith(f"left over of east-1: {former} on 10.0.0.1 (generation 1, ")
-    assert "not known whether" in line and f"raylay journal reunite {former}" in line
-    (former / REUNITED_FILE).write_text('{"done": false, "lacking": 1200, "unreached": []}')
+    assert "not known whether" in line and f"raylay journal salvage {former}" in line
+    (former / SALVAGED_FILE).write_text('{"done": false, "lacking": 1200, "unreached": []}')
     assert "lacks 1,200 messages" in left_over_lines(left_over_status(record, effective))[0]
-    (former / REUNITED_FILE).write_text('{"done": false, "lacking": 7, "unreached": ["west-1"]}')
+    (former / SALVAGED_FILE).write_text('{"done": false, "lacking": 7, "unreached": ["west-1"]}')
     (found,) = left_over_status(record, effective)
     assert (found["lacking"], found["unreached"]) == (None, ["west-1"]), "it may lack more"
     assert "not known whether" in left_over_lines([found])[0]
-    (former / REUNITED_FILE).write_text('{"done": true, "lacking": 0}')
+    (former / SALVAGED_FILE).write_text('{"done": true, "lacking": 0}')
     (found,) = left_over_status(record, effective)
-    assert found["reunited"] and "lacks nothing" in left_over_lines([found])[0]
+    assert found["salvaged"] and "lacks nothing" in left_over_lines([found])[0]
     # One that the fabric never knew, beside its own.
     stranger = tmp_path / "stranger"
     stranger.mkdir()
@@ -359,7 +359,7 @@ def found_beside(directory: Path, name: str, generation: int) -> None:
     (directory / "state.lmdb").touch()
 
 
-def test_what_was_never_moved_is_not_to_be_reunited(tmp_path: Path) -> None:
+def test_what_was_never_moved_is_not_to_be_salvaged(tmp_path: Path) -> None:
     """A link of it is refused as `not_retired`: to be declared again is what brings it back."""
     effective, record = moved(tmp_path)
     record.left_over.clear()
@@ -367,7 +367,7 @@ def test_what_was_never_moved_is_not_to_be_reunited(tmp_path: Path) -> None:
     (found,) = left_over_status(record, effective)
     assert (found["name"], found["retired"]) == ("west-9", False)
     (line,) = left_over_lines([found])
-    assert "reunite" not in line and "--forget" not in line
+    assert "salvage" not in line and "--forget" not in line
     assert f"raylay journal dump {tmp_path / 'west-9'}" in line and "raylay apply" in line
     # The advice holds: declared again, its directory is the instance's own.
     again = effective.instances[1].model_copy(update={"name": "west-9", "directory": ""})
@@ -376,7 +376,7 @@ def test_what_was_never_moved_is_not_to_be_reunited(tmp_path: Path) -> None:
     assert left_over_status(record, declared) == []
 
 
-def test_what_was_moved_is_to_be_reunited_though_the_record_has_no_such_directory(
+def test_what_was_moved_is_to_be_salvaged_though_the_record_has_no_such_directory(
     tmp_path: Path,
 ) -> None:
     effective, record = moved(tmp_path)
@@ -385,12 +385,12 @@ def test_what_was_moved_is_to_be_reunited_though_the_record_has_no_such_director
     found_beside(former, "east-1", 1)
     (found,) = left_over_status(record, effective)
     assert (found["name"], found["generation"], found["retired"]) == ("east-1", 1, True)
-    assert f"raylay journal reunite {former}" in left_over_lines([found])[0]
-    (former / REUNITED_FILE).write_text('{"done": true, "lacking": 0}')
+    assert f"raylay journal salvage {former}" in left_over_lines([found])[0]
+    (former / SALVAGED_FILE).write_text('{"done": true, "lacking": 0}')
     (line,) = left_over_lines(left_over_status(record, effective))
     assert "lacks nothing" in line and "--forget" not in line, "there is nothing to be forgotten"
     # Its instance of today, of which another record says where it lies.
-    (former / REUNITED_FILE).unlink()
+    (former / SALVAGED_FILE).unlink()
     found_beside(tmp_path / "twin", "east-1", 2)
     known = {each["generation"]: each["retired"] for each in left_over_status(record, effective)}
     assert known == {1: True, 2: False}
@@ -406,17 +406,17 @@ def attached_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fabric:
     return made
 
 
-def test_what_a_reunion_found_is_known_on_every_host(
+def test_what_a_salvage_found_is_known_on_every_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fabric = attached_to(tmp_path, monkeypatch)
-    assert not fabric.note_reunion("east-1", 7, reunited=True, lacking=0), "another generation"
-    for reunited, lacking, words in (
+    assert not fabric.note_salvage("east-1", 7, salvaged=True, lacking=0), "another generation"
+    for salvaged, lacking, words in (
         (False, 1200, "lacks 1,200 messages"),
         (False, None, "not known whether"),
-        (True, 0, "reunited: the fabric lacks nothing of it; once it is removed"),
+        (True, 0, "salvaged: the fabric lacks nothing of it; once it is removed"),
     ):
-        assert fabric.note_reunion("east-1", 1, reunited=reunited, lacking=lacking)
+        assert fabric.note_salvage("east-1", 1, salvaged=salvaged, lacking=lacking)
         record = FabricRecord.load(tmp_path)
         assert record is not None
         (line,) = left_over_lines(left_over_status(record, fabric.declared))
@@ -435,7 +435,7 @@ def test_a_left_over_directory_that_is_gone_is_forgotten(
     former = tmp_path / "east-1"
     fabric._known()[1].left_over[0].directory = str(former)
     former.mkdir()
-    command = ["journal", "reunite", str(former), "--forget"]
+    command = ["journal", "salvage", str(former), "--forget"]
     done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, FabricError) and "still there" in str(done.exception)
     former.rmdir()

@@ -161,9 +161,9 @@ ASKED: dict[str, tuple[Callable[[Fabric], Any], str, set[str]]] = {
     "apply": (lambda fabric: fabric.apply(declared(["more"])), "apply", {"A-1", "A-2"}),
     "stop": (lambda fabric: fabric.stop(), "stop", {"A-1", "A-2"}),
     "relocate": (lambda fabric: fabric.relocate("A-1", force=True), "place", {"A-1", "A-2"}),
-    "note_reunion": (
-        lambda fabric: fabric.note_reunion("A-1", 1, reunited=True, lacking=0),
-        "note_reunion",
+    "note_salvage": (
+        lambda fabric: fabric.note_salvage("A-1", 1, salvaged=True, lacking=0),
+        "note_salvage",
         {"A-1", "A-2"},
     ),
     "forget_left_over": (

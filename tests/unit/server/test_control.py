@@ -243,7 +243,7 @@ def test_nobody_stops_it_by_what_else_he_may_do(place: Place) -> None:
         ("admit", {}),
         ("reset_entitlement", {}),
         ("kill_link", {"destination": "B"}),
-        ("note_reunion", {"moved": "solo"}),
+        ("note_salvage", {"moved": "solo"}),
         ("place", {"moved": "Z"}),
         ("place", {}),
     ):

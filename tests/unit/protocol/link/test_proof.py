@@ -45,7 +45,7 @@ def test_what_goes_over_the_wire_is_proven_there() -> None:
         {"generation": 2},
         {"destination": "to-C"},
         {"epoch": 3},
-        {"reunites": True},
+        {"salvages": True},
         {"announces": True},
         {"placements": {}},
         {"placements": MOVED | {"B": InstancePlacement(3, "evil:1", "b:2")}},

@@ -95,7 +95,7 @@ def test_by_hand_it_is_said_what_may_be_missing(
         ({"incarnation": 0xA}, "self"),
         ({"connected_as": "to-own"}, None),
         ({"connected_as": "elsewhere"}, "already_connected"),
-        ({"reunites": True}, "not_retired"),
+        ({"salvages": True}, "not_retired"),
     ],
 )
 def test_an_upstream_is_refused_with_a_reason(named: dict[str, Any], reason: str | None) -> None:

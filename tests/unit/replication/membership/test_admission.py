@@ -35,7 +35,7 @@ def machine() -> InstanceMachine:
 
 def logon(**named: Any) -> Any:
     words = {"name": "up", "group": "u", "expect": "g", "incarnation": 0xB}
-    words |= {"destination": "own", "epoch": 5, "generation": 0, "reunites": False, "proven": False}
+    words |= {"destination": "own", "epoch": 5, "generation": 0, "salvages": False, "proven": False}
     words |= {"address": "up:1"}
     return SimpleNamespace(**(words | named))
 

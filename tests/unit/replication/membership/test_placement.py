@@ -141,4 +141,4 @@ def test_addresses_follow_the_names() -> None:
 def test_who_is_retired_is_told_what_to_do() -> None:
     text = retired_text("A", FIRST)
     assert "A was moved and lives at b:1 as generation 1" in text
-    assert "raylay journal reunite" in text
+    assert "raylay journal salvage" in text

@@ -40,7 +40,7 @@ def test_a_retired_incarnation_is_refused_and_told_what_to_do() -> None:
     assert changed == PlacementsChanged(MOVED)
     refused = refusal(bench)
     assert refused is not None and refused[0] == "retired"
-    assert "lives at new:1 as generation 1" in refused[1] and "reunite" in refused[1]
+    assert "lives at new:1 as generation 1" in refused[1] and "salvage" in refused[1]
     assert refusal(bench, generation=1) is None
     assert bench.machine.refuse_downstream("up", "up", OLD, 1) == ""
     assert bench.machine.refuse_downstream("up", "up", OLD, 0).startswith("retired: up was moved")
@@ -55,7 +55,7 @@ def test_one_that_followed_its_host_goes_on_as_what_it_was() -> None:
     assert isinstance(told, EventReport) and told.event == "instance_readdressed"
     assert changed == PlacementsChanged(news)
     assert [incarnation for _, _, incarnation in bench.machine.upstreams()] == [OLD]
-    assert refusal(bench, reunites=True) is not None, "nothing of it is retired"
+    assert refusal(bench, salvages=True) is not None, "nothing of it is retired"
     assert bench.machine.refuse_downstream("up", "up", OLD, 0) == ""
 
 
@@ -99,25 +99,25 @@ def test_its_own_placement_retires_nobody() -> None:
     assert not bench.machine.retired
 
 
-def test_only_what_is_retired_is_reunited() -> None:
+def test_only_what_is_retired_is_salvaged() -> None:
     bench = Bench(destination())
-    refused = refusal(bench, reunites=True)
+    refused = refusal(bench, salvages=True)
     assert refused is not None and refused[0] == "not_retired"
     bench.take(bench.machine.placed(MOVED))
-    assert refusal(bench, reunites=True) is None
+    assert refusal(bench, salvages=True) is None
 
 
-@pytest.mark.parametrize("reunites", [False, True])
-def test_a_directory_that_is_reunited_is_no_peer_to_catch_up_with(reunites: bool) -> None:
+@pytest.mark.parametrize("salvages", [False, True])
+def test_a_directory_that_is_salvaged_is_no_peer_to_catch_up_with(salvages: bool) -> None:
     """And no server of a destination that bears its name."""
     bench = Bench(destination(), ready=False)
-    name = "peer" if reunites else "up"
-    bench.take(bench.machine.upstream_logged_on(1, name, "g", OLD, "x", 1, reunites=reunites)[0])
+    name = "peer" if salvages else "up"
+    bench.take(bench.machine.upstream_logged_on(1, name, "g", OLD, "x", 1, salvages=salvages)[0])
     builder = RecordBuilder(publisher_id("elsewhere"), "orders", "json")
     payload = builder.build(1, b"x", 0)
     runs = [run_of(chunk, payload) for chunk in scan(payload)]
     bench.take(bench.machine.upstream_batch(1, 1, runs, False, {}, True, 0, LookupResult()))
     bench.commit()
-    assert bench.machine.ready is not reunites
+    assert bench.machine.ready is not salvages
     assert bench.machine.destinations["peer"].incarnation == 0
     assert bench.machine.known.of(publisher_id("elsewhere")).covers(1, 1)

@@ -24,13 +24,13 @@ def journal(last: int) -> list[Run]:
     return [run]
 
 
-def reunion() -> Salvage:
+def salvage() -> Salvage:
     waits = DestinationRoute("to-peer", "g", True, addresses=("peer",), dials=False)
     return Salvage(Identity("own", "g", OWN), [waits], 3)
 
 
 def test_every_destination_and_the_successor_is_dialled() -> None:
-    found = reunion()
+    found = salvage()
     assert list(found.destinations) == ["to-peer", SUCCESSOR]
     assert all(each.dials for each in found.destinations.values())
     assert found.destinations[SUCCESSOR].pass_through == ".*", "it is to have everything"
@@ -38,7 +38,7 @@ def test_every_destination_and_the_successor_is_dialled() -> None:
 
 
 def test_what_is_held_is_not_sent_and_nobody_is_asked_for_more_than_stored() -> None:
-    found = reunion()
+    found = salvage()
     link = found.link("to-peer", 1 << 20)
     held = PublisherRanges()
     held.add_ranges(P, [(1, 2)])
@@ -58,7 +58,7 @@ def test_what_is_held_is_not_sent_and_nobody_is_asked_for_more_than_stored() -> 
 
 
 def test_a_link_that_begins_again_counts_from_there() -> None:
-    found = reunion()
+    found = salvage()
     found.start("to-peer", "peer")
     found.step("to-peer", [LinkProgress(0, {P: [(1, 3)]}, False, 0)])
     assert found.progress["to-peer"].sent == 3
@@ -67,7 +67,7 @@ def test_a_link_that_begins_again_counts_from_there() -> None:
 
 
 def test_what_is_held_with_another_content_is_counted_once() -> None:
-    found = reunion()
+    found = salvage()
     for name in found.destinations:
         found.step(name, [LinkAnswered({}, {P: [(2, 3)]})])
     assert found.conflicts == 2

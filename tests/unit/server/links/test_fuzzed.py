@@ -192,7 +192,7 @@ LOGONS = st.builds(
     st.one_of(st.integers(1, 1 << 40), st.just((1 << 64) - 1)),
     st.just(b""),
     address=st.just(""),
-    reunites=st.booleans(),
+    salvages=st.booleans(),
 )
 
 

@@ -44,7 +44,7 @@ from raylay.services.security.credentials import (
     LogonDenied,
 )
 from raylay.services.security.modules import ModuleConfig
-from raylay.services.server.data.salvage import reunite
+from raylay.services.server.data.salvage import salvage
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.links.announcer import Announcer
 from raylay.services.telemetry.logs import LogOptions
@@ -252,7 +252,7 @@ def test_a_topic_that_may_not_be_replicated_stops_its_link(place: Place) -> None
             await asyncio.sleep(0.01)
         assert b.here.machine.next_txid == 2, "nothing of that batch is taken"
         (state,) = a.status()["destinations"].values()
-        assert state["owed"] == 2, "and nothing of it is acknowledged"
+        assert state["unacked"] == 2, "and nothing of it is acknowledged"
 
     place.run(visit)
 
@@ -404,7 +404,7 @@ def test_news_of_a_moved_instance_need_a_logon(place: Place) -> None:
     place.run(visit)
 
 
-def test_a_reunion_needs_a_logon(place: Place) -> None:
+def test_a_salvage_needs_a_logon(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
         config = replace(place.sender(b, None), authenticator=place.says())
@@ -415,12 +415,12 @@ def test_a_reunion_needs_a_logon(place: Place) -> None:
         place.servers.remove(a)
         config.save(directory)
         place.password.write_text(WRONG)
-        report = await asyncio.to_thread(reunite, directory, {}, timeout_s=0.3)
+        report = await asyncio.to_thread(salvage, directory, {}, timeout_s=0.3)
         assert "B does not let A in" in report.waiting["B"]
         place.password.write_text(SECRET)
         # It is let in now, and asked whether it is retired, which it is not.
         with pytest.raises(FabricError, match="A"):
-            await asyncio.to_thread(reunite, directory, {}, timeout_s=5.0)
+            await asyncio.to_thread(salvage, directory, {}, timeout_s=5.0)
         assert b.here.machine.next_txid == 1
 
     place.run(visit)
@@ -516,7 +516,7 @@ FORGED: dict[str, bytes] = {
     "queue": asking(1, "work"),
     "logon": link_logon(logon("links", WRONG)),
     "announces": link_logon(logon("links", WRONG, announces=True)),
-    "reunites": link_logon(logon("links", WRONG, reunites=True)),
+    "salvages": link_logon(logon("links", WRONG, salvages=True)),
     "nobody": link_logon(logon("", "")),
     "bootstrap": bootstrap.request(ASKS, (TopicRule(".*"),), (TopicRule(".*"),)),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A simulated `raylay journal reunite`: a retired disk, whose links run once more."""
+"""A simulated `raylay journal salvage`: a retired disk, whose links run once more."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sim.instance import Disk
 
 
-class ReunitingDisk:
+class SalvagedDisk:
     """To its links it is the instance that the disk was of."""
 
-    reunites = True
+    salvages = True
 
     def __init__(self, disk: Disk) -> None:
         self.world = disk.world
@@ -107,8 +107,8 @@ class ReunitingDisk:
             for each in self.links.values():
                 each.die()
             world, disk = self.world, self.disk
-            disk.reunited = True
-            world.probes["retired disk reunited"] += 1
+            disk.salvaged = True
+            world.probes["retired disk salvaged"] += 1
             if any(progress.sent for progress in self.machine.progress.values()):
-                world.probes["reunited what was missing"] += 1
+                world.probes["salvaged what was missing"] += 1
             world.log(DiskSalvaged(world.now_us, disk.label, disk.incarnation))
