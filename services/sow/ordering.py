@@ -31,6 +31,8 @@ _CUT_ROWS_MAX = 4_000
 _CUT_BYTES = 1024 * 1024
 """Of the rows that wait to be dropped, where they are large."""
 _SHOWN_CHARACTERS_MAX = 200
+_ROW_MEMORY_BYTES = 400
+"""Of a row that is kept, beside its bytes and the texts of its place."""
 
 Place = tuple[Any, ...]
 """Where a row stands: places compare as their rows."""
@@ -135,6 +137,24 @@ def placing(terms: tuple[SortTerm, ...]) -> Callable[[Tree, bytes], Place]:
     return place
 
 
+def _memory_of(place: Place, row: bytes) -> int:
+    """What a row takes of memory with its place, in bytes, about."""
+    size = len(row) + _ROW_MEMORY_BYTES
+    for each in place:
+        if each.__class__ is str:
+            size += sys.getsizeof(each)
+        elif each.__class__ is _DescendingText:
+            size += sys.getsizeof(each.text)
+    return size
+
+
+def _taken_out(portion: list[tuple[Place, bytes]]) -> Iterator[tuple[Place, bytes]]:
+    """Empties a portion from its begin: what was taken lies in memory no more."""
+    portion.reverse()
+    while portion:
+        yield portion.pop()
+
+
 class SortedRows:
     """Rows in order: first all go in, then they come out.
 
@@ -154,6 +174,7 @@ class SortedRows:
         "_portions",
         "_wanted",
         "held_bytes",
+        "memory_bytes",
     )
 
     def __init__(self, wanted: int | None = None) -> None:
@@ -165,7 +186,9 @@ class SortedRows:
         self._portions: list[list[tuple[Place, bytes]]] = []
         self._merged: Iterator[tuple[Place, bytes]] | None = None
         self.held_bytes = 0
-        """Of the rows that are kept, about."""
+        """Of the rows that are kept."""
+        self.memory_bytes = 0
+        """What they take of memory with their places, about."""
 
     def takes(self, place: Place) -> bool:
         """Whether a row of this place may be among those that are wanted."""
@@ -176,6 +199,7 @@ class SortedRows:
         new = self._new
         new.append((place, row))
         self.held_bytes += len(row)
+        self.memory_bytes += _memory_of(place, row)
         if self._cut_at:
             held = len(new)
             if held >= self._cut_at or (held > 2 * self._few and self.held_bytes > _CUT_BYTES):
@@ -188,9 +212,13 @@ class SortedRows:
     def _cut(self) -> None:
         new, wanted = self._new, self._wanted
         new.sort()
-        self.held_bytes -= sum(len(row) for _, row in new[wanted:])
+        self._forget(new[wanted:])
         del new[wanted:]
         self._bound = new[-1][0] if new else ()
+
+    def _forget(self, rows: list[tuple[Place, bytes]]) -> None:
+        self.held_bytes -= sum([len(row) for _, row in rows])
+        self.memory_bytes -= sum([_memory_of(place, row) for place, row in rows])
 
     def take(self, most: int) -> list[bytes]:
         """The next rows, so many at most; none: there are no more. Nothing goes in any more."""
@@ -198,7 +226,8 @@ class SortedRows:
             self._new.sort()
             # More than islice counts to are all.
             wanted = None if self._wanted is None else min(self._wanted, sys.maxsize)
-            self._merged = islice(heapq.merge(*self._portions, self._new), wanted)
-        rows = [row for _, row in islice(self._merged, most)]
-        self.held_bytes -= sum(map(len, rows))
-        return rows
+            portions, self._portions, self._new = [*self._portions, self._new], [], []
+            self._merged = islice(heapq.merge(*map(_taken_out, portions)), wanted)
+        rows = list(islice(self._merged, most))
+        self._forget(rows)
+        return [row for _, row in rows]

@@ -264,9 +264,11 @@ class QueryExecution:
         self.done = False
 
     @property
-    def saved_bytes(self) -> int:
-        """That it keeps of what was changed since it began."""
-        return sum(part.source.saved_bytes for part, _ in self._parts)
+    def memory_bytes(self) -> int:
+        """What it keeps in memory: of what was changed since it began, and rows that wait for their
+        order."""
+        ordered = 0 if self._ordered is None else self._ordered.memory_bytes
+        return ordered + sum(part.source.saved_bytes for part, _ in self._parts)
 
     def close(self) -> None:
         """Ends it early."""

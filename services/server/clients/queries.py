@@ -50,6 +50,8 @@ writer thread in the second, and answered in the third. So it waits for one turn
 SWITCH_S = 0.0002
 """After which a turn lets another thread have the interpreter: the one that writes needs it some
 times for each commit, and would get it every 5 ms (`sys.setswitchinterval`) from a busy loop."""
+WEIGHED_BYTES = 256 * 1024
+"""By which what a query keeps may have grown since it was weighed."""
 QUERIES_MAX = 10_000
 """Of one connection, that wait or run."""
 
@@ -324,9 +326,14 @@ class QueryRunner:
         """Called now and then: who does not read has what changes kept for him, and is ended where
         that is too much."""
         for session in list(self._sessions.values()):
-            if session.running is not None and session.behind is not None:
-                session.behind.query_bytes = session.running.saved_bytes
-                session.connection.weigh()
+            self._weigh(session)
+
+    def _weigh(self, session: _ClientQueries) -> None:
+        """Counts what the query keeps as what its client holds. May end the connection."""
+        running, behind = session.running, session.behind
+        if running is not None and behind is not None:
+            behind.query_bytes = running.memory_bytes
+            session.connection.weigh()
 
     # -- one of them ---------------------------------------------------------------------------
     def _begin_next(self, session: _ClientQueries) -> None:
@@ -521,7 +528,12 @@ class QueryRunner:
             if query.subscribe is not None and query.subscribe.oof:
                 self._tell_left(connection, name, left)
         if not running.done:
-            self._kick(session)
+            assert session.behind is not None
+            if running.memory_bytes > session.behind.query_bytes + WEIGHED_BYTES:
+                # Many queries could fill the memory between two checks.
+                self._weigh(session)
+            if session.running is running:
+                self._kick(session)
             return
         if query.rewind is not None:
             self._end_rows(session, running, query.rewind)

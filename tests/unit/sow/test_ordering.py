@@ -98,6 +98,14 @@ def test_rows_come_out_as_sorted_one_by_one(
     assert found == expected[:wanted] and (wanted is not None or not ordered.held_bytes)
 
 
+def test_texts_in_a_place_count_as_memory() -> None:
+    for is_descending in (False, True):
+        ordered = SortedRows()
+        place = placing((SortTerm(("a",), is_descending),))
+        ordered.put(place({"a": "x" * 5_000}, b"key"), b"row")
+        assert ordered.memory_bytes > 5_000 and ordered.held_bytes == 3
+
+
 def test_few_of_many_take_little_memory_and_all_of_many_are_merged() -> None:
     numbers = [n * 7_919 % 10_007 for n in range(10_007)]
     few = SortedRows(10)
@@ -110,7 +118,12 @@ def test_few_of_many_take_little_memory_and_all_of_many_are_merged() -> None:
     for number in numbers:
         every.put((number,), b"%08d" % number)
     assert every.held_bytes == 8 * len(numbers)
-    assert every.take(20_000) == [b"%08d" % number for number in range(10_007)]
+    whole_bytes = every.memory_bytes
+    assert whole_bytes > 400 * len(numbers), "with their places"
+    assert len(every.take(5_000)) == 5_000
+    assert every.memory_bytes < 0.6 * whole_bytes, "what was taken out is let go"
+    assert every.take(20_000) == [b"%08d" % number for number in range(5_000, 10_007)]
+    assert every.memory_bytes == 0
 
 
 def test_more_rows_may_be_wanted_than_there_can_be() -> None:

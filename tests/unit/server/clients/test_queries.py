@@ -579,6 +579,45 @@ def test_a_slow_reader_holds_up_his_own_query_alone(tmp_path: Path) -> None:
     in_house(tmp_path, visit, config)
 
 
+def test_rows_that_wait_for_their_order_count(tmp_path: Path) -> None:
+    """Ten clients that ask for all rows in order and read none hold no more than their pool may."""
+    limit_bytes = 32 * 1024 * 1024
+    config = replace(
+        CONFIG,
+        capacity=CapacityConfig(memory_bytes_max=limit_bytes, disk_bytes_max=0, client_share=1.0),
+        check_interval_ms=60_000,
+    )
+
+    async def visit(house: House) -> None:
+        door = await house.client("p")
+        for first in range(0, 500, 100):
+            numbers = range(first, first + 100)
+            await house.publish(door, "p", *({"id": n, "text": "x" * 10_000} for n in numbers))
+        await house.folded()
+        queries = house.server.clients.queries
+        slow = [await house.client(f"slow{number}") for number in range(10)]
+        for each in slow:
+            transport: Any = each.transport
+            transport.takes = False
+            each.send(ask("q", order_by="/text, /id DESC"))
+        most = 0
+        for _ in range(100_000):
+            running = [each.running for each in queries._sessions.values()]
+            kept = [each.memory_bytes for each in running if each is not None]
+            most = max(most, sum(kept))
+            # Of each that is left its socket is full: none goes on.
+            waiting = [each for each in slow if each.connection.is_open]
+            if kept and not any(each.connection.takes_rows for each in waiting):
+                break
+            await asyncio.sleep(0)
+        assert limit_bytes / 2 < most < 2 * limit_bytes
+        assert 0 < len(waiting) < 5
+        door.send(ask("mine", filter="/id < 3", order_by="/id"))
+        assert len((await group(door, "mine"))[0]) == 3, "others are answered"
+
+    in_house(tmp_path, visit, config)
+
+
 def test_what_is_kept_for_a_reader_who_does_not_read_counts(tmp_path: Path) -> None:
     """A query that waits keeps what was there of all that changes before it comes there."""
     config = replace(
