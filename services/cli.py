@@ -210,10 +210,10 @@ def main() -> None:
         _give_up_output()
         sys.exit(1)
     except Exception as error:
-        from raylay.services.commands.error_messages import line_of
+        from raylay.services.commands.error_messages import error_line
         from raylay.services.commands.printing import echo_text
 
-        line = line_of(error)
+        line = error_line(error)
         if line is None:
             raise
         echo_text(line, err=True)

@@ -16,7 +16,7 @@ from markdown_it.token import Token
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
-from raylay.services.commands.error_messages import line_of
+from raylay.services.commands.error_messages import error_line
 
 DOCS = Path(__file__).parents[1] / "docs"
 SERVER = "host-a:9007"
@@ -37,7 +37,7 @@ def blocks(page: str, language: str) -> list[str]:
 def typed(command: str) -> str:
     """What a terminal shows of it, the error with it."""
     found = CliRunner().invoke(app, shlex.split(command.removeprefix("raylay ")))
-    line = line_of(found.exception) if isinstance(found.exception, Exception) else None
+    line = error_line(found.exception) if isinstance(found.exception, Exception) else None
     return found.output + (f"{line}\n" if line else "")
 
 

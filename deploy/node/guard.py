@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.errors import RaylayError
-from raylay.services.fabric.whole_file import write_whole
+from raylay.services.fabric.files import write_private_text
 from raylay.services.messages.plain_text import plain
 from raylay.services.net import tls_hosts
 from raylay.services.net.tls_authority import FILE_MODE, CertificateAuthority, write_private
@@ -84,7 +84,7 @@ def head(address: str = "") -> None:
     _user(LINKS, CREDENTIALS / f"{LINKS}-password", CREDENTIALS / "link-passwords")
     for name, text in (("permissions.yaml", PERMISSIONS), (f"{OPERATOR}.env", ENVIRONMENT)):
         if not (CREDENTIALS / name).exists():
-            write_whole(CREDENTIALS / name, text)
+            write_private_text(CREDENTIALS / name, text)
     # One: of the others some, of bridges say, are addresses of other hosts as well.
     own = own_addresses(address)[0]
     why = tls_hosts.problem(CERTIFICATE, KEY, CA, [own])
@@ -102,11 +102,11 @@ def _user(user: str, secret: Path, hashes: Path) -> None:
     kept = hashes.read_text("utf-8").splitlines() if hashes.exists() else []
     others = [line for line in kept if line.partition(":")[0].strip() != user]
     made = hasher().hash(password)
-    write_whole(hashes, "".join(f"{line}\n" for line in [*others, f"{user}:{made}"]))
+    write_private_text(hashes, "".join(f"{line}\n" for line in [*others, f"{user}:{made}"]))
     # Last: who is interrupted before it makes another one the next time, and no former password
     # stays good beside a new one that is not.
     if is_new:
-        write_whole(secret, password + "\n")
+        write_private_text(secret, password + "\n")
 
 
 def _let_hosts_ask(address: str) -> None:

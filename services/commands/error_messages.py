@@ -22,7 +22,7 @@ _ADVICE = {
 _OF_WRITES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
-def line_of(error: BaseException) -> str | None:
+def error_line(error: BaseException) -> str | None:
     """The line, or the lines of a configuration, that an error is for the person who typed the
     command. None: it is nobody's but ours, and its traceback belongs into a report."""
     if isinstance(error, RaylayError):

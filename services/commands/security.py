@@ -29,7 +29,7 @@ def password(
 ) -> None:
     """Set the password of a user in a file of Argon2 hashes. It is asked for, or read from the
     input where that is no terminal. Instances read the file at the next logon."""
-    from raylay.services.fabric.whole_file import write_whole
+    from raylay.services.fabric.files import write_private_text
     from raylay.services.plugins.authentication import hasher, read_passwords
 
     if not user or ":" in user or user.strip() != user or user.startswith("#"):
@@ -49,7 +49,7 @@ def password(
     else:
         lines.append(f"{user}:{hasher().hash(_asked())}")
     mode = file.stat().st_mode & 0o777 if file.exists() else PRIVATE_FILE_MODE
-    write_whole(file, "".join(f"{line}\n" for line in lines), mode)
+    write_private_text(file, "".join(f"{line}\n" for line in lines), mode)
     done = "is taken out" if remove else "has a new password" if user in known else "is added"
     echo(f"{user} {done}")
 

@@ -31,6 +31,7 @@ from raylay.services.fabric.apply import Apply
 from raylay.services.fabric.check import shared_hosts
 from raylay.services.fabric.clients import FabricClients
 from raylay.services.fabric.discovery import is_over, runs_already
+from raylay.services.fabric.files import temporary_directory
 from raylay.services.fabric.locks import StartLocks
 from raylay.services.fabric.node_calls import NodeCalls
 from raylay.services.fabric.nodes import NodePlace, labelled, placed
@@ -65,7 +66,6 @@ from raylay.services.fabric.record_store import (
 )
 from raylay.services.fabric.relocate import Relocate
 from raylay.services.fabric.relocation import with_moves
-from raylay.services.fabric.whole_file import temporary_directory
 from raylay.services.security.control import Caller
 
 __all__ = ["HEAD_DIRECTORY", "Fabric", "Topic"]

@@ -14,7 +14,7 @@ from raylay.services.configuration.model import (
 from raylay.services.errors import FabricError
 from raylay.services.fabric.control import JUDGED, ControlClient
 from raylay.services.fabric.nodes import followed
-from raylay.services.fabric.orphans import left_over_status
+from raylay.services.fabric.orphans import orphaned_directories
 from raylay.services.fabric.plan import (
     FabricRecord,
     bring_up_to_date,
@@ -170,7 +170,7 @@ class InstanceHandles(ControlClient):
             "fabric": self.name,
             "directory": record.directory,
             "instances": self._statuses([instance.name for instance in settings.instances]),
-            "left_over": left_over_status(record, settings),
+            "left_over": orphaned_directories(record, settings),
         }
 
     def _statuses(

@@ -20,7 +20,7 @@ from raylay.services.fabric.record import OrphanedDirectory
 STATE_FILE = "state.lmdb"
 
 
-def left_over_status(record: FabricRecord, settings: FabricSettings) -> list[dict[str, Any]]:
+def orphaned_directories(record: FabricRecord, settings: FabricSettings) -> list[dict[str, Any]]:
     """The directories that are left over, as far as is known here, the oldest first.
 
     Each has `name`, `host`, `labels`, `directory`, `generation`, `incarnation`, `at_us`, `retired`

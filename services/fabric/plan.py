@@ -32,12 +32,12 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric.files import write_private_text
 from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.observability import log_options, tracing_options
 from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
 from raylay.services.fabric.registry import FABRIC_FILE as FABRIC_FILE
 from raylay.services.fabric.transports import TransportPlanner, client_tls, module, modules
-from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.replication.downgrade import AgeCheck, DowngradePolicy
@@ -98,7 +98,7 @@ class FabricRecord:
         Raises:
             FabricError: the disk does not take it.
         """
-        write_whole((directory or Path(self.directory)) / FABRIC_FILE, self.to_json())
+        write_private_text((directory or Path(self.directory)) / FABRIC_FILE, self.to_json())
 
     def to_json(self) -> str:
         """The inverse of `from_json`."""

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from raylay.services.errors import FabricError
-from raylay.services.fabric.whole_file import write_whole
+from raylay.services.fabric.files import write_private_text
 from raylay.storage.files import make_directory, sync_directory
 
 REGISTRY_VARIABLE = "RAYLAY_RUNTIME_DIR"
@@ -104,7 +104,7 @@ def register(entry: RegistryEntry) -> None:
     Raises:
         FabricError: the disk does not take it.
     """
-    write_whole(registry_directory() / f"{entry.name}.json", json.dumps(asdict(entry)))
+    write_private_text(registry_directory() / f"{entry.name}.json", json.dumps(asdict(entry)))
 
 
 def copy_directory(name: str) -> Path:

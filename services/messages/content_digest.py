@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 
 Content = tuple[int, ...]
-"""What one record says: see `contents_of`."""
+"""What one record says: see `content_keys`."""
 _RECORD = struct.Struct("<I9xBBxHHH2xI8xQ8xQ")
 """Of a record (records.py): length, command, the lengths of type, topic, key and correlation id,
 expiration, sequence, digest."""
 
 
-def contents_of(payload: bytes, first: int, last: int) -> dict[int, Content]:
+def content_keys(payload: bytes, first: int, last: int) -> dict[int, Content]:
     """What each of one publisher's ascending records says, by sequence, of those in first..last.
 
     The digest is of the content's bytes alone: not of where in them topic, type, key and

@@ -26,7 +26,7 @@ All numbers are little-endian. Checksums and digests are XXH3 (64 bits), publish
       u64  sequence          from 1; its publisher's own
       u64  origin time       microseconds since 1970, when the client published it
       u64  digest            of `content` as the client sent it; what else two records of one
-                             identity have in common, says `contents_of`
+                             identity have in common, says `content_keys`
       content: topic, type, SOW key, correlation id, body  — then the trace context, last
 
     run

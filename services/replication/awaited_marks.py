@@ -13,7 +13,7 @@ from raylay.services.replication.acknowledgment import RootedRanges
 _AWAITED = int(Flag.AWAITED)
 
 
-def without_flags(batch: list[Run], settled: list[tuple[int, list[Range]]]) -> list[Run]:
+def clear_awaited(batch: list[Run], settled: list[tuple[int, list[Range]]]) -> list[Run]:
     """A batch whose runs at these places are awaited only as far as said."""
     made: list[Run] = []
     at = 0
@@ -32,7 +32,7 @@ def without_flags(batch: list[Run], settled: list[tuple[int, list[Range]]]) -> l
     return made + batch[at:]
 
 
-def take_marks(
+def move_marks(
     marks: RootedRanges, flagged: int, publisher: int, ranges: list[Range], into: RootedRanges
 ) -> SequenceSet:
     """Moves what is marked of a run's ranges into `into`, but for the root that its own flag names.

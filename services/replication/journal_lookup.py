@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from raylay.services.messages.content_digest import Content, contents_of
+from raylay.services.messages.content_digest import Content, content_keys
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Run
 from raylay.services.messages.stateful import PendingLookup
@@ -401,7 +401,7 @@ class RunComparison:
                 continue
             contents = self._contents
             if contents is None:
-                contents = self._contents = contents_of(run.payload, self._first, self._last)
-            for sequence, content in contents_of(other.payload, first, last).items():
+                contents = self._contents = content_keys(run.payload, self._first, self._last)
+            for sequence, content in content_keys(other.payload, first, last).items():
                 if contents.get(sequence, content) != content and sequence in self._wanted:
                     self.differing.add(sequence, sequence)

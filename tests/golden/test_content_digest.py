@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raylay.services.messages.content_digest import contents_of
+from raylay.services.messages.content_digest import content_keys
 from raylay.services.messages.records import SEQUENCE_MAX, Command, RecordBuilder, decode_record
 
 TRACE = bytes(range(25))
@@ -17,7 +17,7 @@ def test_what_two_records_of_one_identity_have_in_common() -> None:
     raw = RecordBuilder(7, "orders", "json").build(
         5, b"{}", 1, TRACE, command=Command.DELETE, expiration_s=60, key=b"k1", correlation=b"c-9"
     )
-    (content,) = contents_of(raw, 0, SEQUENCE_MAX).values()
+    (content,) = content_keys(raw, 0, SEQUENCE_MAX).values()
     record = decode_record(raw)
     assert content == (
         record.digest,
@@ -51,12 +51,12 @@ def test_a_record_that_says_something_else_is_another_one(other: dict[str, Any])
         when_us = values.pop("when_us", 1)
         return RecordBuilder(7, topic, kind).build(5, body, when_us, **values)
 
-    same = contents_of(made(**SAME), 5, 5)
-    assert same == contents_of(made(**SAME, when_us=2, trace=TRACE), 5, 5), "published again"
-    assert same != contents_of(made(**SAME | other), 5, 5)
+    same = content_keys(made(**SAME), 5, 5)
+    assert same == content_keys(made(**SAME, when_us=2, trace=TRACE), 5, 5), "published again"
+    assert same != content_keys(made(**SAME | other), 5, 5)
 
 
 def test_those_of_a_span_are_asked_for() -> None:
     build = RecordBuilder(7, "orders", "json").build
     payload = b"".join(build(number, b"%d" % number, 1) for number in (1, 3, 4, 7))
-    assert list(contents_of(payload, 2, 4)) == [3, 4]
+    assert list(content_keys(payload, 2, 4)) == [3, 4]

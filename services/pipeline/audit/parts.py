@@ -145,7 +145,7 @@ def set_of(sequences: Any) -> SequenceSet:
 
 def content_numbers(headers: Any) -> Any:
     """What each record says as one number, uint64: its digest and what else two records of one
-    identity have in common (services/messages/records.py, `contents_of`).
+    identity have in common (`services/messages/content_digest.py::content_keys`).
 
     Args:
         headers: records' headers, as columns.RECORD.

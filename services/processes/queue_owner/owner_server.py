@@ -23,7 +23,11 @@ from raylay.services.processes.child_program import ChildProgram, InstanceSocket
 from raylay.services.processes.queue_owner.bodies import DELIVERY_BYTES, Bodies
 from raylay.services.processes.queue_owner.letters import Letters
 from raylay.services.processes.queue_owner.queries import QueueQueries
-from raylay.services.processes.queue_owner.recovery import begun, rules_of, start_of
+from raylay.services.processes.queue_owner.recovery import (
+    durable_recovery_start,
+    rules_of,
+    start_of,
+)
 from raylay.services.processes.queue_owner.traces import QueueTraces
 from raylay.services.protocol.child import queue_control as control
 from raylay.services.protocol.frames import Header, encode_frame
@@ -207,7 +211,7 @@ class OwnerServer(ChildProgram):
         config, definition = self._config, self._definition
         begin = control.read_begin(header, body)
         self._steady_base_us = begin.steady_base_us
-        snapshot, why = begun(
+        snapshot, why = durable_recovery_start(
             definition, config.incarnation, self._store, self._reader, begin.committed_txid
         )
         if self._store.damage:

@@ -59,21 +59,21 @@ def start_of(
     return RecoveryStart(snapshot, begin.fence_txid, life, begin.leases, begin.serves)
 
 
-def begun(
+def durable_recovery_start(
     definition: QueueDefinition,
     incarnation: int,
     store: QueueStore,
     journal: HeaderReader,
     committed_txid: int,
 ) -> tuple[QueueCheckpoint, str]:
-    """As `beginning`. Where a queue begins anew that is stored at once: `now` is said once, and
-    what comes from then on belongs to it, whatever ends its owner.
+    """Calls `recovery_start`, and stores the start of a queue that begins anew at once: such a
+    queue's `now` is taken once, so what comes afterwards belongs to it even if its owner ends.
 
     Raises:
         StorageError: the journal or the store cannot be read.
     """
     stored = store.load()
-    found, why = beginning(definition, incarnation, stored, journal, committed_txid)
+    found, why = recovery_start(definition, incarnation, stored, journal, committed_txid)
     if stored is None or why:
         rules = rules_of(definition, incarnation)
         with suppress(StorageError):  # who saves it next says so
@@ -81,7 +81,7 @@ def begun(
     return found, why
 
 
-def beginning(
+def recovery_start(
     definition: QueueDefinition,
     incarnation: int,
     stored: StoredQueue | None,

@@ -25,7 +25,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
-from raylay.services.replication.awaited_marks import take_marks, without_flags
+from raylay.services.replication.awaited_marks import clear_awaited, move_marks
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
@@ -390,7 +390,7 @@ class OutboundLink:
             if settled:
                 marked = len(settled) < len(batch) or any(waits for _, waits in settled)
                 if marked:
-                    batch = without_flags(batch, settled)
+                    batch = clear_awaited(batch, settled)
             sent = self._batch(batch, awaited, size, before, ends, marked)
             if ends or (gap and self._at_connect is None):
                 effects += self._tell_lacks(sent)
@@ -618,7 +618,7 @@ class OutboundLink:
         return run.path[0] if run.path else self._own_root
 
     def _take_marks(self, run: Run, ranges: list[Range], into: RootedRanges) -> SequenceSet:
-        return take_marks(self._mark, self._root_of(run), run.publisher, ranges, into)
+        return move_marks(self._mark, self._root_of(run), run.publisher, ranges, into)
 
     def _batch(
         self,

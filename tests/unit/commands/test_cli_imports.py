@@ -38,7 +38,7 @@ OF_LOOKING = {
     "raylay.services.fabric.discovery",
     "raylay.services.fabric.locks",
     "raylay.services.fabric.registry",
-    "raylay.services.fabric.whole_file",
+    "raylay.services.fabric.files",
     "raylay.services.messages",
     "raylay.services.messages.plain_text",
     "raylay.storage",

@@ -16,7 +16,7 @@ import typer
 
 from raylay.services import cli
 from raylay.services.commands import lifecycle
-from raylay.services.commands.error_messages import line_of
+from raylay.services.commands.error_messages import error_line
 from raylay.services.configuration import yaml_file
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import registry
@@ -246,18 +246,18 @@ def test_a_machine_that_does_not_let_it_go_on(
     ],
 )
 def test_what_the_machine_did_is_one_line(error: Exception, line: str) -> None:
-    assert line_of(error) == line
+    assert error_line(error) == line
 
 
 def test_a_package_that_is_missing_is_named() -> None:
-    line = line_of(ModuleNotFoundError("No module named 'ray'"))
+    line = error_line(ModuleNotFoundError("No module named 'ray'"))
     assert line is not None
     assert line.startswith("raylay: No module named 'ray': install Raylay again for ")
 
 
 def test_a_mistake_of_ours_keeps_its_traceback() -> None:
-    assert line_of(KeyError("x")) is None
-    assert line_of(ValueError("x")) is None
+    assert error_line(KeyError("x")) is None
+    assert error_line(ValueError("x")) is None
 
 
 def test_a_record_that_the_disk_refuses_is_an_error_with_its_place(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_password_that_is_made_anew_is_the_one_that_counts_also_after_a_power_
     assert guard.main(["head"]) == 0
     secret = tmp_path / "raylay" / "credentials" / "operator-password"
     hashes = secret.with_name("passwords")
-    known, write = secret.read_text().strip(), guard.write_whole
+    known, write = secret.read_text().strip(), guard.write_private_text
     for cut_after in (0, 1):
         secret.unlink()
         left = [None] * cut_after
@@ -108,9 +108,9 @@ def test_a_password_that_is_made_anew_is_the_one_that_counts_also_after_a_power_
             left.pop()
             write(path, text)
 
-        monkeypatch.setattr(guard, "write_whole", cut)
+        monkeypatch.setattr(guard, "write_private_text", cut)
         assert guard.main(["head"]) == 1
-        monkeypatch.setattr(guard, "write_whole", write)
+        monkeypatch.setattr(guard, "write_private_text", write)
         assert guard.main(["head"]) == 0
         password = secret.read_text().strip()
         kept = read_passwords(hashes.read_text(), "passwords")["operator"]

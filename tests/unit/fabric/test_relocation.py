@@ -17,7 +17,7 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.nodes import ClusterNode, NodePlace, placed
-from raylay.services.fabric.orphans import left_over_lines, left_over_status
+from raylay.services.fabric.orphans import left_over_lines, orphaned_directories
 from raylay.services.fabric.plan import (
     FabricRecord,
     data_directory,
@@ -332,24 +332,27 @@ def test_left_over_directories_are_named_with_what_is_known(tmp_path: Path) -> N
     former = tmp_path / "east-1"
     former.mkdir()
     record.left_over[0].directory = str(former)
-    (line,) = left_over_lines(left_over_status(record, effective))
+    (line,) = left_over_lines(orphaned_directories(record, effective))
     assert line.startswith(f"left over of east-1: {former} on 10.0.0.1 (generation 1, ")
     assert "not known whether" in line and f"raylay journal salvage {former}" in line
     (former / SALVAGED_FILE).write_text('{"done": false, "lacking": 1200, "unreached": []}')
-    assert "lacks 1,200 messages" in left_over_lines(left_over_status(record, effective))[0]
+    assert "lacks 1,200 messages" in left_over_lines(orphaned_directories(record, effective))[0]
     (former / SALVAGED_FILE).write_text('{"done": false, "lacking": 7, "unreached": ["west-1"]}')
-    (found,) = left_over_status(record, effective)
+    (found,) = orphaned_directories(record, effective)
     assert (found["lacking"], found["unreached"]) == (None, ["west-1"]), "it may lack more"
     assert "not known whether" in left_over_lines([found])[0]
     (former / SALVAGED_FILE).write_text('{"done": true, "lacking": 0}')
-    (found,) = left_over_status(record, effective)
+    (found,) = orphaned_directories(record, effective)
     assert found["salvaged"] and "lacks nothing" in left_over_lines([found])[0]
     # One that the fabric never knew, beside its own.
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     for name in ("instance.json", "state.lmdb"):
         (stranger / name).write_text("{}")
-    assert [each["name"] for each in left_over_status(record, effective)] == ["east-1", "stranger"]
+    assert [each["name"] for each in orphaned_directories(record, effective)] == [
+        "east-1",
+        "stranger",
+    ]
 
 
 def found_beside(directory: Path, name: str, generation: int) -> None:
@@ -364,7 +367,7 @@ def test_what_was_never_moved_is_not_to_be_salvaged(tmp_path: Path) -> None:
     effective, record = moved(tmp_path)
     record.left_over.clear()
     found_beside(tmp_path / "west-9", "west-9", 0)
-    (found,) = left_over_status(record, effective)
+    (found,) = orphaned_directories(record, effective)
     assert (found["name"], found["retired"]) == ("west-9", False)
     (line,) = left_over_lines([found])
     assert "salvage" not in line and "--forget" not in line
@@ -373,7 +376,7 @@ def test_what_was_never_moved_is_not_to_be_salvaged(tmp_path: Path) -> None:
     again = effective.instances[1].model_copy(update={"name": "west-9", "directory": ""})
     declared = effective.model_copy(update={"instances": (*effective.instances, again)})
     assert data_directory(record, again) == tmp_path / "west-9"
-    assert left_over_status(record, declared) == []
+    assert orphaned_directories(record, declared) == []
 
 
 def test_what_was_moved_is_to_be_salvaged_though_the_record_has_no_such_directory(
@@ -383,16 +386,18 @@ def test_what_was_moved_is_to_be_salvaged_though_the_record_has_no_such_director
     record.left_over.clear()
     former = tmp_path / "former"
     found_beside(former, "east-1", 1)
-    (found,) = left_over_status(record, effective)
+    (found,) = orphaned_directories(record, effective)
     assert (found["name"], found["generation"], found["retired"]) == ("east-1", 1, True)
     assert f"raylay journal salvage {former}" in left_over_lines([found])[0]
     (former / SALVAGED_FILE).write_text('{"done": true, "lacking": 0}')
-    (line,) = left_over_lines(left_over_status(record, effective))
+    (line,) = left_over_lines(orphaned_directories(record, effective))
     assert "lacks nothing" in line and "--forget" not in line, "there is nothing to be forgotten"
     # Its instance of today, of which another record says where it lies.
     (former / SALVAGED_FILE).unlink()
     found_beside(tmp_path / "twin", "east-1", 2)
-    known = {each["generation"]: each["retired"] for each in left_over_status(record, effective)}
+    known = {
+        each["generation"]: each["retired"] for each in orphaned_directories(record, effective)
+    }
     assert known == {1: True, 2: False}
 
 
@@ -419,7 +424,7 @@ def test_what_a_salvage_found_is_known_on_every_host(
         assert fabric.note_salvage("east-1", 1, salvaged=salvaged, lacking=lacking)
         record = FabricRecord.load(tmp_path)
         assert record is not None
-        (line,) = left_over_lines(left_over_status(record, fabric.declared))
+        (line,) = left_over_lines(orphaned_directories(record, fabric.declared))
         assert words in line
 
 
@@ -442,7 +447,7 @@ def test_a_left_over_directory_that_is_gone_is_forgotten(
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0 and "is forgotten: it is not known whether" in done.output
     record = FabricRecord.load(tmp_path)
-    assert record is not None and left_over_status(record, fabric.declared) == []
+    assert record is not None and orphaned_directories(record, fabric.declared) == []
     own = instance_config(fabric.declared, record, fabric.declared.instance("east-1"))
     assert "10.0.0.1:7" in own.announce_to, "it is told all the same, should it come back"
     with pytest.raises(FabricError, match=r"has no left-over directory .*; it has none"):

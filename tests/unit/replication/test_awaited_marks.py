@@ -5,7 +5,7 @@ from __future__ import annotations
 from unit.replication.link.test_outbound import run
 
 from raylay.services.messages.records import Flag, Run
-from raylay.services.replication.awaited_marks import without_flags
+from raylay.services.replication.awaited_marks import clear_awaited
 
 
 def marks(runs: list[Run]) -> list[tuple[list[tuple[int, int]], bool]]:
@@ -14,7 +14,7 @@ def marks(runs: list[Run]) -> list[tuple[list[tuple[int, int]], bool]]:
 
 def test_a_run_is_cut_where_only_a_part_of_it_is_waited_for() -> None:
     batch = [run(1, 1), run(2, 2, 3, 4, 5), run(6, 6)]
-    found = marks(without_flags(batch, [(1, [(3, 4)])]))
+    found = marks(clear_awaited(batch, [(1, [(3, 4)])]))
     assert sorted(found) == [
         ([(1, 1)], True),
         ([(2, 2)], False),
@@ -25,4 +25,4 @@ def test_a_run_is_cut_where_only_a_part_of_it_is_waited_for() -> None:
 
 
 def test_nobody_waits_for_a_run() -> None:
-    assert marks(without_flags([run(1, 1)], [(0, [])])) == [([(1, 1)], False)]
+    assert marks(clear_awaited([run(1, 1)], [(0, [])])) == [([(1, 1)], False)]

@@ -29,7 +29,12 @@ from raylay.services.processes.queue_owner.queries import (
     QueueQueries,
     key_parts,
 )
-from raylay.services.processes.queue_owner.recovery import beginning, begun, rules_of, start_of
+from raylay.services.processes.queue_owner.recovery import (
+    durable_recovery_start,
+    recovery_start,
+    rules_of,
+    start_of,
+)
 from raylay.services.protocol.child import queue_control as control
 from raylay.services.protocol.child.queue_control import OwnerBegin
 from raylay.services.protocol.frames import FrameReader
@@ -196,7 +201,7 @@ LAST_TXID, OWN = 31, 0xA
 
 def begins(recovery_point: str) -> int:
     definition = QueueDefinition("work", "json", recovery_point=recovery_point)
-    return beginning(definition, OWN, None, Journal(30), LAST_TXID)[0].after_txid
+    return recovery_start(definition, OWN, None, Journal(30), LAST_TXID)[0].after_txid
 
 
 @pytest.mark.parametrize(
@@ -225,18 +230,18 @@ def stored(definition: QueueDefinition, after_txid: int = 12, rules: bytes = b""
 def test_what_was_stored_counts_where_it_is_of_this_queue() -> None:
     definition = QueueDefinition("work", "json", recovery_point="now")
     journal = Journal(30)
-    found, why = beginning(definition, OWN, stored(definition), journal, LAST_TXID)
+    found, why = recovery_start(definition, OWN, stored(definition), journal, LAST_TXID)
     assert (found.after_txid, found.names, why) == (12, {5: "b"}, "")
     # What does not decide which messages it has may change.
     lenient = replace(definition, lease_us=5)
-    assert beginning(lenient, OWN, stored(definition), journal, LAST_TXID)[0].after_txid == 12
+    assert recovery_start(lenient, OWN, stored(definition), journal, LAST_TXID)[0].after_txid == 12
     for other, words in (
         (stored(replace(definition, filter="/n > 1")), "configuration"),
         (stored(definition, rules=rules_of(definition, OWN + 1)), "configuration"),
         (stored(definition, after_txid=99), "ends with 31"),
         (StoredQueue(12, rules_of(definition, OWN), b"\xc1"), "snapshot"),
     ):
-        found, why = beginning(definition, OWN, other, journal, LAST_TXID)
+        found, why = recovery_start(definition, OWN, other, journal, LAST_TXID)
         assert found.after_txid == LAST_TXID and words in why
 
 
@@ -245,18 +250,18 @@ def test_from_now_on_is_said_once() -> None:
     the queue was begun is in it."""
     definition = QueueDefinition("work", "json", recovery_point="now")
     store, journal = MemoryQueueStore(), Journal(30)
-    assert begun(definition, OWN, store, journal, 11)[0].after_txid == 11
-    found, why = begun(definition, OWN, store.crash(), journal, LAST_TXID)
+    assert durable_recovery_start(definition, OWN, store, journal, 11)[0].after_txid == 11
+    found, why = durable_recovery_start(definition, OWN, store.crash(), journal, LAST_TXID)
     assert (found.after_txid, why) == (11, "")
     ahead = QueueCheckpoint(12, LAST_TXID + 1, names={5: "b"})
     was = StoredQueue(12, rules_of(definition, OWN), ahead.to_bytes())
-    found, why = begun(definition, OWN, MemoryQueueStore(was), journal, LAST_TXID)
+    found, why = durable_recovery_start(definition, OWN, MemoryQueueStore(was), journal, LAST_TXID)
     assert (found.after_txid, found.folded_txid, found.names) == (12, LAST_TXID, {5: "b"})
     assert "ends with 31" in why
     # A store that takes nothing says so when it is saved next.
     store = MemoryQueueStore()
     store.fail_next(StorageError("full"))
-    assert begun(definition, OWN, store, journal, 11)[0].after_txid == 11
+    assert durable_recovery_start(definition, OWN, store, journal, 11)[0].after_txid == 11
 
 
 def test_a_directory_that_was_put_back_uses_no_tag_twice() -> None:

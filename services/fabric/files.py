@@ -9,7 +9,7 @@ from raylay.services.errors import FabricError
 from raylay.storage.files import PRIVATE_FILE_MODE, make_directory, write_durably
 
 
-def write_whole(path: Path, text: str, mode: int = PRIVATE_FILE_MODE) -> None:
+def write_private_text(path: Path, text: str, mode: int = PRIVATE_FILE_MODE) -> None:
     """Writes a file that only its owner may read, unless the mode says so, and makes its directory.
     It is on the disk when this returns, whole; else what was there before is there still.
 
