@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from raylay.services.core.batch import CommitBatch as CommitBatch
-from raylay.services.core.fold_backlog import FoldBacklog, FoldBarrier
+from raylay.services.core.fold_backlog import FoldBacklog, FoldBarrier, Weigh
 from raylay.services.messages.records import Run
 
 if TYPE_CHECKING:
@@ -112,6 +112,12 @@ class FeatureRegistry:
         others = [each for each in self.served if each is not feature]
         found = [*others, feature] if served else others
         self.served = tuple(sorted(found, key=lambda each: self._places[each.name]))
+
+    def weigh_by(self, weigh: Weigh, weigh_published: Weigh | None = None) -> None:
+        """Has commits folded in turns where their records weigh much; see `FoldBacklog`."""
+        if self.unfolded is None:
+            self.unfolded = FoldBacklog()
+        self.unfolded.weigh_by(weigh, weigh_published)
 
     def follow(self, feature: StepListener, served: bool) -> None:
         """Tells a feature of each step, or no more."""

@@ -14,6 +14,8 @@ from dataclasses import replace
 from raylay.services.core.batch import CommitBatch
 from raylay.services.messages.records import Flag, Kind, Run
 
+RECORD_US = 13
+"""What a record that weighs 1 takes, about."""
 SLICE_RECORDS = 150
 """Some 2 ms of the loop."""
 SLICE_BYTES = 128 * 1024
@@ -51,6 +53,14 @@ def _exceed(runs: Iterable[Run], weigh: Weigh, most: int, size_bytes: int) -> bo
             found_bytes += len(run.payload)
     # One record is never cut.
     return count > 1 and (weight > most or found_bytes > size_bytes)
+
+
+def _sum_of(one: Weigh, other: Weigh) -> Weigh:
+    return lambda run: one(run) + other(run)
+
+
+def _nothing(_: Run) -> int:
+    return 0
 
 
 class RunParts:
@@ -188,7 +198,7 @@ class FoldBacklog:
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        weigh: records by how long they take to be folded.
+        weigh: records by how long they take to be folded; `weigh_by` adds to it.
         slice_records: in a slice, each as often as it weighs.
         weigh_published: what a client published, by how long it takes to be prepared; None: as
             `weigh`.
@@ -211,7 +221,7 @@ class FoldBacklog:
 
     def __init__(
         self,
-        weigh: Weigh,
+        weigh: Weigh = _nothing,
         slice_records: int = SLICE_RECORDS,
         weigh_published: Weigh | None = None,
     ) -> None:
@@ -225,6 +235,16 @@ class FoldBacklog:
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    def weigh_by(self, weigh: Weigh, weigh_published: Weigh | None = None) -> None:
+        """Adds what else a record weighs from now on.
+
+        Args:
+            weigh_published: where it is prepared; None: nothing.
+        """
+        self._weigh = _sum_of(self._weigh, weigh)
+        if weigh_published is not None:
+            self._weigh_published = _sum_of(self._weigh_published, weigh_published)
 
     def is_long(self, batch: CommitBatch) -> bool:
         """Whether it takes more than one slice."""

@@ -6,9 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from raylay.services.core.feature import CommitBatch, Feature
+from raylay.services.core.fold_backlog import RECORD_US, Weigh
+from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Flag, Run
 from raylay.services.subscriptions.delivery import DeliveryContent, deliveries_of, live_deliveries
-from raylay.services.subscriptions.matching import LiveSubscription, SubscriptionTable
+from raylay.services.subscriptions.expression_shares import ExpressionShares
+from raylay.services.subscriptions.matching import (
+    PATTERN_US,
+    LiveSubscription,
+    SubscriptionTable,
+)
 
 if TYPE_CHECKING:
     # Most instances have no filters, and need not load their language.
@@ -24,6 +31,9 @@ Deliver = Callable[[tuple[LiveSubscription, ...], DeliveryContent], None]
 Tell = Callable[[LiveSubscription, str, DeliveryContent], None]
 Filtered = Callable[[], "FilteredSubscriptions"]
 Follows = Callable[[], "SowSubscriptions"]
+SLICED_US = 1_000
+"""What it takes to find the subscribers of a topic for the first time, above which commits are
+folded in slices."""
 
 
 class LiveSubscriptions:
@@ -37,6 +47,10 @@ class LiveSubscriptions:
         filtered: makes what judges content filters, when the first one comes.
         following: makes what follows records, when somebody asks for it; None: nothing does.
         tell: gives one subscription what has left its focus, with the reason.
+        weighed: told, once, what weighs a commit and what is published, when there are so many
+            subscriptions that these may take long.
+        expressions: what those of one user may need together; None: there is no limit.
+        user: who a session is of, for that.
     """
 
     name = "live"
@@ -44,12 +58,15 @@ class LiveSubscriptions:
     __slots__ = (
         "_deliver",
         "_enlist",
+        "_expressions",
         "_filtered",
         "_following",
         "_make_filtered",
         "_make_following",
         "_table",
         "_tell",
+        "_user",
+        "_weighed",
     )
 
     def __init__(
@@ -59,6 +76,9 @@ class LiveSubscriptions:
         filtered: Filtered,
         following: Follows | None = None,
         tell: Tell = lambda subscription, reason, left: None,
+        weighed: Callable[[Weigh, Weigh], None] | None = None,
+        expressions: ExpressionShares | None = None,
+        user: Callable[[int], str] = str,
     ) -> None:
         self._deliver = deliver
         self._enlist = enlist
@@ -68,6 +88,9 @@ class LiveSubscriptions:
         self._make_following = following
         self._following: SowSubscriptions | None = None
         self._tell = tell
+        self._weighed = weighed
+        self._expressions = expressions
+        self._user = user
 
     def __len__(self) -> int:
         others = (self._filtered, self._following)
@@ -83,8 +106,25 @@ class LiveSubscriptions:
 
         Raises:
             RemoteProtocolError: its content filter is none; with reason `bad_filter`. Or its
-                select list: `bad_select`.
+                select list: `bad_select`. Or the expressions of its user need too much: `too_many`.
         """
+        pattern, shares = subscription.filter.pattern, self._expressions
+        if pattern is None or shares is None:
+            self._add(subscription)
+        else:
+            shares.add(subscription, self._user(subscription.session), pattern)
+            try:
+                self._add(subscription)
+            except RemoteProtocolError:
+                shares.remove(subscription)
+                raise
+        self._enlist(self, True)
+        if self._weighed is not None and self._most_us() > SLICED_US:
+            weighed, self._weighed = self._weighed, None
+            # What is not journaled is delivered where it is prepared.
+            weighed(self.weigh, self.weigh)
+
+    def _add(self, subscription: LiveSubscription) -> None:
         if subscription.following is not None:
             self.following().add(subscription)
         elif subscription.content:
@@ -93,7 +133,20 @@ class LiveSubscriptions:
             self._filtered.add(subscription)
         else:
             self._table.add(subscription)
-        self._enlist(self, True)
+
+    def _most_us(self) -> int:
+        """What a topic takes at most that nobody knows, in microseconds, about."""
+        return self._table.cost_us + PATTERN_US * (len(self) - len(self._table))
+
+    def weigh(self, run: Run) -> int:
+        """How many times as long as a message each record of a run takes, as its topic is new to
+        the subscriptions; 0: it is known, or they are few. See `FoldBacklog`."""
+        topic, message_type = run.topic, run.message_type
+        found = self._table.unknown_us(topic, message_type)
+        for each in (self._filtered, self._following):
+            if each is not None and not each.knows(topic, message_type):
+                found += PATTERN_US * len(each)
+        return -(-found // (RECORD_US * run.count)) if found > RECORD_US else 0
 
     def following(self) -> SowSubscriptions:
         """Those that follow records."""
@@ -104,6 +157,8 @@ class LiveSubscriptions:
 
     def remove(self, subscription: LiveSubscription) -> None:
         """It ended."""
+        if self._expressions is not None:
+            self._expressions.remove(subscription)
         if subscription.following is not None:
             self.following().remove(subscription)
         elif self._filtered is not None and subscription in self._filtered:

@@ -16,6 +16,10 @@ from raylay.services.messages.topics import (
 )
 
 ANSWERS_KEPT_MAX = 1024
+PATTERN_US = 4
+"""What it takes to ask one of the small patterns for one topic, in microseconds, about."""
+CHANGES_MAX = 1024
+"""Of a table: with more, all that is known of topics is found out anew."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,15 +44,31 @@ class TopicFilter:
             return self.topic == topic
         found = self._answers.get(topic)
         if found is None:
-            text = topic.decode("utf-8", "replace")
-            # Who subscribes to everything wants his own data, and none of a drill's.
-            found = (self.reserved or not text.startswith(RESERVED)) and self.pattern.search(text)
-            if self.readable is not None:
-                found = found and self.readable(topic)
+            found = self._is_met(self.pattern, topic)
             if len(self._answers) >= ANSWERS_KEPT_MAX:
                 self._answers.clear()
             self._answers[topic] = found
         return found
+
+    def judges(self, topic: bytes, message_type: bytes) -> bool:
+        """As `matches`, for who keeps the answer."""
+        if self.message_types and message_type not in self.message_types:
+            return False
+        if self.pattern is None:
+            return self.topic == topic
+        return self._is_met(self.pattern, topic)
+
+    def _is_met(self, pattern: TopicPattern, topic: bytes) -> bool:
+        text = topic.decode("utf-8", "replace")
+        # Who subscribes to everything wants his own data, and none of a drill's.
+        if not self.reserved and text.startswith(RESERVED):
+            return False
+        return pattern.search(text) and (self.readable is None or self.readable(topic))
+
+
+def cost_us(pattern: TopicPattern) -> int:
+    """What it takes to ask a pattern for a topic that it has not met, in microseconds, about."""
+    return PATTERN_US + pattern.weight // 16
 
 
 def topic_filter(
@@ -137,52 +157,113 @@ class LiveSubscription:
     following: FollowTerms | None = None
 
 
+class _TopicAnswer:
+    """Which subscriptions want a topic and type, as of so many changes of the table."""
+
+    __slots__ = ("found", "upto")
+
+    def __init__(self, found: tuple[LiveSubscription, ...], upto: int) -> None:
+        self.found = found
+        self.upto = upto
+
+
 class SubscriptionTable:
     """All ordinary subscriptions of an instance.
+
+    What a change means for a topic is found out when that topic comes next: only what has changed
+    is looked at, so that who subscribes again and again costs others little.
 
     Invariant: while nothing is added or removed, `matching` gives the same tuple object for the
     same topic and type, so that consecutive runs can be compared by identity.
     Owner: the instance. Lifecycle: as long as the instance.
     """
 
-    __slots__ = ("_cache", "_literals", "_patterns")
+    __slots__ = ("_answers", "_changes", "_count", "_literals", "_patterns", "_upto", "cost_us")
 
     def __init__(self) -> None:
-        self._literals: dict[bytes, list[LiveSubscription]] = {}
-        self._patterns: list[LiveSubscription] = []
-        self._cache: dict[tuple[bytes, bytes], tuple[LiveSubscription, ...]] = {}
+        self._literals: dict[bytes, dict[LiveSubscription, None]] = {}
+        self._patterns: dict[LiveSubscription, None] = {}
+        self._answers: dict[tuple[bytes, bytes], _TopicAnswer] = {}
+        self._changes: list[tuple[LiveSubscription, bool]] = []
+        """The last ones: what was added (true) or removed."""
+        self._upto = 0
+        """All changes that there were."""
+        self._count = 0
+        self.cost_us = 0
+        """What `matching` takes for a topic that is new, in microseconds, about."""
 
     def __len__(self) -> int:
-        return len(self._patterns) + sum(map(len, self._literals.values()))
+        return self._count
 
     def add(self, subscription: LiveSubscription) -> None:
         """Adds one."""
-        if subscription.filter.pattern is None:
-            self._literals.setdefault(subscription.filter.topic, []).append(subscription)
+        pattern = subscription.filter.pattern
+        if pattern is None:
+            self._literals.setdefault(subscription.filter.topic, {})[subscription] = None
         else:
-            self._patterns.append(subscription)
-        self._cache.clear()
+            self._patterns[subscription] = None
+            self.cost_us += cost_us(pattern)
+        self._count += 1
+        self._changed(subscription, True)
 
     def remove(self, subscription: LiveSubscription) -> None:
         """Takes one out that was added."""
-        if subscription.filter.pattern is None:
+        pattern = subscription.filter.pattern
+        if pattern is None:
             topic = subscription.filter.topic
             kept = self._literals[topic]
-            kept.remove(subscription)
+            del kept[subscription]
             if not kept:
                 del self._literals[topic]
         else:
-            self._patterns.remove(subscription)
-        self._cache.clear()
+            del self._patterns[subscription]
+            self.cost_us -= cost_us(pattern)
+        self._count -= 1
+        self._changed(subscription, False)
+
+    def _changed(self, subscription: LiveSubscription, is_added: bool) -> None:
+        self._upto += 1
+        if len(self._changes) >= CHANGES_MAX:
+            self._changes.clear()
+            self._answers.clear()
+        if self._answers:
+            self._changes.append((subscription, is_added))
 
     def matching(self, topic: bytes, message_type: bytes) -> tuple[LiveSubscription, ...]:
         """The subscriptions that want messages of this topic and type."""
-        key = (topic, message_type)
-        found = self._cache.get(key)
-        if found is None:
-            candidates = (*self._literals.get(topic, ()), *self._patterns)
-            found = tuple(item for item in candidates if item.filter.matches(topic, message_type))
-            if len(self._cache) >= TOPIC_CACHE_MAX:
-                self._cache.clear()
-            self._cache[key] = found
+        answer = self._answers.get((topic, message_type))
+        if answer is not None and answer.upto == self._upto:
+            return answer.found
+        if answer is None:
+            return self._looked_up(topic, message_type)
+        removed = set()
+        added: dict[LiveSubscription, None] = {}
+        for subscription, is_added in self._changes[answer.upto - self._upto :]:
+            if not is_added:
+                removed.add(subscription)
+                added.pop(subscription, None)
+            elif subscription.filter.judges(topic, message_type):
+                added[subscription] = None
+        if removed and not removed.isdisjoint(answer.found):
+            answer.found = tuple([each for each in answer.found if each not in removed])
+        if added:
+            answer.found = (*answer.found, *added)
+        answer.upto = self._upto
+        return answer.found
+
+    def _looked_up(self, topic: bytes, message_type: bytes) -> tuple[LiveSubscription, ...]:
+        candidates = (*self._literals.get(topic, ()), *self._patterns)
+        found = tuple([each for each in candidates if each.filter.judges(topic, message_type)])
+        if len(self._answers) >= TOPIC_CACHE_MAX:
+            self._answers.clear()
+        if not self._answers:
+            self._changes.clear()
+        self._answers[topic, message_type] = _TopicAnswer(found, self._upto)
         return found
+
+    def unknown_us(self, topic: bytes, message_type: bytes) -> int:
+        """What `matching` takes for this topic and type, in microseconds, about."""
+        answer = self._answers.get((topic, message_type))
+        if answer is None:
+            return self.cost_us
+        return (self._upto - answer.upto) * PATTERN_US

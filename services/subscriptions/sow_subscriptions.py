@@ -326,6 +326,10 @@ class SowSubscriptions:
     def __contains__(self, subscription: LiveSubscription) -> bool:
         return subscription in self._kept
 
+    def knows(self, topic: bytes, message_type: bytes) -> bool:
+        """Whether it is known which of them want this topic and type."""
+        return (topic, message_type) in self._topics
+
     def add(self, subscription: LiveSubscription) -> None:
         """Adds one, with its wishes.
 

@@ -43,6 +43,7 @@ from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import DeliveryContent
+from raylay.services.subscriptions.expression_shares import ExpressionShares
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
 
 if TYPE_CHECKING:
@@ -114,7 +115,14 @@ class ClientSessions:
         self.sessions: dict[int, ClientSession] = {}
         """Those that have logged on, by number of the connection."""
         self.live = LiveSubscriptions(
-            self._deliver, folds.enlist, self._filtered, self._following, self._tell_left
+            self._deliver,
+            folds.enlist,
+            self._filtered,
+            self._following,
+            self._tell_left,
+            folds.weigh_by,
+            ExpressionShares(),
+            self._user,
         )
         """The subscriptions without a bookmark."""
         self.queries = QueryRunner(
@@ -284,6 +292,12 @@ class ClientSessions:
         for client in found:
             client.end(ENTITLEMENT_RESET, "what it may do is asked anew: log on again")
         return len(found)
+
+    def _user(self, session: int) -> str:
+        """Whose expressions are counted together: those of a user whom a module knows, else those
+        of one connection."""
+        found = self._holders.get(session)
+        return f"user {found[0].user}" if found is not None and found[0].user else str(session)
 
     def _asker(self, session: int) -> FilterOwner:
         client = self.sessions[session]

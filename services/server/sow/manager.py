@@ -251,7 +251,7 @@ class SowManager:
     def serve(self) -> None:
         """From now on it folds what is committed."""
         if self.feature is not None:
-            from raylay.services.core.fold_backlog import PART_RECORDS, FoldBacklog, weight
+            from raylay.services.core.fold_backlog import PART_RECORDS, weight
             from raylay.services.sow.delete_scan import FINDINGS_AT_ONCE, may_ask
 
             find = self.feature.book.find
@@ -267,7 +267,7 @@ class SowManager:
                     else found
                 )
 
-            self._folds.unfolded = FoldBacklog(weigh, weigh_published=weigh_published)
+            self._folds.weigh_by(weigh, weigh_published)
             self._folds.enlist(self, True)
             if self.feature.floor_txid is not None:
                 self._begin_write()

@@ -11,6 +11,7 @@ from raylay.services.core.sow import SowFeature
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import Command, RecordBuilder, Run, run_of, scan
+from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import key_of
@@ -146,3 +147,47 @@ def test_a_filter_that_is_none_is_refused_and_nothing_is_added() -> None:
     with pytest.raises(RemoteProtocolError, match="is no filter: column 5"):
         bench.subscribe("some", content="/n >")
     assert not len(bench.live) and bench.folds.served == ()
+
+
+def test_a_commit_of_many_new_topics_is_folded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new topic is asked of each expression: 300 of one commit of 1,000."""
+    bench = Bench()
+    live = LiveSubscriptions(
+        bench._deliver, bench.folds.enlist, bench._filtered, weighed=bench.folds.weigh_by
+    )
+    asked = 0
+    search = TopicPattern.search
+
+    def counted(pattern: TopicPattern, topic: str) -> bool:
+        nonlocal asked
+        asked += 1
+        return search(pattern, topic)
+
+    for number in range(1_000):
+        live.add(LiveSubscription(1, str(number), topic_filter(f"/{number}$", "")))
+    unfolded = bench.folds.unfolded
+    assert unfolded is not None
+    monkeypatch.setattr(TopicPattern, "search", counted)
+    runs = [run(number, topic=f"new/{number}") for number in range(1, 301)]
+    batch = CommitBatch(runs, 300)
+    assert unfolded.is_long(batch) and unfolded.in_parts(runs) is not None
+    unfolded.add(batch)
+    most = slices = 0
+    while unfolded:
+        asked = 0
+        bench.folds.fold_on(0)
+        most, slices = max(most, asked), slices + 1
+    assert most <= 1_000 and slices >= 300
+    assert [names for names, _, _ in bench.got] == [[str(number)] for number in range(1, 301)]
+    assert not unfolded.is_long(batch), "the topics are known"
+    assert unfolded.in_parts(runs) is None
+
+
+def test_few_subscriptions_weigh_nothing() -> None:
+    bench = Bench()
+    live = LiveSubscriptions(
+        bench._deliver, bench.folds.enlist, bench._filtered, weighed=bench.folds.weigh_by
+    )
+    for number in range(100):
+        live.add(LiveSubscription(1, str(number), topic_filter(f"/{number}$", "")))
+    assert bench.folds.unfolded is None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.subscriptions.matching import LiveSubscription, SubscriptionTable, topic_filter
 
 
@@ -66,3 +69,52 @@ def test_the_table_gives_the_same_answer_until_it_changes() -> None:
     assert table.matching(b"orders", b"json") == (two,)
     table.remove(two)
     assert table.matching(b"orders", b"json") == () and len(table) == 0
+
+
+TOPICS = [b"orders", b"orders/eu", b"trades", b"raylay/drill", b"x"]
+EXPRESSIONS = ["orders", "^orders", "eu$", "trades", ".*", "^raylay/.*", "x"]
+
+
+def test_changes_give_what_a_table_gives_that_is_made_anew() -> None:
+    draw = random.Random(7)
+    table = SubscriptionTable()
+    kept: list[LiveSubscription] = []
+    for step in range(4_000):
+        if kept and draw.random() < 0.45:
+            table.remove(kept.pop(draw.randrange(len(kept))))
+        else:
+            wanted = topic_filter(draw.choice(EXPRESSIONS), draw.choice(["", "json"]))
+            kept.append(LiveSubscription(1, str(step), wanted))
+            table.add(kept[-1])
+        while draw.random() < 0.4:
+            topic, kind = draw.choice(TOPICS), draw.choice([b"json", b"fix"])
+            found = table.matching(topic, kind)
+            assert len(found) == len(set(found))
+            assert set(found) == {each for each in kept if each.filter.matches(topic, kind)}
+            assert table.matching(topic, kind) is found
+            assert not table.unknown_us(topic, kind)
+        assert len(table) == len(kept)
+
+
+def test_a_change_asks_no_other_expression_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    search = TopicPattern.search
+
+    def counted(pattern: TopicPattern, topic: str) -> bool:
+        asked.append(pattern.pattern)
+        return search(pattern, topic)
+
+    monkeypatch.setattr(TopicPattern, "search", counted)
+    table = SubscriptionTable()
+    for number in range(100):
+        table.add(LiveSubscription(1, str(number), topic_filter(f"^orders/{number}", "")))
+    table.matching(b"orders/7", b"json")
+    assert len(asked) == 100
+    asked.clear()
+    for _ in range(50):
+        made = LiveSubscription(2, "again", topic_filter("^orders/.*", ""))
+        table.add(made)
+        assert made in table.matching(b"orders/7", b"json")
+        table.remove(made)
+        assert made not in table.matching(b"orders/7", b"json")
+    assert asked == ["^orders/.*"] * 50
