@@ -30,7 +30,7 @@ CHAPTERS = {
         "pipeline",
     ],
     "Run": ["troubleshooting", "operations", "security", "journal", "tracing", "drills"],
-    "Look up": ["protocol", "deviations", "architecture", "coverage"],
+    "Look up": ["glossary", "protocol", "deviations", "architecture", "coverage"],
 }
 
 

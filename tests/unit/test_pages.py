@@ -20,6 +20,7 @@ ELSEWHERE = ("http://", "https://", "mailto:")
 FOR_USERS = (
     "README.md",
     "docs/index.md",
+    "docs/glossary.md",
     "docs/getting-started.md",
     "docs/coming-from.md",
     "docs/scenarios.md",
@@ -175,3 +176,15 @@ def test_a_site_with_a_broken_link_is_not_built(tmp_path: Path) -> None:
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
     assert "there.md" in done.stderr
+
+
+def test_each_word_of_the_glossary_stands_once_and_leads_to_its_page() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    rows = [
+        row for row in re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", text, re.M) if row[0] != "term"
+    ]
+    terms = [term for row in rows for term in row[0].split(", ")]
+    assert len(terms) == len(set(terms)) and len(rows) < 70, "the words that matter, no more"
+    for term, meaning, page in rows:
+        assert re.fullmatch(r"\[[^]]+\]\([\w.#-]+\)", page), f"{term} leads to no page"
+        assert meaning.endswith("."), f"{term} has no sentence"
