@@ -44,13 +44,13 @@ def copy_log(disk: Disk, source: Instance) -> bool:
             if run.first_txid <= machine.committed_txid
         ]
         at_txid = runs[-1].last_txid
-        _write(disk, copying.take(choice.of(runs), at_txid))
-    _write(disk, copying.end(world.now_us))
+        _write(disk, source, copying.take(choice.of(runs), at_txid))
+    _write(disk, source, copying.end(world.now_us))
     disk.journal = journal.crash()
     return True
 
 
-def _write(disk: Disk, runs: list[Run]) -> None:
+def _write(disk: Disk, source: Instance, runs: list[Run]) -> None:
     world, name = disk.world, disk.member.name
     for run in runs:
         disk.journal.stage(run)
@@ -66,8 +66,9 @@ def _write(disk: Disk, runs: list[Run]) -> None:
         stateful.fold(disk.last, [run])
         for sequence in sequences:
             disk.index[run.publisher, sequence] = run
-            # A copied run says when its source received it.
-            received_us = min(run.receive_time_us, disk.world.now_us)
+            # A copied run says when its source received it, by a clock that may have been ahead.
+            came_us = source.disk.received_us.get((run.publisher, sequence), disk.world.now_us)
+            received_us = min(run.receive_time_us, came_us)
             disk.received_us[run.publisher, sequence] = received_us
         world.log(
             RunJournaled(
