@@ -9,7 +9,6 @@ next query begins. A client that does not read holds up its own queries.
 
 from __future__ import annotations
 
-import sys
 import time
 import traceback
 from collections import deque
@@ -26,6 +25,7 @@ from raylay.services.server.clients.historical_queries import HistoricalQueries,
 from raylay.services.server.clients.replay_members import ReplayClient
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
+from raylay.services.server.turns import SpacedTurns
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayContent
 from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
@@ -44,12 +44,6 @@ if TYPE_CHECKING:
 
 TURN_S = 0.001
 """Of the loop, for all queries together; what is begun in it goes on for a fraction of that."""
-PASSES = 3
-"""Of the loop between two turns: what came in is read in the first, committed or handed to the
-writer thread in the second, and answered in the third. So it waits for one turn, not for three."""
-SWITCH_S = 0.0002
-"""After which a turn lets another thread have the interpreter: the one that writes needs it some
-times for each commit, and would get it every 5 ms (`sys.setswitchinterval`) from a busy loop."""
 WEIGHED_BYTES = 256 * 1024
 """By which what a query keeps may have grown since it was weighed."""
 QUERIES_MAX = 10_000
@@ -156,9 +150,7 @@ class QueryRunner:
         self._questions: QueryParser | None = None
         self._sessions: dict[int, _ClientQueries] = {}
         self._ready: deque[_ClientQueries] = deque()
-        self._scheduled = False
-        """Whether a turn is to come, or goes on."""
-        self._passes_left = 0
+        self._turns = SpacedTurns(here, self._turn)
         self.rows = 0
         """Sent, in this life."""
 
@@ -452,31 +444,11 @@ class QueryRunner:
         if is_going_on and not session.is_queued:
             session.is_queued = True
             self._ready.append(session)
-        self._schedule()
+        if self._ready:
+            self._turns.schedule()
 
-    def _schedule(self) -> None:
-        if self._ready and not self._scheduled:
-            self._scheduled = True
-            self._passes_left = PASSES
-            self._here.loop.call_soon(self._pass)
-
-    def _pass(self) -> None:
-        """One pass of the loop is left to others, until it is the queries' turn."""
-        self._passes_left -= 1
-        if self._passes_left:
-            self._here.loop.call_soon(self._pass)
-            return
-        switch_s = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_S)
-        try:
-            self._turn()
-        finally:
-            sys.setswitchinterval(switch_s)
-        self._scheduled = False
-        self._schedule()
-
-    def _turn(self) -> None:
-        """A part of each that is ready, until the time is over."""
+    def _turn(self) -> bool:
+        """A part of each that is ready, until the time is over. Whether any are left."""
         clock = time.perf_counter
         until_s = clock() + TURN_S
 
@@ -496,6 +468,7 @@ class QueryRunner:
                 self._begin_next(session)
             if is_over():
                 break
+        return bool(ready)
 
     def _tell_left(self, connection: QueryingClient, name: str, left: list[bytes]) -> None:
         """What a replaced filter was true of, in frames that are not too large."""

@@ -35,12 +35,12 @@ from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.replay_members import ReplayClient
 from raylay.services.server.clients.slow_clients import ClientPools, memory_of_process
 from raylay.services.server.clients.transport import ClientTransport
-from raylay.services.server.command_turns import CommandTurns
 from raylay.services.server.commits import Commits
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
+from raylay.services.server.turns import CommandTurns
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import DeliveryContent
 from raylay.services.subscriptions.expression_shares import ExpressionShares

@@ -28,6 +28,7 @@ from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.replay_members import Replay
 from raylay.services.server.clients.transport import ClientTransport
 from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.turns import PASSES, SWITCH_S
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.query_execution import LOOKED_AT_ONCE, QueryExecution
 from raylay.services.sow.state import SowRules
@@ -375,12 +376,12 @@ def test_what_waits_behind_a_query_goes_out_in_turns_before_the_next_one_begins(
             turns[-1] += 1
             deliver(subscription, delivery)
 
-        def counted() -> None:
+        def counted() -> bool:
             turns.append(0)
-            turn()
+            return turn()
 
         monkeypatch.setattr(connection, "deliver", delivered)
-        monkeypatch.setattr(queries, "_turn", counted)
+        monkeypatch.setattr(queries._turns, "_turn", counted)
         while ends and sum(turns) < 10:
             await asyncio.sleep(0)
         if ends:
@@ -685,10 +686,10 @@ def test_a_query_has_one_turn_ahead_of_it(tmp_path: Path, monkeypatch: pytest.Mo
         ended = asyncio.Event()
         turn = pump._turn
 
-        def counted() -> None:
+        def counted() -> bool:
             nonlocal turns
             turns += 1
-            turn()
+            return turn()
 
         def other() -> None:
             nonlocal others
@@ -696,7 +697,7 @@ def test_a_query_has_one_turn_ahead_of_it(tmp_path: Path, monkeypatch: pytest.Mo
             if not ended.is_set():
                 asyncio.get_running_loop().call_soon(other)
 
-        monkeypatch.setattr(type(pump), "_turn", lambda _: counted())
+        monkeypatch.setattr(pump._turns, "_turn", counted)
         door.send(ask("q", filter="/id < 0"))
         other()
         await frames_until(door, lambda each: each["c"] == "group_end")
@@ -784,12 +785,12 @@ class Passing:
         self.passes = 0
         self.found: list[tuple[int, float]] = []
         self._turn = queries._turn
-        queries._turn = self.turn
+        queries._turns._turn = self.turn
 
-    def turn(self) -> None:
+    def turn(self) -> bool:
         self.found.append((self.passes, sys.getswitchinterval()))
         self.passes = 0
-        self._turn()
+        return bool(self._turn())
 
     async def count(self) -> None:
         while True:
@@ -815,25 +816,8 @@ def test_between_two_turns_others_have_their_passes_and_threads_the_interpreter(
         assert len(passing.found) >= 1_000 // LOOKED_AT_ONCE
         for passes, switch_s in passing.found[1:]:
             # One that reads, one that commits, one that answers.
-            assert passes == query_module.PASSES == 3
-            assert switch_s == pytest.approx(query_module.SWITCH_S) and switch_s < usual_s
-        assert sys.getswitchinterval() == usual_s
-
-    in_house(tmp_path, visit)
-
-
-def test_a_turn_that_fails_leaves_threads_as_they_were(tmp_path: Path) -> None:
-    async def visit(house: House) -> None:
-        queries: Any = house.server.clients.queries
-        usual_s = sys.getswitchinterval()
-
-        def fails() -> None:
-            raise ValueError("a fault")
-
-        queries._turn = fails
-        queries._passes_left = 1
-        with pytest.raises(ValueError, match="a fault"):
-            queries._pass()
+            assert passes == PASSES == 3
+            assert switch_s == pytest.approx(SWITCH_S) and switch_s < usual_s
         assert sys.getswitchinterval() == usual_s
 
     in_house(tmp_path, visit)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import attacker
 import pytest
@@ -16,14 +20,14 @@ from raylay.services.protocol.frames import (
     FrameReader,
     encode_frame,
 )
-from raylay.services.server import command_turns
+from raylay.services.server import turns
 
 MANY = 300
 
 
 @pytest.fixture(autouse=True)
 def one_command_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_turns, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
 
 def test_others_are_answered_between_the_commands_of_who_says_many(tmp_path: Path) -> None:
@@ -72,7 +76,7 @@ def test_who_ends_in_the_middle_of_what_it_said_leaves_nothing(tmp_path: Path) -
         other.send(attacker.ping("between"))
         await other.answer_to("between")
         door.connection.connection_lost(None)
-        while house.server.clients.turns._is_scheduled:
+        while house.server.clients.turns.turns.is_scheduled:
             await asyncio.sleep(0)
         assert len(house.server.clients.live) == 0
 
@@ -110,3 +114,31 @@ def test_a_reader_gives_so_many_frames_and_the_rest_when_it_is_asked_again() -> 
     found = [reader.feed(data[:-1]), reader.feed(b""), reader.feed(data[-1:]), reader.feed(b"")]
     assert [len(each) for each in found] == [3, 3, 1, 0]
     assert [header["cid"] for each in found for header, _ in each] == [f"{n}" for n in range(7)]
+
+
+def test_a_turn_that_fails_leaves_threads_as_they_were_and_others_their_turn() -> None:
+    """Spaced turns on a loop that is passed by hand."""
+    usual_s = sys.getswitchinterval()
+    loop: Any = SimpleNamespace(due=deque())
+    loop.call_soon = lambda work: loop.due.append(work)
+    found: list[float] = []
+
+    def turn() -> bool:
+        found.append(sys.getswitchinterval())
+        if len(found) == 1:
+            raise ValueError("a fault")
+        return len(found) < 3
+
+    spaced = turns.SpacedTurns(cast(Any, SimpleNamespace(loop=loop)), turn)
+    spaced.schedule()
+    spaced.schedule()
+    passes = faults = 0
+    while loop.due:
+        passes += 1
+        try:
+            loop.due.popleft()()
+        except ValueError:
+            faults += 1
+        assert sys.getswitchinterval() == usual_s
+    assert faults == 1 and len(found) == 3 and passes == 3 * turns.PASSES
+    assert found == pytest.approx([turns.SWITCH_S] * 3) and not spaced.is_scheduled
