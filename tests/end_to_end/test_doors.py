@@ -27,6 +27,7 @@ from end_to_end.test_instance import (
     servers,
     single,
 )
+from link_peers import DESCRIPTION
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import split_address
@@ -92,7 +93,7 @@ class Link:
 def logon(key: str = "", **values: Any) -> bytes:
     words: dict[str, Any] = {
         "name": "forger", "group": "group", "incarnation": 77, "expect": "group",
-        "destination": "solo", "epoch": 1, "digest": b"",
+        "destination": "solo", "epoch": 1, "digest": b"", "description": DESCRIPTION,
     }  # fmt: skip
     made = UpstreamLogon(**(words | values))
     made.proof = made.proof or proof_of(key, made)

@@ -22,6 +22,7 @@ from typing import IO, Any
 import forked
 import pytest
 from end_to_end.watched_instance import READ_ON_THE_LOOP
+from link_peers import DESCRIPTION
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig, split_address
@@ -1124,7 +1125,7 @@ def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(
 
     def connect(epoch: int) -> Client:
         client = Client(address)
-        logon = UpstreamLogon("up", "east", 77, "group", "to-solo", epoch, b"")
+        logon = UpstreamLogon("up", "east", 77, "group", "to-solo", epoch, b"", 0, DESCRIPTION)
         client.socket.sendall(link_logon(logon))
         return client
 
@@ -1153,7 +1154,8 @@ def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(
 def test_acks_to_a_link_are_conflated_up_to_the_bound(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     link = Client(server.status["replication_address"])
-    link.socket.sendall(link_logon(UpstreamLogon("up", "east", 77, "group", "d", 1, b"", 300)))
+    logon = UpstreamLogon("up", "east", 77, "group", "d", 1, b"", 300, DESCRIPTION)
+    link.socket.sendall(link_logon(logon))
     link.next(lambda frame: frame.header["c"] == "waited")
     builder = RecordBuilder(5, "orders", "json")
     began_s = time.monotonic()

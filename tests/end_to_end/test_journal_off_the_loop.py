@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from end_to_end.test_instance import Client, Server, Servers, servers, single, subscribe
 from end_to_end.watched_instance import HELD, READ_ON_THE_LOOP
+from link_peers import DESCRIPTION
 
 from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
 from raylay.services.protocol.link.replication import (
@@ -217,7 +218,7 @@ def test_a_client_that_goes_while_its_resend_is_looked_at_harms_nobody(
 
 def link_to(server: Server, epoch: int) -> Client:
     link = Client(server.status["replication_address"])
-    logon = UpstreamLogon("up", "east", 77, "group", "to-solo", epoch, b"")
+    logon = UpstreamLogon("up", "east", 77, "group", "to-solo", epoch, b"", 0, DESCRIPTION)
     link.socket.sendall(link_logon(logon))
     link.next(lambda frame: frame.header["c"] == "waited")
     return link

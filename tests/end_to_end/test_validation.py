@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers, single
+from link_peers import DESCRIPTION
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.topics import TopicRule
@@ -146,7 +147,7 @@ def test_definitions_are_compared(fabric: Fabric) -> None:
 
 
 def test_a_link_that_says_nothing_of_itself(servers: Servers, tmp_path: Path) -> None:
-    """One of an older version connects, which is told; a wrong or a huge description does not."""
+    """It is refused; so is one with a wrong or a huge description."""
     server = single(servers, tmp_path, topics=(TopicRule("orders"),))
 
     def answer(description: bytes) -> dict[str, Any]:
@@ -158,8 +159,9 @@ def test_a_link_that_says_nothing_of_itself(servers: Servers, tmp_path: Path) ->
     assert answer(b"\xc1")["reason"] == "bad_description"
     assert answer(bytes(LINK_LOGON_BYTES_MAX))["reason"] == "frame_too_large"
     assert answer(encode_frame({}))["reason"] == "bad_description"
-    assert answer(b"")["validated"] is False
-    server.wait_for("upstream_not_validated")
+    missing = answer(b"")
+    assert missing["reason"] == "bad_description" and "is missing" in missing["text"]
+    assert answer(DESCRIPTION)["c"] == "accepted"
 
 
 @pytest.mark.parametrize("sync", [False, True])

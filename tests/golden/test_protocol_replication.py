@@ -135,7 +135,7 @@ def test_another_version_is_refused(version: Any) -> None:
 
 def test_the_answer_says_where_the_one_that_answers_lives_and_whoever_else_was_moved() -> None:
     moved = {"B": InstancePlacement(3, "b:1", "b:2")}
-    accepted = LinkAccepted("B", "h", 9, "b:2", True, True, 3, moved)
+    accepted = LinkAccepted("B", "h", 9, "b:2", True, 3, moved)
     first, *_ = exchange_frames(accepted, None, RootedRanges())
     (frame,) = FrameReader().feed(first)
     assert read_accepted(frame.header) == accepted
@@ -243,11 +243,11 @@ def test_an_ack_of_very_many_ranges_comes_in_parts() -> None:
 
 def test_golden_accepted() -> None:
     held, waited = PublisherRanges(), RootedRanges()
-    accepted, last = exchange_frames(LinkAccepted("B", "h", 77, "c:1", True, True), None, waited)
+    accepted, last = exchange_frames(LinkAccepted("B", "h", 77, "c:1", True), None, waited)
     assert accepted == (
-        b"\x49\x00\x00\x00"  # length: 73
-        b"\x47\x00"  # header length: 71
-        b"\x88"  # map of 8
+        b"\x3e\x00\x00\x00"  # length: 62
+        b"\x3c\x00"  # header length: 60
+        b"\x87"  # map of 7
         b"\xa1c\xa8accepted"
         b"\xa1v\x01"
         b"\xa4name\xa1B"
@@ -255,12 +255,11 @@ def test_golden_accepted() -> None:
         b"\xabincarnation\x4d"
         b"\xa6client\xa3c:1"
         b"\xa4same\xc3"
-        b"\xa9validated\xc3"
     )
     assert last == encode_frame({"c": "waited", "root": 0, "more": False})
     first, *_ = exchange_frames(LinkAccepted("B", "h", 7, "", False), held, waited)
     (frame,) = FrameReader().feed(first)
-    assert not read_accepted(frame.header).validated
+    assert not read_accepted(frame.header).same
 
 
 @pytest.mark.parametrize("same", [False, True])

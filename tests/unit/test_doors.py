@@ -22,6 +22,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from link_peers import DESCRIPTION
 
 from raylay.services.config.instance import (
     DestinationConfig,
@@ -218,6 +219,7 @@ class House:
         made: dict[str, Any] = {
             "name": "peer", "group": "g", "incarnation": 0xB, "expect": "g",
             "destination": "solo", "epoch": self.epoch, "digest": b"", "address": "peer:1",
+            "description": DESCRIPTION,
         }  # fmt: skip
         return UpstreamLogon(**(made | words))
 
@@ -361,7 +363,7 @@ LINK_FRAMES: list[tuple[Header, bytes]] = [
 """What a link says."""
 INSTANCE_FRAMES: list[tuple[Header, bytes]] = [
     ({"c": "accepted", "v": 1, "name": "bad", "group": "g", "incarnation": 0xD, "client": "bad:2",
-      "same": False, "validated": True, "generation": 1, "placements": MOVED}, b""),
+      "same": False, "generation": 1, "placements": MOVED}, b""),
     ({"c": "held", "more": True}, msgpack.packb(RANGES)),
     ({"c": "waited", "root": 5, "more": False}, msgpack.packb(RANGES)),
     ({"c": "ack", "n": 0, "at": 5}, msgpack.packb([{7: [1, 2]}, {5: {7: [1, 2]}}, {7: [3, 3]}])),

@@ -368,8 +368,6 @@ class LinkDialler:
                 f"{destination.name!r} expects {destination.group!r}",
                 "group",
             )
-        if not accepted.validated:
-            self._here.event("link_not_validated", text=f"{accepted.name} does not check links")
         self._pump.peer = accepted.name
         self._start_answer = self._here.loop.create_future()
         self._here.tell(

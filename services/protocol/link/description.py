@@ -90,6 +90,8 @@ def unpack_description(
     Raises:
         RemoteProtocolError: with reason `bad_description`.
     """
+    if not data:
+        raise _bad("is missing: without one its Destination cannot be validated")
     try:
         value = msgpack.unpackb(data)
     except Exception:  # msgpack raises many kinds on bad bytes

@@ -9,7 +9,8 @@
                  placements, salvages: true of one that brings what a retired data directory holds,
                  announces: true of one that only tells its placements, proof: that it is of the
                  same fabric (proof.py), user_id, pw: who it is (link_credentials.py)
-                 body: what the instance tells of itself (description.py); empty: nothing
+                 body: what the instance tells of itself (description.py); empty where it
+                 `salvages` or `announces`
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
                  start, z: `zstd` or `zlib` when the rest of the body is compressed, y: publisher,
                  first, last, … of some messages that came by way of the receiver's incarnation
@@ -22,8 +23,8 @@
 
     instance to link
       accepted   v: the version that it speaks, name, group, incarnation, client (its address for
-                 clients), same: the digest was of what is held here, validated: what the instance
-                 tells of itself was checked, generation, placements as in the logon
+                 clients), same: the digest was of what is held here, generation, placements as in
+                 the logon
       held, waited   more: true until the last of both; body: a part of the sets, msgpack map of
                  publisher to SequenceSet bytes. First all of held (unless same), then all of
                  waited, each part for the root named in its header
@@ -343,7 +344,6 @@ class LinkAccepted:
     incarnation: int
     client: str
     same: bool
-    validated: bool = False
     generation: int = 0
     placements: dict[str, InstancePlacement] = field(default_factory=dict)
 
@@ -362,7 +362,6 @@ def exchange_frames(
             "incarnation": accepted.incarnation,
             "client": accepted.client,
             "same": held is None,
-            "validated": accepted.validated,
             **_placed_values(accepted.generation, accepted.placements),
         }
     )
@@ -406,15 +405,13 @@ def read_accepted(header: Header) -> LinkAccepted:
     incarnation = u64_of(header, "incarnation")
     if not is_address(client):
         raise _wrong(header, "client", "empty or of the form host:port")
-    same, validated = bool(header.get("same")), bool(header.get("validated"))
     placements = from_wire(header.get("placements"))
     return LinkAccepted(
         name,
         group,
         incarnation,
         client,
-        same,
-        validated,
+        bool(header.get("same")),
         _generation(header),
         placements,
     )

@@ -508,7 +508,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             if self._counts(logon.placements):
                 await self._upstreams.placements.learn(logon.placements)
             decided: LinkAdmitted | LinkRefused | None = refused_before(machine, logon)
-            if decided is None and logon.description:
+            if decided is None and not logon.salvages:
                 decided = await here.in_thread(self._validate, logon)
             if decided is None:
                 seen, is_anothers = await here.state.run(lambda: self._take_epoch(logon))
@@ -553,16 +553,9 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             identity.incarnation,
             here.client_address,
             same,
-            bool(logon.description),
             identity.generation,
             machine.placements.items(),
         )
-        if not logon.description and not logon.salvages:
-            here.report(
-                "upstream_not_validated",
-                peer=logon.name,
-                text=f"{logon.name} says nothing of its topics: it is of an older version",
-            )
         async for frame in yield_between(
             exchange_frames(accepted, None if same else answer.held, answer.waited)
         ):
@@ -608,8 +601,10 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._upstreams.changed()
 
     def _validate(self, logon: UpstreamLogon) -> LinkRefused | None:
-        """Why, when a check of the link's Destination fails. Runs in a thread: it
-        searches topics with expressions of the other side."""
+        """Why, when the link does not describe its instance, or a check of its Destination fails.
+        A logon that `salvages` is not validated: its data directory is retired, and what was
+        configured for it need not fit any more. Runs in a thread: it searches topics with
+        expressions of the other side."""
         terms = DestinationTerms(logon.destination, logon.expect, ())
         try:
             upstream = unpack_description(logon.name, logon.group, terms, logon.description)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from link_peers import DESCRIPTION
 from unit.one_instance import events
 from unit.server.clients.test_fuzzed import LOGON, Bench
 
@@ -57,7 +58,7 @@ def lacks() -> bytes:
 
 
 def a_link(bench: Bench, *frames: bytes) -> None:
-    logon = UpstreamLogon("up", "g", 77, "g", "to-solo", next(bench.numbers), b"")
+    logon = UpstreamLogon("up", "g", 77, "g", "to-solo", next(bench.numbers), b"", 0, DESCRIPTION)
     bench.run(bench.server.here.replication_address, link_logon(logon), list(frames))
 
 

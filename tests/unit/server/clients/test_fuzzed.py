@@ -20,6 +20,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from link_peers import DESCRIPTION
 
 from raylay.services.client import Client
 from raylay.services.config.instance import ClientTransportConfig, InstanceConfig, split_address
@@ -274,7 +275,15 @@ def test_any_session_of_a_link(
 ) -> None:
     number = next(bench.numbers)
     logon = UpstreamLogon(
-        "up", "g", 77, "g", f"to-solo-{number}", max(1, epoch), b"", generation=generation
+        "up",
+        "g",
+        77,
+        "g",
+        f"to-solo-{number}",
+        max(1, epoch),
+        b"",
+        description=DESCRIPTION,
+        generation=generation,
     )
     first = link_logon(logon) if is_right else b""
     bench.run(bench.server.here.replication_address, first, frames)

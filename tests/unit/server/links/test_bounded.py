@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from link_peers import DESCRIPTION
 from unit.replication.instance.test_machine import OWN, P, acks, destination
 from unit.replication.instance.test_machine import (
     Bench as Machine,
@@ -144,7 +145,7 @@ def test_one_frame_of_a_link_that_names_all_there_could_be(tmp_path: Path) -> No
     """It ended both of a pair, and at every start again, as the note was in the journal."""
     bench = Bench(tmp_path)
     try:
-        logon = UpstreamLogon("up", "g", 77, "g", "to-solo", 1, b"")
+        logon = UpstreamLogon("up", "g", 77, "g", "to-solo", 1, b"", 0, DESCRIPTION)
         frames = [
             lacks_frames(lacks(last=FOR_EVER), True)[0],
             encode_frame({"c": "batch", "n": 1, "u": True}),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from link_peers import DESCRIPTION
 from unit.one_instance import events
 from unit.server.clients.test_fuzzed import FEW, Bench
 from unit.server.links.test_security import KEY, MOVED, Peer, asking
@@ -49,7 +50,7 @@ class FabricBench(Bench):
         here.config = replace(here.config, fabric_key=KEY)
         await super()._start()
         self.peer = await Peer.at(self.server)
-        logon = UpstreamLogon("true", "g", TRUE, "g", "to-solo", 1, b"", address="")
+        logon = UpstreamLogon("true", "g", TRUE, "g", "to-solo", 1, b"", 0, DESCRIPTION, "")
         logon.proof = proof_of(KEY, logon)
         self.peer.writer.write(link_logon(logon))
         await self.peer.until("accepted")
@@ -191,6 +192,7 @@ LOGONS = st.builds(
     st.sampled_from(["to-solo", "elsewhere"]),
     st.one_of(st.integers(1, 1 << 40), st.just((1 << 64) - 1)),
     st.just(b""),
+    description=st.sampled_from([DESCRIPTION, DESCRIPTION, b"", b"\xc1"]),
     address=st.just(""),
     salvages=st.booleans(),
 )
@@ -203,5 +205,5 @@ def test_whatever_it_says_only_its_own_connection_ends(
 ) -> None:
     if logon is None:  # one that is let in
         destination = f"to-solo-{next(bench.numbers)}"
-        logon = UpstreamLogon("up", "g", 8, "g", destination, 1, b"", address="")
+        logon = UpstreamLogon("up", "g", 8, "g", destination, 1, b"", 0, DESCRIPTION, "")
     bench.session(logon, frames)

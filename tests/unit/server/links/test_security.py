@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
+from link_peers import DESCRIPTION
 from unit.one_instance import events
 from unit.test_counted_calls import links_here
 
@@ -484,6 +485,7 @@ def logon(user: str, password: str, **words: Any) -> UpstreamLogon:
         "B",
         5,
         b"",
+        description=DESCRIPTION,
         address="",
         placements=MOVED,
         user_id=user,
@@ -628,3 +630,38 @@ def test_what_a_link_says_of_itself_is_bounded_in_bytes(key: str, bytes_max: int
     for value in ("x" * (bytes_max + 1), "é" * (bytes_max // 2) + "x", 7, None):
         with pytest.raises(RemoteProtocolError, match=f"`{key}` of logon is not a text of up to"):
             read_said(header | {key: value})
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_a_link_that_does_not_describe_its_instance_is_refused(proven: bool, place: Place) -> None:
+    """Its Destination cannot be validated without, and nobody passes that over."""
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        said = logon("links", SECRET, placements={}, description=b"")
+        said.proof = said.proof if proven else b""
+        before = facts(b)
+        peer = await Peer.at(b)
+        peer.writer.write(link_logon(said))
+        refused = await peer.until("refused")
+        assert refused["reason"] == "bad_description" and "is missing" in refused["text"]
+        assert '"bad_description"' in await told(b, "upstream_refused")
+        assert facts(b) == before, "no epoch is taken of it"
+        assert not b.here.machine.upstreams()
+
+    place.run(visit)
+
+
+def test_what_a_retired_directory_holds_is_brought_without_a_description(place: Place) -> None:
+    """Its configuration may be of long ago."""
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        retired = {"A": MOVED["A"]}
+        words = {"placements": retired, "description": b""}
+        peer = await Peer.at(b)
+        peer.writer.write(link_logon(logon("links", SECRET, salvages=True, **words)))
+        await peer.until("accepted")
+        peer.writer.close()
+
+    place.run(visit)
