@@ -1,4 +1,4 @@
-"""Where, with launch_program.py, Ray actors are made: names, namespace, restarts, placement.
+"""The start of Ray actors, with launch_program.py: names, namespace, restarts, placement.
 
 The actors' classes stay plain (they are called directly in tests); here they get their options.
 """

@@ -1,5 +1,5 @@
-"""How an instance's actor starts the actors of the programs beside it: links, owners of queues,
-buffers of slow clients."""
+"""The start of child programs (links, queue owners, buffers of slow clients) as Ray actors by an
+instance's actor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the actors of programs beside an instance's have in common: a thin shell.
+"""The common shell of the actors that run child programs.
 
 The program runs on a thread of its own and ends the process when its instance's Unix socket closes.
 Its instance starts it again; Ray must not."""

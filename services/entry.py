@@ -1,4 +1,4 @@
-"""What the `raylay` program runs: the command line, imported where Ctrl-C does no harm."""
+"""The entry point of the `raylay` program: imports the command line where Ctrl-C does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where a journal's archived segments lie, remembered in the journal, and whose an archive is.
+"""The archive of a journal: its place, which the journal remembers, and the journal that an archive
+belongs to.
 
     JOURNAL/archive.json        {"directory": absolute path, "id": 16 hex digits}
     ARCHIVE/archive-id.json     {"id": 16 hex digits}

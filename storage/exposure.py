@@ -1,5 +1,5 @@
-"""What others than its owner may read or change of a file or directory, and the command that mends
-it. Others are every user of the host, or the members of a group."""
+"""Access of others than its owner to a file or directory, and the command that closes it. Others
+are every user of the host, or the members of a group."""
 
 from __future__ import annotations
 

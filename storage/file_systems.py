@@ -1,4 +1,4 @@
-"""What a file system is, where that decides how a file on it may be written."""
+"""Properties of a file system that decide how a file on it may be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in front of the store: commits that are durable in the front's files and not yet in LMDB.
+"""The front log: commits that are durable in its files and not yet in LMDB.
 
 front.py has the files, lmdb_journal.py moves what is here into the store.
 """

@@ -1,4 +1,4 @@
-"""What waits on disk for clients that do not read as fast as they are sent.
+"""Messages that wait on disk for clients that do not read as fast as they are sent.
 
 It is worth nothing without the connections that it is for: a file that is there from before is
 removed, nothing is synced, and where the process ends all of it is gone.

@@ -1,4 +1,4 @@
-"""What the owner of a queue has on disk: what it can make the queue again with.
+"""The store of a queue's owner: what it can rebuild the queue from.
 
 It says nothing that the journal has not: from where the journal has to be read again, and what of
 before that still counts there (services/queues/checkpoint.py). So a file that is lost or damaged

@@ -1,4 +1,5 @@
-"""What reads of other processes have planned and not read yet: retention waits for it, for a while.
+"""Holds by which other processes keep segments that they have planned to read: retention waits for
+them, for a while.
 
 A read that is planned in one process and done in others, as Spark's, has no file open in between.
 It leaves a note in the journal's directory: from which transaction id on it reads, and until when

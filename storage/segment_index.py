@@ -1,4 +1,4 @@
-"""What is known of one segment without reading its records: summary, bookmark and time index.
+"""The index of one segment, known without reading its records: summary, bookmark and time index.
 
 A segment is divided into *extents*, stretches of about 64 KiB. Per extent the index keeps its
 first transaction id and the latest receive time in it, per publisher the lowest and highest

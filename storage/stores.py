@@ -1,4 +1,5 @@
-"""What a client keeps: publishes not yet durable, and what a subscription has seen.
+"""Stores of a client: publishes that are not durable yet, and the messages that a subscription has
+seen.
 
 A publish store's file holds batches, one a flush, all records of it packed back to back: one key a
 batch, since a key a record costs five times as much. All numbers little-endian but the keys.

@@ -1,3 +1,3 @@
-"""What the clients of an instance may hold of its memory and its disk, and who goes when they hold
-more. Decisions only: what is held is told, what is to be done is answered (docs/capacity.md).
-"""
+"""Limits on what the clients of an instance hold of its memory and its disk, and the choice of the
+client to disconnect above them. Decisions only: the caller reports what is held and performs the
+answer (docs/capacity.md)."""

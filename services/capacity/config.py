@@ -1,4 +1,4 @@
-"""What a configuration says of a capacity pool, and what follows where it says nothing."""
+"""The configuration of a capacity pool and its defaults."""
 
 from __future__ import annotations
 

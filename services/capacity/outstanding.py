@@ -1,5 +1,5 @@
-"""How many publishes of one connection wait for their persisted acks, and when that is too many:
-then the connection is not read until half of them are answered (docs/capacity.md)."""
+"""The count of publishes of one connection that wait for their persisted acks. Above a limit the
+connection is not read until half of them are answered (docs/capacity.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client is made with, checked before anything is tried."""
+"""The arguments of a client, checked before anything is tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a client is, where its program does not say so: what the environment has."""
+"""The credentials of a client whose program gives none: those of the environment."""
 
 from __future__ import annotations
 

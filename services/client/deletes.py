@@ -1,5 +1,5 @@
-"""What a client's delete of SOW records says (docs/protocol.md): which of them. And how more are
-deleted than one delete may name."""
+"""A client's delete of SOW records (docs/protocol.md), and the deletion in parts of more records
+than one delete may name."""
 
 from __future__ import annotations
 

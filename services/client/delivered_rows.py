@@ -1,4 +1,5 @@
-"""What a `sow_and_subscribe` handed out, so that it goes on elsewhere as if nothing had happened.
+"""The rows that a `sow_and_subscribe` handed out, so that it goes on at another instance as if
+nothing had happened.
 
 After a failover the query is asked again, and the new instance's rows are compared with what the
 consumer holds: of each SOW key which message (publisher and sequence) brought the value handed out

@@ -1,4 +1,5 @@
-"""What the client's machine is told and what it asks for: events past tense, effects imperative."""
+"""Inputs and outputs of the client's machine: events in the past tense, effects in the
+imperative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where a client may connect next: candidates, safety, back-off (design.md 5, "Safe failover").
+"""The choice of the next instance to connect to: candidates, safety, back-off (design.md 5, "Safe
+failover").
 
 Each instance tells its clients who of its peers is *safe to fail over to*. What it said last is its
 *word*, and outlives it. A word is complete: whoever it does not call safe is unsafe.

@@ -1,4 +1,5 @@
-"""What a subscriber is given: batches of records as they came, decoded only as far as asked.
+"""Messages as a subscriber gets them: batches of records as they came, decoded only as far as
+asked.
 
 Every loop here ends after the count that the delivery named: damaged lengths raise
 `struct.error` or give wrong bodies, but never an endless loop. `decode_record(verify=True)` on

@@ -1,4 +1,4 @@
-"""What a client published and does not know durable yet: numbers, and what to send next.
+"""Publishes of a client that are not known to be durable: their numbers, and what to send next.
 
     publish → publish store, and the tail that was not sent yet
     next_batch → what to send: after a logon first what the store holds and the server lacks

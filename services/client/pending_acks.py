@@ -1,4 +1,4 @@
-"""What a consumer of queues is done with and has not said yet."""
+"""Acknowledgments of a queue's consumer that are not sent yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client needs of its publish store."""
+"""The interface of a publish store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked of the state of the world, and how it goes on after a reconnect.
+"""Queries of the state of the world, and how each goes on after a reconnect.
 
 A query (`sow`) gives the rows of one moment. Rows of two instances, or of two moments, are no such
 thing, so it is asked again after a failover only where nothing of it was handed out yet: what came

@@ -1,4 +1,4 @@
-"""What one subscription has received, and how it goes on after a reconnect.
+"""The messages that one subscription has received, and how it goes on after a reconnect.
 
 A bookmark subscription keeps the exact ranges of what it has, per publisher: what lay before its
 start, what was delivered, and what its instance's persisted acks name. After a reconnect, to

@@ -1,4 +1,4 @@
-"""What traces of sampled messages ask of a client: said by it, made by somebody else."""
+"""The interface by which a client records traces of sampled messages; telemetry implements it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does to instances: `downgrade`, `upgrade`, `admit`, `restart`, `relocate`,
+"""Commands that change instances: `downgrade`, `upgrade`, `admit`, `restart`, `relocate`,
 `watch`."""
 
 from __future__ import annotations

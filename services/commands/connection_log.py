@@ -1,4 +1,5 @@
-"""Why a client of a command waits, on stderr: each reason once, and how often it came again."""
+"""The reasons for which a command's client waits, on stderr: each reason once, with the number of
+repetitions."""
 
 from __future__ import annotations
 

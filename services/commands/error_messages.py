@@ -1,4 +1,4 @@
-"""What a command says when the machine, or what it was given, does not let it go on."""
+"""Error lines of commands where the machine, or the input, does not let them go on."""
 
 from __future__ import annotations
 

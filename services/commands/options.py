@@ -1,4 +1,4 @@
-"""What several commands take, and the fabric that they mean."""
+"""Options that several commands share, and the fabric that they select."""
 
 from __future__ import annotations
 

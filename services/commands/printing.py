@@ -1,4 +1,4 @@
-"""How the shell's commands print: the one place of them that writes to a terminal.
+"""Output of the shell's commands: the only module that writes to a terminal.
 
 Names, topics, errors and events are of others: what they say is escaped here, so that it is no
 command to the terminal, no line of its own, and no markup of a table.

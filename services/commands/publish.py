@@ -1,4 +1,4 @@
-"""What `raylay publish` does: lines in, one client, a sum at the end, whatever ends it."""
+"""The run of `raylay publish`: lines in, one client, a sum at the end, however it ends."""
 
 from __future__ import annotations
 

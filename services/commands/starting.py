@@ -1,4 +1,4 @@
-"""What `raylay up` shows while a fabric starts, and what it says when it is up."""
+"""Progress and summary of `raylay up`."""
 
 from __future__ import annotations
 

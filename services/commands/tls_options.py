@@ -1,4 +1,4 @@
-"""How the clients of commands speak TLS: `--ca-file`, `--certificate`, `--private-key`."""
+"""TLS options of the commands' clients: `--ca-file`, `--certificate`, `--private-key`."""
 
 from __future__ import annotations
 

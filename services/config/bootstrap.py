@@ -1,4 +1,4 @@
-"""What a bootstrap is configured by: plain values."""
+"""The configuration of a bootstrap: plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the buffer of a capacity pool is started with."""
+"""The configuration of a capacity pool's buffer process: plain values."""
 
 from __future__ import annotations
 

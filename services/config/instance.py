@@ -1,4 +1,4 @@
-"""What an instance and its links are started with: plain values, kept in the data directory.
+"""The configuration of an instance and its links: plain values, kept in the data directory.
 
 `instance.json` lies in the data directory, so that a restart needs no driver. Everything here is
 checked when the instance starts; a wrong value is a ConfigurationError that names it.

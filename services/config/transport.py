@@ -1,4 +1,4 @@
-"""What one transport of an instance is configured by: plain values."""
+"""The configuration of one transport of an instance: plain values."""
 
 from __future__ import annotations
 

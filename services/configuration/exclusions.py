@@ -1,5 +1,5 @@
-"""Which checks of a link are left out (docs/fabric.md): those that its file excludes, else those
-that the shape of the fabric makes impossible.
+"""Checks that a link leaves out (docs/fabric.md): those that its file excludes, else those that the
+shape of the fabric makes impossible.
 
 A fabric in Python or YAML shows all its links at once, so a link without a way back is meant that
 way, not forgotten. Where nothing is said of a destination:

@@ -1,4 +1,4 @@
-"""What the parts of the model are made of: sizes, times, names, patterns.
+"""Field types of the configuration model: sizes, times, names, patterns.
 
 Names in files have no units (`segment_size: 64MiB`), attributes have them (`segment_bytes`).
 """

@@ -1,4 +1,4 @@
-"""What a misspelled name was probably meant to be."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a capability of an instance is to the rest of it: live subscriptions, replays, later the
-state of the world, queues, views.
+"""The interface of a capability of an instance (live subscriptions, replays, SOW topics, queues) to
+the rest of it.
 
 A feature hears of what was committed *behind* the acks of that commit: links are told, publishers
 are acked, and what was said is written; then the features fold it, in one order for all. On one

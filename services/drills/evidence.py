@@ -1,4 +1,5 @@
-"""What a drill knows of its fabric, and what it collects for the verdict and the report."""
+"""A drill's knowledge of its fabric, and the evidence that it collects for the verdict and the
+report."""
 
 from __future__ import annotations
 

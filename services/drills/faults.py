@@ -1,4 +1,4 @@
-"""Who breaks what, and mends it: an injector for each fault of a scenario.
+"""Fault injectors: for each fault of a scenario one that breaks something and mends it.
 
 What lasts is a lease (`lease.py`): it is asked for again each second and ends by itself a few
 seconds after nobody asks any more, so that a drill which dies by SIGKILL leaves nothing broken. A

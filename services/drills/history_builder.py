@@ -1,4 +1,4 @@
-"""What happened to real processes, as the History that the simulator's checkers judge.
+"""The History of real processes, which the simulator's checkers judge.
 
 Where each operation comes from:
 

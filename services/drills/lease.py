@@ -1,4 +1,4 @@
-"""What an instance breaks in itself for as long as somebody asks for it again."""
+"""Faults that an instance injects into itself for as long as somebody keeps asking for them."""
 
 from __future__ import annotations
 

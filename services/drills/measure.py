@@ -1,5 +1,5 @@
-"""What a drill measured: pure functions over what was watched. Times are microseconds since 1970,
-durations milliseconds."""
+"""The measurements of a drill: pure functions over what was watched. Times are microseconds since
+1970, durations milliseconds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a journal says of the drills' queue: which messages came, what made them leave, and whose
-they became."""
+"""The drills' queue as a journal records it: its messages, their removals and their owners."""
 
 from __future__ import annotations
 

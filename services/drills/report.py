@@ -1,4 +1,4 @@
-"""What a drill came to, as a page that anybody can read and as JSON for programs."""
+"""The result of a drill, as a page for people and as JSON for programs."""
 
 from __future__ import annotations
 

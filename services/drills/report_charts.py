@@ -1,4 +1,4 @@
-"""What a drill came to, drawn over time."""
+"""The result of a drill as charts over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drill came to, in words."""
+"""The result of a drill in words."""
 
 from __future__ import annotations
 

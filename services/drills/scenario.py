@@ -1,4 +1,4 @@
-"""What a drill does and when, as data: a file of steps, or one of those that come with Raylay.
+"""The steps of a drill as data: a file, or one of the scenarios that come with Raylay.
 
     name: two-cuts
     about: The ocean cable fails, and before it is mended an instance is killed.

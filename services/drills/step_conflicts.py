@@ -1,4 +1,5 @@
-"""Which part of a fabric a step breaks: two at once on the same part would undo each other."""
+"""The parts of a fabric that a step breaks: two steps at once on the same part would undo each
+other."""
 
 from __future__ import annotations
 

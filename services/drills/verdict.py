@@ -1,4 +1,4 @@
-"""What became of every acknowledged message: pure functions over what places hold.
+"""The fate of every acknowledged message: pure functions over the contents of all places.
 
 A *place* is a journal or a subscriber's received list: stretches of sequences in the order in
 which the place has them. It is compared with the publishers' own record: what was published, and

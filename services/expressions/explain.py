@@ -1,4 +1,4 @@
-"""How an expression was read, and what each part of it gives for a message."""
+"""The parse of an expression, and the value of each of its parts for a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do with values: types, NULL, arrays (behaviour.md 5.1 and 5.2).
+"""Operators over values: types, NULL, arrays (behaviour.md 5.1 and 5.2).
 
 A value of a message is None (NULL, as is an empty string), bool, int, float, str, bytes (read as a
 string), a list (an array), or a dict: an object, which is NULL itself unless it has a `#text`.

@@ -1,4 +1,4 @@
-"""How much one evaluation of an expression may work, and how much a filter's may in the long run.
+"""Limits on the work of one evaluation of an expression, and of a filter in the long run.
 
 Who writes a filter may make a few hundred characters of it cost seconds: by functions whose texts
 grow, by regular expressions that RE2 can only follow slowly, by a hundred looks at a long array.

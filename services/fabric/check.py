@@ -1,4 +1,4 @@
-"""Whether a topology is right, before it runs: what `raylay fabric check` tells."""
+"""The check of a topology before it runs: the findings of `raylay fabric check`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who controls a fabric: what a remote control says of itself, and instances asked before
-something is done to them from outside.
+"""The identity of a fabric's remote control, and the requests by which instances authorize what is
+done to them from outside.
 
 An instance with `admin` judges every call itself (services/server/control.py). What is done to it
 by other means, a kill or a move, is asked for first, at all that are concerned: one that refuses

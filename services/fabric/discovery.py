@@ -1,4 +1,4 @@
-"""Which fabrics run: on this machine, or on the Ray that an address names."""
+"""Running fabrics: those on this machine, or those on the Ray that an address names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a fabric has on this host that others than its user may read or change: its data, the files
-of its secrets, Ray's token."""
+"""Files of a fabric on this host that users other than its own may read or change: data, secrets,
+Ray's token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fabric writes on this machine, and what is said where the machine refuses that."""
+"""Files that a fabric writes on this machine, and the errors where the machine refuses."""
 
 from __future__ import annotations
 

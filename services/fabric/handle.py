@@ -1,4 +1,4 @@
-"""What a remote control of a fabric holds: settings, the record, handles of its actors."""
+"""The state of a fabric's remote control: settings, the record, handles of its actors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who starts a fabric, and who has its directory: one process, from the first moment to its end.
+"""Locks on the start of a fabric and on its directory: one process holds them, from its first
+moment to its end.
 
 Two files say so, each locked by that process as long as it is true: `NAME.starting` in the registry
 until the fabric runs, and `up.lock` in the fabric's directory until it is stopped. The locks are

@@ -1,4 +1,4 @@
-"""Where the processes of a fabric write their traces and logs."""
+"""Directories for the traces and logs of a fabric's processes."""
 
 from __future__ import annotations
 

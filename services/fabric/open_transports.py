@@ -1,4 +1,4 @@
-"""Whether a fabric that is about to start lets everybody in who reaches it over a network."""
+"""The check that a fabric that is about to start does not let everybody in over a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Ray that Raylay begins has on the disk: its sessions and its token, for this user alone.
+"""Files of a Ray that Raylay starts: its sessions and its token, readable by this user alone.
 
 Ray lets everybody into the directories that it makes, that of its sessions itself (0777): whoever
 connects to a socket there runs programs as this user. So they lie in a directory that others cannot

@@ -1,4 +1,4 @@
-"""What a fabric's record says of moved instances, as plain values."""
+"""Moved instances in a fabric's record, as plain values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where the record of a fabric lies: in its directory, at Ray's head for drivers on other machines,
-and as a copy on each node, which then knows the fabric by name."""
+"""The places of a fabric's record: its directory, Ray's head for drivers on other machines, and a
+copy on each node, which then knows the fabric by name."""
 
 from __future__ import annotations
 

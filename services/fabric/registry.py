@@ -1,4 +1,5 @@
-"""Where this user's fabrics on this machine are: how `raylay status` in another shell finds them.
+"""The registry of this user's fabrics on this machine, by which `raylay status` in another shell
+finds them.
 
 One small file a fabric, in the user's runtime directory. It says how to reach Ray and where the
 fabric's directory is; everything else is asked of the instances. A file of a process that is gone

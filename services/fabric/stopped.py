@@ -1,4 +1,4 @@
-"""Which fabrics could run here and do not: by the directories that hold their records.
+"""Fabrics that could run here and do not, found by the directories that hold their records.
 
 A fabric whose process ended leaves a note of where its directory is, beside the entries of those
 that run (registry.py). After a restart of the machine these may be gone: then the place where

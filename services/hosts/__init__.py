@@ -1,1 +1,1 @@
-"""What a machine must have before a node of a fabric runs on it."""
+"""Requirements on a machine before a node of a fabric runs on it."""

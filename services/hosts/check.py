@@ -1,4 +1,4 @@
-"""What a host needs changed before instances run on it: facts in, findings out.
+"""The check of a host before instances run on it: facts in, findings out.
 
 Each finding says what was found, what is wanted, why, and the command that changes it. Nothing here
 looks at a machine: `commands/host.py` gathers the facts.

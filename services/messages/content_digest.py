@@ -1,4 +1,4 @@
-"""What two records of one identity have in common, or they are two messages."""
+"""The content key of a record: two records of one identity that differ in it are two messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an instance knows of each topic: one look-up a topic and type, whoever asks.
+"""The topics of an instance: one look-up for each topic and type serves every caller.
 
 On the way of a publish nothing else is asked of a topic, and once it was met the answer costs no
 call: a book is a dictionary that makes what is missing in it. What a topic is besides, a queue, one

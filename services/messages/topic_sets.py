@@ -1,4 +1,4 @@
-"""What two topic rules have in common, decided from their texts alone, without any topic's name.
+"""The intersection of two topic rules, decided from their texts alone, without any topic's name.
 
 Whether one regular expression takes all that another one takes is no practical question in general.
 For the expressions that people write for topics it is: a name, a beginning (`^fx/`), an end

@@ -1,4 +1,4 @@
-"""When a connection that nothing comes over is lost, and when the other side is only busy.
+"""The decision that a silent connection is lost, or that its other side is only busy.
 
 A process that parses a large message, or that waits for its disk, says nothing for a while: its
 beats come from the same event loop. Its host still acknowledges what it is sent, which a host that

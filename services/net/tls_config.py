@@ -1,4 +1,4 @@
-"""What the TLS of a transport, or of those who connect to one, is configured by."""
+"""The configuration of TLS, of a transport or of those who connect to one."""
 
 from __future__ import annotations
 

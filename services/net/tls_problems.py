@@ -1,4 +1,4 @@
-"""Why a TLS handshake failed: one sentence for people, with what to do."""
+"""The reason why a TLS handshake failed: one sentence for people, with what to do."""
 
 from __future__ import annotations
 

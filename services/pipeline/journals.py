@@ -1,4 +1,4 @@
-"""Which journals a query reads, what of them, and the reading of one stretch.
+"""The journals and the parts of them that a query reads, and the reading of one stretch.
 
 Everything is read beside running instances: shared locks on segment files, read transactions that
 end with each read, no work for the instance. What was committed when a read was planned is what

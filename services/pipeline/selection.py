@@ -1,4 +1,4 @@
-"""What of the journals a job looks at, as its options say it: times and topics."""
+"""The part of the journals that a job reads, by its options: times and topics."""
 
 from __future__ import annotations
 

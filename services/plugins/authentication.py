@@ -1,4 +1,4 @@
-"""Who somebody is: the authentication modules that there are, and those that are installed.
+"""The authentication modules: those built in, and those that are installed.
 
     amps-default-authentication-module       anybody; the name is not believed (AllowSpoofing)
     amps-implicit-authentication-module      anybody, also without saying a name

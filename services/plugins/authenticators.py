@@ -1,4 +1,4 @@
-"""What a link says at its logon: the authenticator modules that there are.
+"""The authenticator modules, which give the credentials of a link's logon.
 
     amps-default-authenticator-module    User (default: that of the operating system), and one of
                                          PasswordFileName, PasswordEnvironmentVariable, Password

@@ -1,4 +1,4 @@
-"""What is wrong with a definition of a configuration, beyond what its values say of each other."""
+"""Faults of a definition in a configuration, beyond the consistency of its values."""
 
 from __future__ import annotations
 

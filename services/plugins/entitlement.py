@@ -1,4 +1,4 @@
-"""What somebody may do: the entitlement modules that there are, and those that are installed.
+"""The entitlement modules: those built in, and those that are installed.
 
     amps-default-entitlement-module       everything
     amps-default-no-entitlement-module    nothing

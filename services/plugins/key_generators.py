@@ -1,4 +1,4 @@
-"""What makes the keys of a SOW topic where it is neither fields nor the publisher.
+"""Key generators of SOW topics whose keys are neither fields nor the publisher.
 
 A package brings one by an entry point of the group `raylay.key_generators`:
 

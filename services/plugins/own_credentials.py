@@ -1,4 +1,4 @@
-"""What an instance or a link says of itself at a logon on another instance."""
+"""The credentials of an instance or a link for a logon at another instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the queues of a configuration can run.
+"""The check that the queues of a configuration can run.
 
 Who has none loads neither the language nor the parsers of message types.
 """

@@ -1,6 +1,6 @@
-"""What a program beside an instance begins and ends by: the Unix socket to the instance, whose
-closing ends it, and what becomes of a fault. (A link has the instance's socket for its threads,
-too: link/runtime.py.)"""
+"""The start and end of a child program: the Unix socket to the instance, whose closing ends the
+program, and the handling of faults. (A link has the instance's socket for its threads as well:
+link/runtime.py.)"""
 
 from __future__ import annotations
 

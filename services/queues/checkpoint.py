@@ -1,4 +1,5 @@
-"""What has ever been in a queue, and from where it can be made again (rules 7 and 9).
+"""The messages that have ever been in a queue, and the position from which it can be rebuilt (rules
+7 and 9).
 
 A queue owner keeps little on its disk: it reads the journal again from the oldest message that is
 still in the queue, and begins with what had been there and what was early *there*. This point is

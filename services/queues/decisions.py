@@ -1,4 +1,4 @@
-"""What a queue's owner and its instance say to one another: values (pure)."""
+"""Messages between a queue's owner and its instance: values (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is configured of one queue: values, of Python, YAML or AMPSConfig (behaviour.md 3)."""
+"""The configuration of one queue: values, from Python, YAML or AMPSConfig (behaviour.md 3)."""
 
 from __future__ import annotations
 

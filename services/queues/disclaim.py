@@ -1,5 +1,5 @@
-"""What an instance says when it is asked, as their owner, for messages that it cannot give: it does
-not have them, or others know of them what it does not (rule 15 of queues).
+"""Disclaimers: the answer of an owner that is asked for messages that it cannot give, because it
+does not have them or others know something of them that it does not (rule 15 of queues).
 
 An instance that lost its disk owns what its former life took in, and may not get it back: whoever
 has it is asked for it in vain. It cannot deliver what it does not have, so it lets it go. And it

@@ -1,4 +1,4 @@
-"""What comes before its message: removals and transfers (rule 7).
+"""Removals and transfers that come before their message (rule 7).
 
 Links carry the topics of a queue by ways of their own, so an acknowledgment may be here before its
 message. It is kept until the message comes. A removal may be forgotten after a time, as documented;

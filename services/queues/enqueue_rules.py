@@ -1,5 +1,5 @@
-"""What a queue asks of a message when it comes in, while its bytes are at hand: whether it belongs
-to the queue, its priority, whether it is a barrier, and when it expires."""
+"""The rules at enqueue, while a message's bytes are at hand: whether it belongs to the queue, its
+priority, whether it is a barrier, and when it expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When messages of a queue expire."""
+"""The expiry times of a queue's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the consumers with room is served next (behaviour.md 3.2, FairnessModel).
+"""The choice of the next consumer among those with room (behaviour.md 3.2, FairnessModel).
 
 - `proportional`: who holds the least of its backlog; of equal ones who was served longest ago.
 - `round-robin`: who was served longest ago.

@@ -1,4 +1,4 @@
-"""Which of the free messages pass whose filter, without asking a message twice.
+"""The consumers' filters over the free messages: no message is evaluated twice.
 
 The consumers of one filter are a group. Groups that have looked at the same messages are a cohort:
 it remembers up to where they have looked, and looks on for all of them together. So a filter that

@@ -1,5 +1,5 @@
-"""Whose the messages of a queue are: the order of registers (rule 1), and what they are when a
-message comes in, before any record has said so (rule 2)."""
+"""The ownership of a queue's messages: the order of registers (rule 1), and the initial owner of a
+message of which no record has said anything (rule 2)."""
 
 from __future__ import annotations
 

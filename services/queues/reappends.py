@@ -1,4 +1,5 @@
-"""What came before its message and was used, to be said once more behind it (rule 7 of queues).
+"""Records that came before their message and were used, to be appended once more behind it (rule 7
+of queues).
 
 Journals are removed from the front. A removal or a transfer that came before its message may be
 removed while the message stays; whoever gets the message from there then gets it as if nothing had

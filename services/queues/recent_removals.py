@@ -1,5 +1,5 @@
-"""Which messages have left a queue since its owner last told what it has folded: what it decided
-before it knew that is sent back (rule 10 of queues)."""
+"""Messages that have left a queue since its owner last reported what it has folded: a decision that
+the owner made before it knew of a removal is sent back (rule 10 of queues)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages of other instances to ask for, when, and how often (rule 4).
+"""Requests for messages that other instances own: which, when, and how often (rule 4).
 
 Requests are not journaled, and a refusal is silence. So they are repeated, and what was asked for
 in vain goes behind the others: no message that its owner needs itself keeps another one from being

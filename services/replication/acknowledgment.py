@@ -1,4 +1,5 @@
-"""What is owed by destinations and who waits for what (design.md 4, "Two acknowledgments").
+"""Unacknowledged messages of each destination, and the waiters for them (design.md 4, "Two
+acknowledgments").
 
 *stored* is: on disk at the destination. *persisted* is: durable there, on disk and persisted at
 every sync destination to which it was routed from there. A sync link waits for persisted.

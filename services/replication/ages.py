@@ -1,4 +1,5 @@
-"""How long something is outstanding: what destinations owe, what is not durable (design.md 4)."""
+"""The age of what is outstanding: what destinations have not acknowledged, what is not durable
+(design.md 4)."""
 
 from __future__ import annotations
 

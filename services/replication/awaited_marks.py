@@ -1,4 +1,4 @@
-"""What of a batch is marked: whose answers are waited for."""
+"""The marks in a batch on the records whose answers are awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal's writer thread has done and the instance's loop has not heard of yet.
+"""Commits of the journal's writer thread that the instance's loop has not heard of yet.
 
 The thread tells the loop of each commit, and it wakes the links of sync destinations itself: their
 answer is what a publisher waits for, and the loop may take a while to wake up. So a link may send

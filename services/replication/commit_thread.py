@@ -1,5 +1,5 @@
-"""Where the next commit is made: on the instance's loop at the end of its turn, or by the journal's
-writer thread (design.md 3).
+"""The choice of the thread of the next commit: the instance's loop at the end of its turn, or the
+journal's writer thread (design.md 3).
 
 A hand-over to the thread and back costs as much as the commit itself where nothing else is to be
 done meanwhile. Under load, with much to write, or where the disk is slow, the loop goes on with

@@ -1,5 +1,5 @@
-"""When an instance looks at its sync destinations, and which it downgrades or upgrades
-(seed: "Downgrading Acknowledgments for a Destination"; behaviour.md 1.8).
+"""The policy of downgrades: when an instance looks at its sync destinations, and which it
+downgrades or upgrades (seed: "Downgrading Acknowledgments for a Destination"; behaviour.md 1.8).
 
 Pure: times are given, nothing is kept but when the next look is due.
 """

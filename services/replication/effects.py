@@ -1,4 +1,5 @@
-"""What the instance and link machines ask their shells to do. The shell performs them in order.
+"""Effects: the requests of the instance and link machines to their shells, which perform them in
+order.
 
 Effects carry values only. Performing one twice does no harm: acknowledgments only ever grow, and
 batches are numbered.

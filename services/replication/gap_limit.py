@@ -1,5 +1,4 @@
-"""What the gaps in one publisher's sequences may cost at an instance, and in those of one user; and
-how far one may go.
+"""Limits on the gaps in the sequences of one publisher and of one user, and on the size of one gap.
 
 What an instance has of a publisher is kept in pieces: stretches of whole chunks of 4,096 sequences,
 and chunks that are not whole. Sequences that follow one another are a few pieces; so is what a

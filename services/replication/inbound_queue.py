@@ -1,5 +1,4 @@
-"""What comes over one connection, taken in its order, each when what it asks of the journal is
-read.
+"""The frames of one connection in order, each taken when the journal look-up that it needs is done.
 
 Values in, values out: the shell reads what `came` and `fetched` return, in a thread, and calls
 `fetched` when that is done. Other connections go on meanwhile.

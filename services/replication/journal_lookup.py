@@ -1,5 +1,5 @@
-"""What the machine must know of the journal before it takes what came: asked on the event loop,
-read aside, and told with what came.
+"""Journal look-ups that the machine needs before it takes a batch: asked on the event loop, read in
+a thread, and answered together with the batch.
 
 The machine itself never waits for a disk. What comes again (`InstanceMachine.asks`) makes it want
 to know, of messages that are on disk: whether they say the same, where they are routed to, and for

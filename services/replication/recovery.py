@@ -1,4 +1,5 @@
-"""What an instance writes down from time to time, so that a restart need not read all its journal.
+"""The recovery point that an instance writes from time to time, so that a restart need not read all
+its journal.
 
 Up to `committed_txid` the point says all of it: what this instance is awaited for, and of that, and
 of the rest, what waits for an answer, with all that decides where it goes. What is behind it, a

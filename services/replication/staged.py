@@ -1,5 +1,5 @@
-"""What an instance has staged and its journal has not committed yet, in the journal's order;
-and the runs that were committed last, for what comes again by another way a moment later."""
+"""Runs that an instance has staged and its journal has not committed yet, in the journal's order;
+and the last committed runs, for copies that come by another path a moment later."""
 
 from __future__ import annotations
 

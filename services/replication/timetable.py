@@ -1,5 +1,5 @@
-"""When something is done that has a schedule: every so often, or at a time of the day or week
-(behaviour.md 8, `amps-action-on-schedule`).
+"""Schedules of recurring work: every so often, or at a time of the day or week (behaviour.md 8,
+`amps-action-on-schedule`).
 
 Pure: times are given. Intervals count by the steady clock, which nobody sets; times of the day by
 the one on the wall, in the host's time zone unless they end with Z (UTC).

@@ -1,4 +1,4 @@
-"""What an instance lacks and no upstream has any more (design.md 4, Resync).
+"""Messages that an instance lacks and that no upstream has any more (design.md 4, Resync).
 
 An upstream says at the end of a resync what it once had, has removed, and believes to be missing at
 the other end. Another one may still bring that. So it is judged when all connected upstreams have

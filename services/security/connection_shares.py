@@ -1,4 +1,4 @@
-"""How many connections one user, and one address, may have of those that all have.
+"""Limits on the connections of one user and of one address, as a share of all.
 
 Without it one user, or one host, could take all that a transport or an instance admits. They count
 from their logon on; whoever has not logged on gives way first anyway

@@ -1,5 +1,5 @@
-"""Who may control an instance: each call that changes something has a path, and the `admin` list
-of a permissions document says who may have it.
+"""Authorization of control calls: each call that changes something has a path, and the `admin` list
+of a permissions document says who may make it.
 
     {"admin": [{"topic": "/amps/administrator/replication/.*", "read": true}]}
 

@@ -1,4 +1,4 @@
-"""What somebody says of himself at a logon, and what an authentication module says to it."""
+"""Credentials of a logon, and the answer of an authentication module."""
 
 from __future__ import annotations
 

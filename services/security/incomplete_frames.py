@@ -1,4 +1,4 @@
-"""What frames may hold in memory that have begun and are not whole.
+"""Limits on the memory of frames that have begun and are not whole.
 
 A frame says its length first and may be 16 MiB long, of a link 64 MiB. Whoever begins one and goes
 no further holds what came of it for as long as the connection lasts. All connections of a kind

@@ -1,4 +1,4 @@
-"""Whose password is looked at next, where more log on at once than can be looked at.
+"""The order in which passwords are checked when more clients log on than can be checked at once.
 
 A hash of a password takes a processor and memory on purpose. Addresses take turns, and the users of
 an address among themselves, so a flood from one address delays that address and hardly another.

@@ -1,4 +1,4 @@
-"""What names a module of a configuration, and its options."""
+"""The name of a configuration's module, and its options."""
 
 from __future__ import annotations
 

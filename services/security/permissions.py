@@ -1,4 +1,4 @@
-"""What a user may do: the permissions document, and what it says of a topic.
+"""The permissions document of a user, and the rights that it gives on a topic.
 
     {"logon": true, "replication-logon": false,
      "topic": [{"topic": "orders", "read": "/desk = 'fx'", "write": true, "select": "-/,+/id,+/px"},

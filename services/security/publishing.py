@@ -1,4 +1,4 @@
-"""What a session may publish: each run of what it sends is judged before it is taken.
+"""Entitlement of a session's publishes: each run is judged before it is taken.
 
 Where a filter restricts it, each message is judged. On a topic with a SOW that is not the message
 alone, which may be a delta, and replaces a record: the topic's staging asks for both, as it was and

@@ -1,4 +1,5 @@
-"""What a session may read: each subscription and query is restricted before it is performed."""
+"""Entitlement of a session's reads: each subscription and query is restricted before it is
+performed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Who is let in by a transport: its authentication module is asked who it is, its entitlement
-module what he may do. What goes wrong in either lets nobody in.
-"""
+"""The access check of a transport: its authentication module identifies the caller, its entitlement
+module gives the permissions. A failure of either lets nobody in."""
 
 from __future__ import annotations
 

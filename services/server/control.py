@@ -1,6 +1,6 @@
-"""Who may control this instance: each call that changes something is judged here, and told as an
-event. Without `admin` in the configuration everybody may who can call the instance at all.
-"""
+"""Authorization of control calls at this instance: each call that changes something is judged here,
+and reported as an event. Without `admin` in the configuration everybody may make them who can reach
+the instance at all."""
 
 from __future__ import annotations
 

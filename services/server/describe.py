@@ -1,4 +1,4 @@
-"""What an instance tells of itself at a link's logon, taken from its configuration."""
+"""The description of an instance at a link's logon, taken from its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an instance does for each effect that its machine asks for: one table, one method each.
+"""Handlers of the machine's effects: one table, one method for each effect.
 
 It decides nothing. The order in which a commit is performed is a rule: links are told first, acks
 go out, then come the folds of the features (services/core/effect_loop.py).

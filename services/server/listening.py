@@ -1,6 +1,5 @@
-"""Where an instance listens: for clients, for the links of others, and for the processes of its own
-links.
-"""
+"""The listening sockets of an instance: for clients, for the links of others, and for its own child
+processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a transport lets in everybody who reaches it over a network."""
+"""The check whether a transport lets in everybody who reaches it over a network."""
 
 from __future__ import annotations
 

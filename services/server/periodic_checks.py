@@ -1,4 +1,4 @@
-"""What an instance does now and then: it looks at ages, schedules, beats and who is slow.
+"""Periodic work of an instance: ages, schedules, heartbeats and slow clients.
 
 Once a check interval while anything goes on. Where nothing does, twice a second is enough: on a
 laptop most instances have nothing to do most of the time, and each time that a process wakes up it

@@ -1,4 +1,4 @@
-"""What the processes of instances and links have in common: loop, thread switching, memory."""
+"""Process settings that instances and links share: loop, thread switching, memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What all parts of an instance's server stand on: its loop and outbox, clocks, threads and tasks,
-what it tells people, and what it opened while it started.
+"""The runtime that all parts of an instance's server share: its loop and outbox, clocks, threads
+and tasks, its reports, and what it opened while it started.
 
 A part is handed this and the parts that it calls, never the server that put them together.
 """

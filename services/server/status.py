@@ -1,4 +1,4 @@
-"""What an instance says of itself: its status for people, its figures for metrics, its rates."""
+"""The status of an instance for people, its figures for metrics, and its rates."""
 
 from __future__ import annotations
 

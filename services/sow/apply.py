@@ -1,5 +1,5 @@
-"""What a record of the journal does to a SOW topic: folded behind its commit (core/sow.py), and
-over the topic as staged before it (staging.py). Both must come to the same."""
+"""The effect of a journal record on a SOW topic: folded behind its commit (core/sow.py), and on the
+topic as staged before it (staging.py). Both must come to the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of which moment the rows are that come before a replay of the log.
+"""The moment of the rows that come before a replay of the log.
 
 What comes behind the rows begins with the very next transaction. So the rows are the state that one
 transaction left behind, told by its id: several may have been received at one instant.

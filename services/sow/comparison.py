@@ -1,4 +1,4 @@
-"""Where two instances have other records of one SOW topic: what `raylay sow diff` tells.
+"""The comparison of one SOW topic at two instances: the output of `raylay sow diff`.
 
 A record counts by what brought it (publisher and sequence) and by its body. Instances take what is
 published one after the other, so a first look finds what is on its way as well. So keys that differ

@@ -1,4 +1,4 @@
-"""What is configured of one SOW topic: values, read from YAML or AMPSConfig (behaviour.md 4.1)."""
+"""The configuration of one SOW topic: values, read from YAML or AMPSConfig (behaviour.md 4.1)."""
 
 from __future__ import annotations
 

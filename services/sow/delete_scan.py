@@ -1,5 +1,5 @@
-"""Which records a delete by filter takes away: looked for among those that are folded, a part at a
-time, while others are folded; at the end what has changed meanwhile is judged as it is staged.
+"""The scan for the records of a delete by filter: a part at a time, while others are folded; at the
+end what has changed meanwhile is judged as it is staged.
 
 What changes faster than it is judged is given up, so that the end never takes long. It begins with
 the first look: many may wait for their turn, and cost nothing.

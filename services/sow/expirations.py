@@ -1,4 +1,4 @@
-"""When the records of a topic expire: one entry a key, however often it is published."""
+"""The expiry times of a topic's records: one entry for each key, however often it is published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records have a value: hash indexes, so that a query need not look at all records.
+"""Hash indexes from a value to its records, so that a query need not look at all records.
 
 An index finds candidates, and the query's filter judges them: what it finds is never less than
 what a filter could be true of. So values stand in it as expressions find them equal: 5, 5.0, '5'

@@ -1,4 +1,4 @@
-"""Which record of a SOW topic a message belongs to (behaviour.md 4.1).
+"""The key by which a message belongs to a record of a SOW topic (behaviour.md 4.1).
 
 The key is 128 bits of BLAKE2b, in hexadecimal, of the topic's key domain and the values of its key
 fields: with the 64 of the documents, one of 5,000,000,000 records would share its key with another

@@ -1,4 +1,4 @@
-"""Which records a query has to look at: all, or those that an index finds for what its filter asks.
+"""The plan of a query: all records, or those that an index finds for its filter.
 
 Only what a filter must find equal is looked up: `/symbol = 'IBM'`, alone or as one of what AND
 joins, `IN` with values that are written out, and `SOW_KEY() = '…'`. The filter is asked of what is

@@ -1,4 +1,5 @@
-"""What a SOW topic holds of a key, and how the store has it: a record, or what is left of one."""
+"""The entry of a key in a SOW topic, in memory and in the store: a record, or the tombstone of
+one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What a SOW topic does to messages before they are journaled (behaviour.md 4.1, 4.2, 4.7, 4.9):
-each gets its key, a delta becomes the whole message, a delete the keys of what it takes away.
+"""The preparation of a SOW topic's messages before they are journaled (behaviour.md 4.1, 4.2, 4.7,
+4.9): each gets its key, a delta becomes the whole message, a delete the keys of the records that it
+removes.
 
 That is done by the values as *staged*: those that are folded, and over them what is on its way to
 the disk. So that plain publishes cost little, values as staged are made only when somebody asks for

@@ -1,4 +1,5 @@
-"""What a topic's state reads of what is on disk, and whom it tells of changes."""
+"""The interfaces between a topic's state and its store, and between it and those who follow its
+changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is delivered to a session while a query of it runs: it comes behind the query's rows."""
+"""Deliveries to a session that wait behind the rows of a running query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is not durable yet, as subscriptions ask for it (design.md 6, `fully_durable`)."""
+"""The messages that are not durable yet, as subscriptions with `fully_durable` see them (design.md
+6)."""
 
 from __future__ import annotations
 

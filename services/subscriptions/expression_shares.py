@@ -1,4 +1,4 @@
-"""What the regular expressions of one user's subscriptions may need, all together.
+"""Limits on the regular expressions of all subscriptions of one user.
 
 A topic that comes for the first time is asked of each of them, in one turn of the instance's loop.
 One connection may have 10,000 subscriptions, and a user has many connections: without this limit

@@ -1,4 +1,5 @@
-"""Which subscriptions a topic reaches. Answers are kept per topic, so a run costs one look-up."""
+"""The subscriptions that a topic reaches. Answers are kept per topic, so a run costs one
+look-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who subscribes, and how far behind each is: what an instance tells of its subscriptions."""
+"""The status of an instance's subscriptions: subscribers, and how far behind each is."""
 
 from __future__ import annotations
 

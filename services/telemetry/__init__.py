@@ -1,1 +1,1 @@
-"""What a process tells of itself: traces, metrics and logs."""
+"""Telemetry of a process: traces, metrics and logs."""

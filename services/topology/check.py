@@ -1,5 +1,5 @@
-"""What is wrong with a topology (seeds: "Geographic Replication with High Availability",
-"PassThrough Replication", "Sync vs Async Acknowledgment").
+"""Findings on a topology (seeds: "Geographic Replication with High Availability", "PassThrough
+Replication", "Sync vs Async Acknowledgment").
 
 Intent, where the files do not say it: every instance takes publishes; every instance that journals
 a topic is meant to get it from all of them; a destination that excludes the `replicate` check is

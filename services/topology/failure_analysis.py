@@ -1,4 +1,4 @@
-"""What a check asks of the routes (reach.py): every publisher, with whoever may be down."""
+"""Routes of every publisher (reach.py), with each instance that may be down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is asked about: instances with their destinations, and topics that are routed differently.
+"""The input of a topology check: instances with their destinations, and topics that are routed
+differently.
 
 Regular expressions have no list of the topics that they match. One topic is tried for each name
 and each alternative of an expression, and for each two expressions that have one in common which is

@@ -1,4 +1,4 @@
-"""Where messages arrive, by which routes, and whether that depends on what comes first.
+"""The places where messages arrive, their routes, and whether that depends on what comes first.
 
 An instance journals the first copy of a message that comes and passes that one on. What it does
 with it depends on three things, a *state*: who sent it last (the sender's group, or a client),

@@ -1,4 +1,4 @@
-"""What happened in a fabric, as plain values in order of time: what the checkers judge.
+"""The history of a fabric, as plain values in order of time: the input of the checkers.
 
 Times are microseconds. An operation is written down when it takes effect: a record when it is on
 disk, an acknowledgment when the instance gives it. A publish that is never acknowledged is

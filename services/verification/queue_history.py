@@ -1,4 +1,4 @@
-"""What happened to queues in a fabric, as a part of its history (history.py): plain values."""
+"""The history of a fabric's queues, as a part of its history (history.py): plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a law finds in a history, and how messages are named in it."""
+"""A violation that a law finds in a history, and the names of messages in it."""
 
 from __future__ import annotations
 

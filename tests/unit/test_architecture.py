@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -759,6 +759,39 @@ def test_what_users_and_readers_rely_on_has_a_docstring() -> None:
             for line, name in without_docstring(tree, functions_too=functions_too)
         ]
     assert not wrong, "\n".join(wrong)
+
+
+# A reader wants to know what a thing is or does: a docstring starts with a noun or a verb.
+QUESTION_WORDS = ("What", "Of", "Whether", "Who", "Whose", "How", "Which", "Where", "Why", "When")
+QUESTIONS_MAX = {ast.Module: 0, ast.ClassDef: 304, ast.FunctionDef: 1097}
+"""Docstrings that start with one of these, by what they belong to. They may only become fewer."""
+
+
+def questions(trees: Iterable[ast.Module]) -> dict[type[ast.AST], list[str]]:
+    """The first lines of docstrings that start with a question word."""
+    found: dict[type[ast.AST], list[str]] = {kind: [] for kind in QUESTIONS_MAX}
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | Function):
+                first = (ast.get_docstring(node) or "").partition("\n")[0]
+                if re.match(rf"({'|'.join(QUESTION_WORDS)})\b", first):
+                    kind = ast.FunctionDef if isinstance(node, Function) else type(node)
+                    found[kind].append(first)
+    return found
+
+
+def test_docstrings_are_statements() -> None:
+    found = questions(parsed(path) for path in files(*PARTS))
+    for kind, lines in found.items():
+        assert len(lines) <= QUESTIONS_MAX[kind], (
+            f"{len(lines)} docstrings of a {kind.__name__} start with one of {QUESTION_WORDS}, "
+            f"{QUESTIONS_MAX[kind]} may: start those that you wrote with a noun or a verb"
+        )
+
+
+def test_a_docstring_that_is_a_question_is_found() -> None:
+    tree = ast.parse('"""The parts."""\nclass A:\n    """What it is.\n\n    More."""\n')
+    assert questions([tree]) == {ast.Module: [], ast.ClassDef: ["What it is."], ast.FunctionDef: []}
 
 
 def names_twice(trees: dict[str, ast.Module]) -> list[str]:

@@ -1,4 +1,5 @@
-"""Which elements of an AMPSConfig run, which need nothing here, and which do not run yet.
+"""The elements of an AMPSConfig by support: those that run, those that need nothing here, and those
+that do not run yet.
 
 What is in none of the tables does not run yet: an element that is new in the model is refused by
 `start` until it is put here, with a test that its value changes behaviour.

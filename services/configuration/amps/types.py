@@ -1,4 +1,4 @@
-"""What the stanzas of the AMPSConfig model are made of: texts, intervals, sizes, switches, names.
+"""Field types of the AMPSConfig model: texts, intervals, sizes, switches, names.
 
 Values come as the text of an element and are kept with their unit in the attribute's name.
 """

@@ -1,4 +1,4 @@
-"""What is known beside a message's body, and values that cannot be written out."""
+"""Functions over the context of a message, and over values that cannot be written out."""
 
 from __future__ import annotations
 

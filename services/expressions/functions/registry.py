@@ -1,4 +1,4 @@
-"""What a function is, and the values around a message that some of them tell.
+"""The definition of a function, and the context of a message that some functions read.
 
 A function is a Python function of plain values. Its signature says, a word an argument, as what it
 takes them: `text`, `number`, `integer`, `array` (all elements, NULL as None), `value` (whatever the

@@ -1,4 +1,4 @@
-"""What the body of a message is: one file for each message type, behind one interface (base.py).
+"""Message types: one file for each, behind one interface (base.py).
 
 A type reads a body into a tree, writes a tree as a body, merges a delta into a stored body and
 says what changed between two. `registry.py` finds a type by its name. docs/message-types.md

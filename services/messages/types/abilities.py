@@ -1,4 +1,4 @@
-"""What a message type may lack (behaviour.md 4.6, 4.7, 6)."""
+"""Abilities that a message type may lack (behaviour.md 4.6, 4.7, 6)."""
 
 from __future__ import annotations
 

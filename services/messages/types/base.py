@@ -1,4 +1,4 @@
-"""What every message type can do, and the limits that no body gets past (behaviour.md 6).
+"""The interface of message types, and the limits on every body (behaviour.md 6).
 
 The tree of a message is a dict whose leaves are str, int, float, bool, None and bytes, and whose
 other values are lists and dicts of these. What follows from it for each type is said there.

@@ -1,4 +1,4 @@
-"""What a configuration says of message types. Values only: who reads one loads no parser."""
+"""The configuration of message types. Values only: reading one loads no parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long what an instance lacks has been missing. Values in, values out.
+"""The age of what an instance lacks. Values in, values out.
 
 A message is missing from the moment that another instance has it: its age is the distance from
 that time of receipt, by that instance's clock, to the time that it is there now. Of several

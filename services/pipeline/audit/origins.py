@@ -1,4 +1,5 @@
-"""Where messages were published: which instance an incarnation was. Values in, values out.
+"""The place where messages were published: the instance that an incarnation belonged to. Values in,
+values out.
 
 A copy names the incarnation where it was published, and an instance that lost its data, or was
 moved, has another one since. What it was before is told by

@@ -1,4 +1,4 @@
-"""What one stretch of a journal says to the audit, and how stretches add up. Values in, values out.
+"""The audit's view of one stretch of a journal, and the sum of stretches. Values in, values out.
 
 A stretch is read once, by whichever worker has it, in any order. What comes of it is small and
 loses nothing that the judgement asks for: exact sets of sequences, a checksum of the contents for

@@ -1,4 +1,4 @@
-"""What a fabric's configuration brings where for certain, and why not elsewhere.
+"""The routes that a fabric's configuration guarantees, and the reasons where it does not.
 
 It asks the topology check's routes (services/topology/reach.py) with all instances up. What does
 not surely arrive at an instance has one of the reasons below. What an instance was before it lost

@@ -1,5 +1,4 @@
-"""What instances have in their SOW topics: the audit compares it as `raylay sow diff` does, for all
-instances at once and beside them.
+"""The comparison of all instances' SOW topics, as `raylay sow diff` compares two.
 
 Each instance's topics are read from its store and folded on with what its journal has behind that,
 a task an instance. A task gives back digests of the records by parts of all keys; where those of

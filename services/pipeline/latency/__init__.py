@@ -1,1 +1,1 @@
-"""How long messages took, from the traces of a fabric."""
+"""Latencies of messages, from the traces of a fabric."""

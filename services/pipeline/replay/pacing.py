@@ -1,4 +1,4 @@
-"""When each message of a replay is due. Values in, values out."""
+"""The due time of each message of a replay. Values in, values out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a replay takes from a lake or from journals, with Spark: counted first, then in chunks."""
+"""The messages that a replay takes from a lake or from journals, with Spark: counted first, then in
+chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages a query asks for, as far as a journal can skip the others.
+"""The messages that a query asks for, as far as a journal can skip the others.
 
 A predicate only ever leaves out what no filter of the query lets through: Spark evaluates every
 filter again, on what is left. It is built on the driver and pickled to the readers.

@@ -1,6 +1,5 @@
-"""How a link comes to be connected, and stays so: whom it dials and when, whose connection it uses
-instead, its logon, and what its instance says of how to begin.
-"""
+"""The connection of a link: the address that it dials and when, the connection that it uses
+instead, its logon, and the start that its instance decides."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a link's filters left out, on disk, so that a restart reads none of it again
-(services/replication/link/filtered_out.py).
+"""The sequences that a link's filters left out, on disk, so that a restart does not read those
+messages again (services/replication/link/filtered_out.py).
 
 A file of its own for each destination, in the journal's directory: it goes where the journal goes,
 and is emptied with it. It is of use for the very same filters only, and nothing depends on it: a

@@ -1,4 +1,5 @@
-"""What all parts of a link stand on: its configuration, loop and outbox, and its instance's ear."""
+"""The runtime that all parts of a link share: its configuration, loop and outbox, and the socket to
+its instance."""
 
 from __future__ import annotations
 

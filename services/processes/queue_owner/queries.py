@@ -1,4 +1,5 @@
-"""What an instance asks of the messages of a queue: those that are available, or which it has."""
+"""The queries of an instance about the messages of a queue: those that are available, and those
+that it has."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Where a queue is begun to be made: behind what its store has, or, where that has nothing, is
-damaged or of another configuration, where the configuration says (`recovery_point`)."""
+"""The position in the log from which a queue is rebuilt: behind what its store has, or, where the
+store is empty, damaged or of another configuration, where the configuration says
+(`recovery_point`)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What an instance and the processes beside it say to one another."""
+"""The protocol between an instance and its child processes."""

@@ -1,4 +1,4 @@
-"""What an instance and the buffer of a capacity pool say to each other over the instance's Unix
+"""The protocol between an instance and the buffer of a capacity pool, over the instance's Unix
 socket: frames.
 
     buffer to instance

@@ -1,4 +1,4 @@
-"""What an instance and its own links say to each other over the instance's Unix socket: frames.
+"""The protocol between an instance and its own links, over the instance's Unix socket: frames.
 
     link to instance
       hello         destination, start (number of this start), pid

@@ -1,4 +1,4 @@
-"""What an instance and the owners of its queues say to each other over the instance's Unix socket:
+"""The protocol between an instance and the owners of its queues, over the instance's Unix socket:
 frames.
 
     owner to instance

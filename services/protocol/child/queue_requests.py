@@ -1,5 +1,5 @@
-"""How instances ask one another for messages of a distributed queue: one frame of a link's
-connection, from its instance to the one downstream.
+"""Requests between instances for messages of a distributed queue: one frame of a link's connection,
+from its instance to the one downstream.
 
     queue      from: incarnation, life: of its process, n: number of the request, name: of the
                instance that asks, q, mt, domain: of the queue, want: how many

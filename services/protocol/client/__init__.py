@@ -1,1 +1,1 @@
-"""What clients and instances say to one another."""
+"""The protocol between clients and instances."""

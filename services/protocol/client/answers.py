@@ -1,4 +1,4 @@
-"""What an instance says to a client of the native protocol, as frames (docs/protocol.md)."""
+"""Answers of an instance to a client of the native protocol, as frames (docs/protocol.md)."""
 
 from __future__ import annotations
 

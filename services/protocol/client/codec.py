@@ -1,4 +1,4 @@
-"""How a client's session is written: bytes become commands, answers and deliveries become bytes.
+"""The encoding of a client's session: bytes become commands, answers and deliveries become bytes.
 
 The instance knows a session by its commands (services/protocol/client/session.py) and what it
 answers; how both are written is the codec's. What carries the bytes, and keeps them apart from

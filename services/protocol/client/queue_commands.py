@@ -1,4 +1,4 @@
-"""What a client says and asks of queues, read from its commands."""
+"""Queue commands of a client, decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client subscribes to and asks of the state of the world, read from its commands."""
+"""Subscriptions and queries of a client, decoded."""
 
 from __future__ import annotations
 

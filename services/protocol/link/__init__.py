@@ -1,1 +1,1 @@
-"""What instances say to one another over links."""
+"""The protocol between instances over links."""

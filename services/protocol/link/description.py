@@ -1,4 +1,4 @@
-"""What an instance tells of itself at its link's logon, as bytes: the body of that frame.
+"""The description of an instance at its link's logon, as bytes: the body of that frame.
 
 A msgpack map. What is missing in it is none, what is unknown in it is passed over: keys, words of
 checks, values behind those that an array has here.

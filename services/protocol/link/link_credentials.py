@@ -1,5 +1,5 @@
-"""Who a link says it is: `user_id` and `pw` of its logon and of a bootstrap's request, both absent
-where they are empty.
+"""The credentials of a link: `user_id` and `pw` of its logon and of a bootstrap's request, both
+absent where they are empty.
 
     retry      from the instance: user_id, pw: the first frame is to come again on the same
                connection, with an answer to this

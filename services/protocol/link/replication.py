@@ -1,4 +1,4 @@
-"""What a link and the instance downstream say to each other: frames (frames.py), one connection.
+"""The protocol between a link and the instance downstream: frames (frames.py), one connection.
 
     link to instance
       logon      v: the version that it speaks, name, group, incarnation, expect (group),

@@ -1,4 +1,4 @@
-"""Who is let in: clients, the links of upstreams, and the servers that this instance's own links
+"""Admission of clients, of upstreams' links, and of the servers that this instance's own links
 reach (design.md 2, "Incarnations"; 4, "Connecting").
 
 Clients are let in when the instance has what a peer of its group has, or when a person takes the

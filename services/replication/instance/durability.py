@@ -1,5 +1,5 @@
-"""What is on disk here and not durable yet, who waits for it, and since when (design.md 4, "Two
-acknowledgments"; acknowledgment.py tells of roots and waiters).
+"""Messages that are on disk here and not durable yet, with their waiters and ages (design.md 4,
+"Two acknowledgments"; acknowledgment.py has roots and waiters).
 
 Whoever journals says `stage`; whoever finds out, behind the commit, that a sync destination is owed
 says `wait`, else `durable`; a destination's answer makes that durable which nothing hinders.

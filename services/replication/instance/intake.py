@@ -1,5 +1,5 @@
-"""What the machine takes in: is it known, late, or another content than what is here; and what of
-it goes to the journal, which may fail to write it.
+"""The intake of the machine: whether a message is known, late, or different from the content that
+is here; and the part of it that goes to the journal, which may fail to write it.
 
 Of what came the shell asks `asks` first, has that read aside, and hands the answers in: `begin`.
 """

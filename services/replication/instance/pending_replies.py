@@ -1,5 +1,5 @@
-"""What is to be answered: durability writes it down, publishers and upstreams take what concerns
-them. So none of the three calls another one."""
+"""Replies that are due: durability writes them down, publishers and upstreams take those that
+concern them. So none of the three calls another one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How often an instance looks at the ages of what it owes: at each check interval, and rarely where
-nothing can be of any age.
+"""The interval at which an instance looks at the ages of what is unacknowledged: each check
+interval, and rarely where nothing can have an age.
 
 A fabric that nobody uses is most of what there is on a laptop, and in each of its instances a look
 ten times a second finds cold caches. So where no destination is owed anything, each sync one is

@@ -1,6 +1,5 @@
-"""Whether what comes by one way gets to a destination without a link, and how long that one waits
-for it (outbound.py says why it does).
-"""
+"""The estimate whether messages of one path also reach the destination without a link, and the time
+that the link waits for that (outbound.py says why)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""When an instance takes over the connection of one of its links, and goes on with it itself.
+"""The policy by which an instance takes over the connection of one of its links, and the link's
+machine at the instance.
 
 Each message that goes through a link wakes the link's process, and its answer does once more. So
 where a link has caught up, it hands over its connection: the instance sends what it commits, and

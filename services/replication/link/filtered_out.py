@@ -1,4 +1,4 @@
-"""What the content filters of a link do not let through, remembered: so that it reads no message a
+"""The sequences that the content filters of a link left out, so that it does not read a message a
 second time only to leave it out again.
 
 A destination holds what passed, never the rest. By what it holds alone a link would have to read,

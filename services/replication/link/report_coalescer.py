@@ -1,5 +1,5 @@
-"""What an instance is told of one of its destinations: at once what somebody waits for, the rest
-soon, and once for many. Each frame of a link wakes the instance."""
+"""Coalesces a link's reports to its instance. What a publisher waits for goes at once, the rest
+soon and together, because each frame of a link wakes the instance."""
 
 from __future__ import annotations
 

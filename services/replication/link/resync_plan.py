@@ -1,5 +1,5 @@
-"""What a link begins with: what its destination owes, and what clients published here, compared
-with what the destination holds.
+"""The plan of a resync: what is unacknowledged by the destination, and what clients published here,
+compared with what the destination holds.
 
 With 100,000 publishers the comparison takes half a second, so it is worked off a slice of
 publishers at a time, and the instance goes on meanwhile. What changes in between is seen when the

@@ -1,4 +1,4 @@
-"""Which messages go to which destination (design.md 4; seed: "Replication Message Routing").
+"""Routing of messages to destinations (design.md 4; seed: "Replication Message Routing").
 
 A message is routed to a destination when it is in the local log, its topic, message type and
 content filter match, it was published here or came from an instance whose group matches

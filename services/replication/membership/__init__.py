@@ -1,1 +1,1 @@
-"""Which instances there are, who they are, and whether two of them may be linked."""
+"""The instances of a fabric, their identities, and the rules by which two of them may be linked."""

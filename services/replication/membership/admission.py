@@ -1,4 +1,4 @@
-"""Whether a link that logs on is let in (design.md 4, "Connecting").
+"""Admission of a link at its logon (design.md 4, "Connecting").
 
 A logon takes time: placements that it tells and its epoch are written down first, its Destination
 is validated in a thread. Meanwhile its connection may end, and the instance may learn what retires

@@ -1,4 +1,5 @@
-"""What a source's log becomes in an instance that begins as a copy of it (design.md 4, Bootstrap).
+"""The conversion of a source's log in an instance that begins as a copy of it (design.md 4,
+Bootstrap).
 
 A copied message has taken the same hop as a replicated one: its path ends with the source, so that
 it is never sent back there, and its group is the source's. What the instance itself once published

@@ -1,5 +1,5 @@
-"""Which connection that another instance made a destination uses, instead of dialling
-(design.md 4, "Connecting"; behaviour.md 1.2, 1.3).
+"""The connection of another instance that a destination uses instead of dialling (design.md 4,
+"Connecting"; behaviour.md 1.2, 1.3).
 
     destination has   it uses a connection of its group that comes from
     no address        the server that bears its Name; else any that no other destination names

@@ -1,5 +1,5 @@
-"""What clients are told of the other instances: who they are, where, and whether a client may fail
-over to them now (design.md 5, "Safe failover").
+"""The peers of an instance as clients see them: identities, addresses, and whether a client may
+fail over to them now (design.md 5, "Safe failover").
 
 Safety is proved of one server of a destination: the one that its link last connected to, in the
 incarnation that it had then. The other servers of a list are unsafe, and so is everybody who is not

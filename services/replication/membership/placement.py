@@ -1,4 +1,4 @@
-"""Where instances live, and which of their homes are over (design.md 2, Placement).
+"""The places where instances live, and those that are retired (design.md 2, Placement).
 
 Moving an instance gives it a *generation*, one above any that is known of its name, with a new data
 directory and a new incarnation. An incarnation belongs to the generation in which it was made; of a

@@ -1,4 +1,4 @@
-"""How the processes of links, of queues' owners and of pools' buffers are started."""
+"""The start of child processes: links, queue owners and buffers of pools."""
 
 from __future__ import annotations
 

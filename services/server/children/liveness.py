@@ -1,5 +1,5 @@
-"""Whether a child process answers: one whose sockets are open may stand still all the same, as one
-that was stopped, or that waits for a disk.
+"""Liveness of a child process: one with open sockets may hang all the same, because it was stopped
+or waits for a disk.
 
 It is asked when nothing came from it for a while, and given up when nothing comes behind that. Only
 time in which somebody looked counts: whoever stood still himself has asked nobody, and heard

@@ -1,4 +1,4 @@
-"""Whether an instance admits clients now, and what it says where it does not."""
+"""The decision whether an instance admits clients now, and the reason where it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many connections an instance has at once.
+"""The limit on the number of an instance's connections.
 
 Each is a file descriptor, and without one left the instance cannot open the next segment of its
 journal. Whoever has not logged on yet gives way, the oldest first: he has a few seconds anyway.

@@ -1,6 +1,5 @@
-"""What a client hears of its publishes: persisted acks, one for many where it allows that, and the
-answers to its flushes. And when it has so many unanswered ones that it is not read for a while.
-"""
+"""Replies to a client's publishes: persisted acks, one for many where the client allows that, and
+the answers to its flushes. A client with too many unanswered publishes is not read for a while."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What clients subscribe to, say and ask of queues; commands, checked and handed to who performs
-them. See docs/protocol.md, "Queues".
-"""
+"""Clients' commands on queues: checked, and handed to the parts that perform them. See
+docs/protocol.md, "Queues"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reads the log in a replay (replay.py): bookmark subscriptions of one connection."""
+"""The members of a replay (replay.py): bookmark subscriptions of one connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a client subscribes to and asks for: commands, checked and handed to who performs them."""
+"""Clients' subscriptions and queries: commands, checked and handed to the parts that perform
+them."""
 
 from __future__ import annotations
 

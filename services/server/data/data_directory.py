@@ -1,4 +1,4 @@
-"""Which incarnation a data directory is (design.md 2, Incarnations; 4, Resync).
+"""The incarnation of a data directory (design.md 2, Incarnations; 4, Resync).
 
 An incarnation is made with its directory. A copy of the directory is another one: it may be older
 than what its instance told others, or run beside it. What was told under the incarnation's name

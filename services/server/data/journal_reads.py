@@ -1,4 +1,4 @@
-"""What an instance reads of its own log while it serves, aside: in the one thread that does so.
+"""Reads of an instance's own log while it serves, in the one thread that does so.
 
 Pages that come from the disk must not hold up the event loop. Replays read there, bootstraps that
 are served, and what a connection's arrivals ask of the journal.

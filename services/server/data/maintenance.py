@@ -1,4 +1,4 @@
-"""What is done to old segments of an instance's journal, by hand and by its schedule."""
+"""Maintenance of old segments of an instance's journal, by hand and by its schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many messages of each topic an instance logged since it started."""
+"""Counts of the messages of each topic that an instance logged since it started."""
 
 from __future__ import annotations
 

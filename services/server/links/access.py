@@ -1,4 +1,5 @@
-"""Whether a link, or who asks for a copy, is let in: before anything that it says counts."""
+"""The access check of a link, or of whoever asks for a copy: before anything that it says
+counts."""
 
 from __future__ import annotations
 

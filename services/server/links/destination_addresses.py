@@ -1,4 +1,4 @@
-"""Where a destination is dialled when its instances were moved, and what its link is called."""
+"""The addresses of a destination whose instances were moved, and the name of its link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where instances live (design.md 2, Placement): what this one knows of it, on disk before it acts.
+"""The placements that this instance knows (design.md 2, Placement): on disk before it acts on them.
 
 What decides is services/replication/membership/placement.py and the machine; here it is kept,
 learnt and told.

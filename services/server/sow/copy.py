@@ -1,4 +1,4 @@
-"""What an instance that copies a log has of the SOW topics that the log does not reach back to."""
+"""The SOW records that an instance that copies a log needs from before the log begins."""
 
 from __future__ import annotations
 

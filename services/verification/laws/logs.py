@@ -1,4 +1,4 @@
-"""What is where at each moment of a history, as the laws need it."""
+"""The contents of every place at each moment of a history, as the laws need them."""
 
 from __future__ import annotations
 
