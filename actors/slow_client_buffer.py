@@ -8,7 +8,7 @@ from raylay.services.processes.slow_client_buffer.run_slow_client_buffer import 
 
 
 class SlowClientBuffer(Program):
-    """What waits for the slow clients of one capacity pool.
+    """The messages that wait for the slow clients of one capacity pool.
 
     Args:
         config: a SlowClientBufferConfig as JSON.

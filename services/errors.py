@@ -191,7 +191,7 @@ class CorruptRecord(StorageError):
 
 
 class SowDamaged(CorruptRecord):
-    """What the store of SOW topics has is not what was written: it can be made anew of the
+    """The store of SOW topics has other contents than were written: it can be rebuilt from the
     journal."""
 
 

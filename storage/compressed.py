@@ -60,7 +60,7 @@ _TAIL = struct.Struct("<QQQQ8s")
 
 
 class CompressedGroup(NamedTuple):
-    """Where one group lies in the file."""
+    """The position of one group in the file."""
 
     first_txid: int
     offset: int

@@ -144,7 +144,8 @@ def scan(content: bytes | memoryview) -> list[FrontEntry]:
 
 @dataclass(frozen=True, slots=True)
 class FrontRecovery:
-    """What a restart, or a reader of a journal that nobody writes, makes of the files."""
+    """The result of reading the front files at a restart, or by a reader of a journal that nobody
+    writes."""
 
     entries: Sequence[FrontEntry]
     """What is to be appended to the store, in order."""
@@ -179,7 +180,7 @@ def recover(found: Iterable[FrontEntry], last_txid: int) -> FrontRecovery:
 
 
 class FrontPlace(NamedTuple):
-    """Where an entry is written."""
+    """The place of an entry."""
 
     file: int
     offset: int
@@ -188,7 +189,7 @@ class FrontPlace(NamedTuple):
 
 
 class FrontSpace:
-    """Where the next entry goes, and which file may be used again.
+    """The place of the next entry, and the file that may be used again.
 
     Invariants: a file is begun anew only when all that it holds is in the store, synced; a retired
     file is not written again, and what is written elsewhere after it has a new generation.

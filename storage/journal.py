@@ -37,7 +37,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What compressing, archiving or removing did to one segment."""
+    """The result of compressing, archiving or removing one segment."""
 
     first_txid: int
     last_txid: int
@@ -49,7 +49,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class RecoveredJournal:
-    """What a journal found when it was opened."""
+    """The findings of a journal when it was opened."""
 
     next_txid: int = 1
     held: PublisherRanges = field(default_factory=PublisherRanges)
@@ -61,7 +61,7 @@ class RecoveredJournal:
 
 
 class DiskWaitTask(Protocol):
-    """Who uses the time in which the disk writes a commit; see `Journal.commit_here`."""
+    """Work that uses the time in which the disk writes a commit; see `Journal.commit_here`."""
 
     def prepare(self, last_txid: int) -> None:
         """The disk is writing everything up to here. Nothing of what this does may leave the

@@ -48,7 +48,7 @@ def _is_live(segment: OpenSegment) -> bool:
 
 
 class FrontSource(Protocol):
-    """What is durable in front of the store; see `front.FrontReader`."""
+    """The commits that are durable in front of the store; see `front.FrontReader`."""
 
     def blocks(self, txid: int, bytes_max: int, stored: Callable[[], int]) -> Blocks | None:
         """Blocks from the one that holds `txid` on; None: the store has it by now."""

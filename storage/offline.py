@@ -65,7 +65,7 @@ class OfflineStore(Protocol):
 
 
 class _Line:
-    """What waits for one client: pieces `first` to `next` - 1."""
+    """The messages that wait for one client: pieces `first` to `next` - 1."""
 
     __slots__ = ("first", "held_bytes", "next")
 

@@ -40,7 +40,7 @@ _DAMAGES = (
 
 
 class StoredQueue(NamedTuple):
-    """What is kept of a queue.
+    """The stored state of a queue.
 
     Attributes:
         txid: what is below is not needed of the journal, once this is on disk.

@@ -174,7 +174,7 @@ def _ranges_of(payload: bytes | memoryview, offset: int) -> list[Range]:
 
 
 class SegmentIndex:
-    """What is in one segment, kept run by run.
+    """The contents of one segment, kept run by run.
 
     Invariants: extents ascend; `summary` holds exactly the sequences of the runs added.
     Owner: the writer thread for its live segment, while other threads look things up in it; a

@@ -53,7 +53,7 @@ Changes = Mapping[bytes, bytes | None]
 
 
 class TopicStore(Protocol):
-    """What one topic has in a store: the `Reading` of a `SowState`."""
+    """The part of one topic in a store: the `StoreReader` of a `SowState`."""
 
     @property
     def txid(self) -> int:

@@ -15,7 +15,7 @@ from raylay.storage.state import check_version, explained
 
 
 class StoredTopics:
-    """What a store had at one moment.
+    """The contents of a store at one moment.
 
     Owner: who reads. Lifecycle: the `with` of `reading`.
     """

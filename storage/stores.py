@@ -107,7 +107,7 @@ Entry = TypeVar("Entry")
 
 
 class _EntryCounts(Generic[Entry]):
-    """What a store's entries say of it: a sequence first in each, ascending."""
+    """The counts of a store's entries: a sequence first in each, ascending."""
 
     __slots__ = ("_entries", "bytes", "bytes_max", "messages_max")
 
@@ -417,7 +417,7 @@ def _unpack(value: bytes) -> Iterator[tuple[int, bytes]]:
 
 # -- bookmark stores -----------------------------------------------------------------------------
 class BookmarkStore(Protocol):
-    """What each subscription has, so that a durable subscriber resumes exactly."""
+    """The messages that each subscription has, so that a durable subscriber resumes exactly."""
 
     def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
         """The subscriber has processed first..last of the publisher."""

@@ -58,7 +58,7 @@ class _Block:
 
 @dataclass(slots=True)
 class VerifyResult:
-    """What was looked at."""
+    """The result of a verification."""
 
     segments: int = 0
     runs: int = 0

@@ -24,7 +24,7 @@ MARK_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the clients of a pool may hold.
+    """The limits of a pool on what its clients hold.
 
     Attributes:
         memory_bytes_max: of all together, then the largest goes offline.
@@ -42,7 +42,7 @@ class Limits:
 
 
 class Policy(NamedTuple):
-    """What is a client's own, as of `Limits`: those who come by one transport may have another one
+    """The limits of each client by itself, as in `Limits`: clients of one transport may have others
     than the rest of their pool."""
 
     client_share: float
@@ -50,7 +50,7 @@ class Policy(NamedTuple):
 
 
 class ClientHolding(NamedTuple):
-    """What one client holds.
+    """The memory and disk that one client holds.
 
     Attributes:
         memory_bytes: what lies in memory for it, on its way to the disk or not, and what its
@@ -67,7 +67,7 @@ class ClientHolding(NamedTuple):
 
 
 class GoOffline(NamedTuple):
-    """What this client does not take is to go to the disk from now on."""
+    """Sends what this client does not take to the disk from now on."""
 
     client: int
     memory_bytes: int
@@ -88,7 +88,7 @@ Decision = GoOffline | DisconnectClient
 
 
 class _ClientState:
-    """What is known of one client."""
+    """The pool's knowledge of one client."""
 
     __slots__ = ("holding", "is_offline", "mark_ms", "marks", "policy")
 

@@ -106,7 +106,8 @@ def ends_client(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class ClientBase:
-    """What a client is made of, and what happens to it. What a user calls stands on this."""
+    """The state of a client and the loop that feeds its machine. The methods that a user calls
+    stand on this."""
 
     _gathering: asyncio.TimerHandle | None = None
     _pump_again: asyncio.TimerHandle | None = None

@@ -40,7 +40,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """What an instance says of one of its destinations."""
+    """An instance's report on one of its destinations."""
 
     instance: str
     group: str
@@ -69,7 +69,7 @@ def read_peers(value: object) -> list[PeerStatus]:
 
 
 class ServerChooser:
-    """Which address to try next, and whether the instance found there may be used."""
+    """Chooses the next address to try, and decides whether the instance found there may be used."""
 
     __slots__ = (
         "_address_of",

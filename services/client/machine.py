@@ -103,7 +103,7 @@ refusal of a logon, and `name_in_use` at any time, would only come again."""
 
 @dataclass(slots=True)
 class ClientOptions:
-    """What does not change while a client lives."""
+    """The settings of a client, which do not change while it lives."""
 
     client_name: str
     servers: tuple[Server, ...] = ()
@@ -133,7 +133,7 @@ class ClientOptions:
 
 
 class ClientState(Enum):
-    """Where the client stands."""
+    """The state of a client's connection."""
 
     NEW = "new"
     RESOLVING = "resolving"

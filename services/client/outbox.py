@@ -121,7 +121,7 @@ def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
 
 
 class PublishFrame(NamedTuple):
-    """What one `pb` frame takes: records with ascending sequences.
+    """The records of one `pb` frame, with ascending sequences.
 
     Attributes:
         resent: they were sent before, to the instance of this name first; empty: nobody knows to

@@ -7,7 +7,8 @@ from typing import Protocol
 
 
 class PublishStoreProtocol(Protocol):
-    """What was published and is not known durable yet (storage/stores.py)."""
+    """A store of the messages that are published and not known to be durable yet
+    (storage/stores.py)."""
 
     def put(self, sequence: int, record: bytes) -> None:
         """Adds the record of the next sequence.

@@ -46,7 +46,7 @@ LEASE_MARGIN = 0.1
 
 
 class QueueOperations(PublishOperations, SowOperations):
-    """What a client does with queues."""
+    """The queue operations of a client."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

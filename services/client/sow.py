@@ -19,7 +19,7 @@ ROWS_A_FRAME = 100
 
 
 class SowOperations(SubscribeOperations):
-    """What a client asks of SOW topics (docs/sow.md)."""
+    """The SOW operations of a client (docs/sow.md)."""
 
     @checks_keywords
     def sow(

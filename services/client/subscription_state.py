@@ -30,7 +30,7 @@ SAID_BYTES_MAX = HEADER_BYTES_MAX - 1024
 
 
 class BookmarkStoreProtocol(Protocol):
-    """What is remembered of bookmark subscriptions (storage/stores.py)."""
+    """A store of bookmark subscriptions' state (storage/stores.py)."""
 
     def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
         """Adds messages that the consumer is done with."""

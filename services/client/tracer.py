@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Tracer(Protocol):
-    """What the client tells about its sampled messages (telemetry/client_traces.py has one)."""
+    """Records traces of a client's sampled messages (telemetry/client_traces.py has one)."""
 
     def publish_started(self, sequence: int, topic: str) -> bytes:
         """Begins the trace of a publish; the 25 bytes of trace context that its record carries."""

@@ -33,7 +33,7 @@ INPUTS_WAITING_MAX = 16
 
 @dataclass(slots=True)
 class PublishResult:
-    """What came of it."""
+    """The result of the command."""
 
     published: int = 0
     """Messages handed to the client."""

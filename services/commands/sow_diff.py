@@ -35,7 +35,7 @@ Topic = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TopicDiff:
-    """What was found of one topic.
+    """The differences of one topic.
 
     Attributes:
         counts: records of each instance in the first look.

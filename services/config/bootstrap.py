@@ -11,7 +11,7 @@ from raylay.services.security.modules import ModuleConfig
 
 @dataclass(slots=True)
 class BootstrapConfig:
-    """Where an empty instance copies its log from before it serves.
+    """The sources from which an empty instance copies its log before it serves.
 
     Attributes:
         sources: `host:port` of replication transports, in priority order.

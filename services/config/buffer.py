@@ -10,7 +10,7 @@ from raylay.services.telemetry.logs import LogOptions
 
 @dataclass(slots=True)
 class SlowClientBufferConfig:
-    """What one start of a capacity pool's buffer is given by its instance.
+    """The values that an instance gives to one start of a capacity pool's buffer.
 
     Attributes:
         pool: its name.

@@ -416,7 +416,7 @@ class InstanceConfig:
 
 @dataclass(slots=True)
 class LinkConfig:
-    """What one start of a link is given by its instance.
+    """The values that an instance gives to one start of a link.
 
     Attributes:
         start_number: of this start, never used twice; the instance talks to the link of the last
@@ -457,7 +457,7 @@ class LinkConfig:
 
 @dataclass(slots=True)
 class QueueOwnerConfig:
-    """What one start of a queue's owner is given by its instance.
+    """The values that an instance gives to one start of a queue's owner.
 
     Attributes:
         life: of the instance's process: random bits.

@@ -76,7 +76,7 @@ MessageType = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class Section(BaseModel):
-    """What all parts of the model have in common: immutable, no unknown keys, aliases in files."""
+    """The base of all parts of the model: immutable, no unknown keys, aliases in files."""
 
     model_config = ConfigDict(
         defer_build=True,  # validators of 70 classes: 0.3 s a command, few are used

@@ -165,15 +165,15 @@ DefinedTypes = Annotated[tuple[TypeSettings, ...], AfterValidator(_usable)]
 
 
 class RetentionSettings(Section):
-    """When journal segments are removed, oldest first; never before every destination has what is
-    routed to it. By default nothing is removed."""
+    """The limits above which journal segments are removed, oldest first; never before every
+    destination has what is routed to it. By default nothing is removed."""
 
     age_ms: Milliseconds | None = Field(default=None, alias="age")
     size_bytes: Bytes | None = Field(default=None, alias="size")
 
 
 class JournalActionSettings(Section):
-    """What is done to old segments on a schedule. Unlike `retention`, which looks all the time."""
+    """Scheduled work on old segments. `retention`, in contrast, is checked all the time."""
 
     do: Literal["compress", "archive", "remove"]
     age_ms: Milliseconds = Field(alias="age")
@@ -214,7 +214,8 @@ class LookSettings(Section):
 
 
 class DowngradeSettings(Section):
-    """When a sync destination is treated as async, so that publishers are answered without it."""
+    """The conditions under which a sync destination is treated as async, so that publishers are
+    answered without it."""
 
     age_ms: Milliseconds | None = Field(default=None, alias="age")
     """Of the oldest message that it has not answered. None: never."""
@@ -281,7 +282,7 @@ class DestinationSettings(Section):
 
 
 class LogSettings(Section):
-    """What the processes of the fabric log and where."""
+    """The logs of the fabric's processes: level, target and format."""
 
     level: Literal["debug", "info", "warning", "error", "off"] = "info"
     target: Literal["stderr", "file", "none"] = "stderr"
@@ -290,7 +291,8 @@ class LogSettings(Section):
 
 
 class BootstrapSettings(Section):
-    """Where an instance copies its log from before it serves, when its data directory is empty."""
+    """The sources from which an instance copies its log before it serves, when its data directory
+    is empty."""
 
     sources: Annotated[tuple[str, ...], Field(min_length=1)]
     """In order of priority: names of this fabric, or `host:port` of replication transports."""
@@ -305,7 +307,7 @@ class BootstrapSettings(Section):
 
 
 class InstanceChoices(Section):
-    """What is said of an instance, by a script and in a file alike."""
+    """The settings of an instance that a script and a file share."""
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     client_port: Port = 0
@@ -390,7 +392,7 @@ class MetricsSettings(Section):
 
 
 class ClientSettings(Section):
-    """What clients made by `Fabric.client` begin with."""
+    """The initial settings of clients made by `Fabric.client`."""
 
     heartbeat_ms: Milliseconds = Field(default=5_000, alias="heartbeat")
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
@@ -400,7 +402,7 @@ class ClientSettings(Section):
 
 
 class FabricChoices(Section):
-    """What is said of a whole fabric, by a script and in a file alike."""
+    """The settings of a whole fabric that a script and a file share."""
 
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     message_types: DefinedTypes = ()

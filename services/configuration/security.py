@@ -65,7 +65,8 @@ Module = Annotated[ModuleSettings, BeforeValidator(_module)]
 
 
 class AdminSettings(Section):
-    """Who may control instances. What it leaves out is as of their clients."""
+    """The authorization of control calls. Settings that it leaves out are those of the instance's
+    clients."""
 
     authentication: Module | None = None
     """Who somebody is. None: as the instance's `authentication` says."""

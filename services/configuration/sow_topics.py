@@ -68,7 +68,7 @@ Expression = Annotated[str, Field(min_length=1)]
 
 
 class HistorySettings(Section):
-    """How long former values are kept, and how fine."""
+    """The window and granularity of former values."""
 
     window_ms: Annotated[Milliseconds, Field(gt=0)] = Field(alias="window")
     granularity_ms: Milliseconds = Field(default=0, alias="granularity")

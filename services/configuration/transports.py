@@ -58,7 +58,7 @@ TlsChoice = TlsSettings | Literal[False] | None
 
 
 class ReplicationTerms(Section):
-    """What can be said of any transport for other instances."""
+    """The settings of any transport for other instances."""
 
     enabled: bool = True
     """Whether it listens when the instance starts."""
@@ -90,7 +90,7 @@ class ReplicationTransportSettings(ReplicationTerms):
 
 
 class ClientTerms(Section):
-    """What can be said of any transport for clients."""
+    """The settings of any transport for clients."""
 
     connections_max: Annotated[int, Field(ge=1)] | None = None
     """At once. None: as many as the instance."""

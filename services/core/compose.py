@@ -39,14 +39,14 @@ RECOVERY_HEADERS = 4096
 
 
 class JournalFindings(Protocol):
-    """What a journal found when it was opened."""
+    """The findings of a journal when it was opened."""
 
     next_txid: int
     held: PublisherRanges
 
 
 class JournalStart(RunSource, Protocol):
-    """What a restart reads of its journal."""
+    """The part of a journal that a restart reads."""
 
     @property
     def recovered(self) -> JournalFindings:
@@ -61,7 +61,7 @@ class JournalStart(RunSource, Protocol):
 
 @dataclass(slots=True)
 class Composition:
-    """What one life of an instance is made of, beside its journal.
+    """The parts of one life of an instance, beside its journal.
 
     Attributes:
         identity: who it is in this life.

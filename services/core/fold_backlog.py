@@ -282,8 +282,8 @@ class FoldBacklog:
 
 
 class PublishInParts:
-    """What a client published in one frame, where to prepare it takes long: in parts, taken one a
-    turn, as if they had come one behind the other.
+    """One frame of publishes that takes long to prepare: it is taken in parts, one in each turn, as
+    if they had come one after the other.
 
     Args:
         runs: of the frame, in order.

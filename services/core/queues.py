@@ -263,8 +263,8 @@ def _count(said: Acknowledgment) -> int:
 
 
 class QueueState:
-    """What looks at acknowledgments of a queue before they are journaled: whether they are some,
-    and, where leasing is strict, which of the messages count.
+    """Checks acknowledgments of a queue before they are journaled: that they are acknowledgments,
+    and, where leasing is strict, which of their messages count.
 
     A client's are judged, once, where they come in. What other instances bring was.
     """

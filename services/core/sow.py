@@ -40,7 +40,7 @@ SowPending = Mapping[str, tuple[Mapping[bytes, "bytes | None"], int]]
 
 
 class SowJournal(Protocol):
-    """What a recovery reads of the journal."""
+    """The part of the journal that a recovery reads."""
 
     def read(self, after_txid: int, bytes_max: int) -> list[Run]:
         """Committed runs behind `after_txid`, in order, about `bytes_max` of them."""

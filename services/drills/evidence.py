@@ -86,7 +86,7 @@ SLOW_TO_ACT = ("stop", "full_disk", "clock_jump")
 
 @dataclass(slots=True)
 class DrillResult:
-    """What a drill came to."""
+    """The result of a drill."""
 
     fabric: str
     number: str

@@ -63,7 +63,7 @@ class Injector(Protocol):
 
 
 class FaultPlaces:
-    """Where the instances run: errands are done on their hosts.
+    """The hosts of the instances, where faults are injected.
 
     Asked once at the beginning, when Ray's head answers.
 
@@ -157,7 +157,7 @@ class FaultPlaces:
 
 
 class MomentaryFault:
-    """What happens at one moment needs no mending."""
+    """A fault of one moment, which needs no mending."""
 
     def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
         """Nothing to do."""
@@ -244,7 +244,7 @@ class StopProcess(MomentaryFault):
 
 
 class InternalFault:
-    """What an instance breaks in itself when it is asked: lines, clock, disk, limits."""
+    """A fault that an instance injects into itself when it is asked: lines, clock, disk, limits."""
 
     def __init__(self, places: FaultPlaces) -> None:
         self._places = places

@@ -31,7 +31,7 @@ HEAD_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HeadCommand:
-    """How Ray's GCS is started again.
+    """The command that starts Ray's GCS again.
 
     Attributes:
         raylet: the head's: the GCS ends with it.

@@ -180,7 +180,7 @@ class ClientRecorder:
 
 @dataclass(slots=True)
 class SubscriberRecorder:
-    """What one subscriber got, in its order."""
+    """The messages that one subscriber got, in its order."""
 
     name: str
     topic: str

@@ -41,7 +41,7 @@ READS_MAX = 5
 
 @dataclass(slots=True)
 class RunJudgement:
-    """What became of everything."""
+    """The fate of everything that was published."""
 
     verdict: Verdict
     broken: list[checkers.Violation] = field(default_factory=list)

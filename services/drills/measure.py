@@ -55,7 +55,8 @@ class LinkSample(NamedTuple):
 
 
 class WaitingBytes(NamedTuple):
-    """What waits at an instance for clients that do not read, of all its pools together."""
+    """The bytes that wait at an instance for clients that do not read, of all its pools
+    together."""
 
     memory_bytes: int
     memory_bytes_max: int
@@ -111,8 +112,8 @@ class InjectedFault:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTimes:
-    """How a fabric came through one fault. Durations from the moment it was injected, where no
-    other is named; None: it did not happen.
+    """The recovery of a fabric from one fault. Durations count from the moment of injection, where
+    no other is named; None: it did not happen.
 
     Attributes:
         acks_stood_ms: the longest time in which a publisher that waited got no ack, by region.

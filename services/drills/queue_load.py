@@ -99,7 +99,7 @@ class QueueProducer:
 
 @dataclass(slots=True)
 class QueueLedger:
-    """What all consumers of a drill were given and said.
+    """The deliveries to all consumers of a drill, and their acknowledgments.
 
     Attributes:
         said: messages that one of them acknowledged.

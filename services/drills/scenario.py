@@ -56,7 +56,7 @@ TargetKind = Literal["instance", "link", "ways", "instances", "region", "none"]
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """What a fault hits and needs.
+    """The targets and the requirements of a fault.
 
     Attributes:
         lasts: whether `for` must be given, may be, or must not.
@@ -224,7 +224,7 @@ _SENTENCES = {
 
 
 class LoadSettings(Section):
-    """What publishes and subscribes meanwhile."""
+    """The publishers and subscribers that run meanwhile."""
 
     publishers: Annotated[int, Field(ge=0, le=100)] = 1
     """In each region. 0: the load is the fabric's own, and what its journals show is judged."""
@@ -409,7 +409,7 @@ def find(name: str) -> DrillScenario:
 # -- targets -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class FaultHit:
-    """What a step hits in this fabric.
+    """The targets of a step in this fabric.
 
     Attributes:
         text: for people.

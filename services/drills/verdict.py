@@ -62,7 +62,7 @@ class PublishRecord:
 
 @dataclass(slots=True)
 class PlaceVerdict:
-    """What is wrong with one place, in messages."""
+    """The faults of one place, in messages."""
 
     place: str
     messages: int = 0

@@ -22,7 +22,8 @@ EVENTS_AT_ONCE = 1000
 
 
 class Watcher:
-    """What was seen. Owner: the drill. Lifecycle: `start` to `stop`; read after `stop`.
+    """Watches a fabric during a drill. Owner: the drill. Lifecycle: `start` to `stop`; read after
+    `stop`.
 
     Args:
         first: what each instance said before: what it had told by then is no news.

@@ -25,7 +25,7 @@ SHOWN_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class ExpressionUse:
-    """Where an expression is used, and what it may ask there.
+    """A place where expressions are used, and the abilities that they have there.
 
     Attributes:
         what: for the refusal.

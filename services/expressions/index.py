@@ -21,7 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class FieldEquality:
-    """What a filter asks of one field: that it equals one of these values, and no more if it is
+    """A filter's condition on one field: that it equals one of these values, and no more if it is
     `whole`."""
 
     __slots__ = ("steps", "values", "whole")
@@ -72,7 +72,7 @@ class _Filter(Generic[Key]):
 
 
 class _FieldIndex(Generic[Key]):
-    """Who names which values of one field.
+    """The filters that name values of one field.
 
     Attributes:
         texts: by a text that the field is to be.

@@ -30,7 +30,7 @@ _REFERENCE = re.compile(rb"\\(\d)|\\(.)", re.DOTALL)
 
 
 class _TooLongError(Exception):
-    """What a replacement makes is too long."""
+    """The result of a replacement is too long."""
 
 
 class Pattern:

@@ -362,8 +362,8 @@ class _Side:
 
 
 class _RecentArrays:
-    """What was made of the last long arrays. Many filters ask the same ones of a message, and what
-    one of them has found out the others need not.
+    """Results for the last long arrays. Many filters ask the same ones of a message, and a result
+    that one of them computed serves the others.
 
     Invariant: an array that is kept here is alive, so that nobody else has its identity. Whoever
     makes a tree is done with it before a filter sees it.

@@ -28,8 +28,8 @@ from raylay.services.fabric.relocation import with_moves
 
 @dataclass(slots=True)
 class Progress:
-    """What an `apply` has done so far, and which instances are left: they run as before, or not
-    yet."""
+    """The instances that an `apply` has done so far, and those that are left: they run as before,
+    or not yet."""
 
     started: list[str] = field(default_factory=list)
     restarted: list[str] = field(default_factory=list)

@@ -20,7 +20,7 @@ from raylay.services.fabric.ray_access import (
 
 
 class NodeCalls(FabricHandle):
-    """What a driver has done where an instance is."""
+    """The calls of a driver on an instance's node."""
 
     def on_node_of(
         self, name: str, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0

@@ -28,7 +28,7 @@ class ClusterNode(NamedTuple):
 
 @dataclass(slots=True)
 class NodePlace:
-    """Where an instance was put.
+    """The node on which an instance was placed.
 
     Attributes:
         labels: that only this node has.

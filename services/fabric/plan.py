@@ -61,7 +61,7 @@ class InstancePorts:
 
 @dataclass(slots=True)
 class FabricRecord:
-    """What is kept of a fabric between starts.
+    """The record of a fabric that is kept between starts.
 
     Attributes:
         settings: as JSON.
@@ -215,7 +215,7 @@ def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FabricChanges:
-    """What it takes to make a running fabric what a declaration says.
+    """The changes that make a running fabric match a declaration.
 
     Attributes:
         started: instances that are new.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class RecordedMove:
-    """Where a moved instance lives; its node is in the record's `nodes`.
+    """The home of a moved instance; its node is in the record's `nodes`.
 
     Attributes:
         generation: how often it was moved.

@@ -24,7 +24,7 @@ MOVED_S_MIN = 60
 
 @dataclass(slots=True)
 class Relocation:
-    """What was done.
+    """The result of a relocation.
 
     Attributes:
         generation: of the instance from now on.

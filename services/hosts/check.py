@@ -47,7 +47,7 @@ _WHY_NO_FILE_SYSTEM = {
 
 @dataclass(slots=True)
 class HostFacts:
-    """What was seen of a host. None: it could not be found out.
+    """The facts observed on a host. None: it could not be found out.
 
     Attributes:
         clients: connections that its instances are to hold.

@@ -85,7 +85,7 @@ SEQUENCE_HELD_MAX = (1 << 64) - 1
 
 
 class Command(IntEnum):
-    """What a record does to the state that its topic has."""
+    """The effect of a record on the state of its topic."""
 
     PUBLISH = 1
     DELETE = 2
@@ -112,7 +112,7 @@ _MESSAGE_BYTES = bytes(MESSAGES)
 
 
 class Kind(IntEnum):
-    """What a run holds."""
+    """The kind of a run's contents."""
 
     RECORDS = 1
     WAITER = 2
@@ -125,8 +125,8 @@ class Kind(IntEnum):
 
 
 class Flag:
-    """What is true of every record of a run. Plain integers: an IntFlag's operators cost a
-    microsecond each, and these stand on the way of every batch."""
+    """A property of every record of a run. Plain integers: an IntFlag's operators cost a
+    microsecond each, and these are on the path of every batch."""
 
     AWAITED: Final = 1
     """A client published it here, or it came marked awaited."""

@@ -47,7 +47,7 @@ class RefusedRecords(NamedTuple):
 
 
 class PreparedRun(NamedTuple):
-    """What a run has become.
+    """The result of preparing a run.
 
     Attributes:
         runs: what is left of it, in order, in several parts where it has become long.
@@ -95,7 +95,8 @@ class PendingLookup(Protocol):
 
 
 class Stateful(Protocol):
-    """What a topic with state does before the append. `TopicBook` says which topics have one.
+    """The preparation of a stateful topic's messages before the append. `TopicBook` knows which
+    topics have one.
 
     Where a client publishes: `prepare`, then at once `staged` for what that returned. What another
     instance brought was prepared where it was published, what this instance wrote itself is as it

@@ -37,7 +37,7 @@ class Suspect(NamedTuple):
 
 
 class SuspectNote(Protocol):
-    """What outlives the process, and costs no more than a few bytes of memory to write."""
+    """A note that outlives the process, and costs only a few bytes of memory to write."""
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
         """These are in hand, and nothing else."""

@@ -36,7 +36,7 @@ class ClaimingQueue(Protocol):
 
 
 class QueueTopics(NamedTuple):
-    """What a queue is to the topics of an instance.
+    """The topics of a queue at an instance.
 
     Attributes:
         name: of the queue: the topic of its acknowledgments and transfers.
@@ -57,7 +57,7 @@ class QueueTopics(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """What holds for all messages of one topic and type.
+    """The properties of all messages of one topic and type.
 
     Attributes:
         journaled: whether they go to the transaction log; else they are delivered at once.

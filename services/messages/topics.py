@@ -66,7 +66,7 @@ def not_of_transport(message_type: str, allowed: frozenset[bytes]) -> str:
 
 
 class ExpressionBudget:
-    """What the expressions of one foreign frame may need, all together. A small frame may hold a
+    """A budget for all the expressions of one foreign frame together. A small frame may hold a
     thousand expressions that take 8 ms and 400 KB each, once they are compiled.
 
     Owner: whoever reads the frame. Lifecycle: that one frame.
@@ -121,7 +121,7 @@ TopicKey = tuple[bytes, bytes]
 
 
 class TopicMatcher(dict[TopicKey, bool]):
-    """Whether a topic of a type matches one of several rules. Answers are kept per topic:
+    """Tells whether a topic of a type matches one of several rules. Answers are kept per topic:
     `matcher[topic, message_type]` is never missing, and costs no call once it was asked.
 
     Args:

@@ -32,7 +32,7 @@ Inner = TypeVar("Inner", bound=asyncio.Protocol)
 
 @dataclass(frozen=True, slots=True)
 class Impairment:
-    """How a line is.
+    """The state of a line.
 
     Attributes:
         out, back: whether what is sent, and what is received, is dropped; of `dropped`.

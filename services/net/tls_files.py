@@ -29,7 +29,7 @@ _STEPS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """Who the other side is, by a certificate that was verified.
+    """The identity of the other side, by a certificate that was verified.
 
     Attributes:
         common_name: of its subject; empty: it has none.

@@ -276,14 +276,14 @@ class TlsStream(asyncio.Protocol):
 
 
 class _NullProtocol(asyncio.Protocol):
-    """What comes behind the end."""
+    """Takes whatever comes after the end."""
 
 
 _NOBODY = _NullProtocol()
 
 
 class TlsTransport(asyncio.Transport):
-    """What the protocol writes to."""
+    """The transport that the protocol writes to."""
 
     def __init__(self, stream: TlsStream, raw: asyncio.Transport, tls: ssl.SSLObject) -> None:
         super().__init__()

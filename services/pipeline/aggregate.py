@@ -62,7 +62,7 @@ _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What is summed up.
+    """The windows that are summed up.
 
     Attributes:
         topic: which messages, as in a subscription.
@@ -121,7 +121,7 @@ class Windows:
 
 @dataclass(slots=True)
 class AggregateSummary:
-    """What a run did.
+    """The result of a run.
 
     Attributes:
         instance: whose journal it read.

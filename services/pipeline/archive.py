@@ -112,7 +112,7 @@ class _Pending:
 
 @dataclass(slots=True)
 class ArchiveSummary:
-    """What a run did at one instance.
+    """The result of a run at one instance.
 
     Attributes:
         removable_before: segments that lie wholly below this transaction id are in the lake,

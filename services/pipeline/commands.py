@@ -60,7 +60,7 @@ DebugOption = Annotated[
 
 
 class OnCorrupt(StrEnum):
-    """What a damaged record does."""
+    """The effect of a damaged record."""
 
     STOP = "stop"
     SKIP = "skip"
@@ -79,14 +79,14 @@ OnCorruptOption = Annotated[
 
 
 class BodyMode(StrEnum):
-    """What a body that does not fit the schema does."""
+    """The effect of a body that does not fit the schema."""
 
     FAILFAST = "failfast"
     PERMISSIVE = "permissive"
 
 
 class ReplayClock(StrEnum):
-    """Which of a message's times a replay keeps."""
+    """The time of a message that a replay keeps."""
 
     RECEIVE = "receive_time"
     ORIGIN = "origin_time"

@@ -385,7 +385,7 @@ def _position_of(place: JournalPlace, reader: LmdbJournalReader, point: Point) -
 # -- planning ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class JournalStretch:
-    """What one task reads: transaction ids of one segment, inclusive.
+    """The part of a journal that one task reads: transaction ids of one segment, inclusive.
 
     Attributes:
         read, read_txid: by which name, and from where on, retention waits for all that was planned

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class DefinitionProblem(NamedTuple):
-    """Why what is defined cannot run.
+    """The reason why a definition cannot run.
 
     Attributes:
         place: the value of the definition, and the number in it from 0 where it is a list; empty:

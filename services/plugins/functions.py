@@ -27,7 +27,7 @@ GROUP = "raylay.functions"
 
 
 class FunctionEntryPoint(Protocol):
-    """What is asked of an entry point."""
+    """The attributes of an entry point that are used."""
 
     @property
     def name(self) -> str:

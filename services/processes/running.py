@@ -16,7 +16,7 @@ from raylay.services.telemetry.logs import LogOptions
 
 
 class ProgramConfig(Protocol):
-    """What every program is given by its instance, beside what is its own."""
+    """The values that an instance gives to every child program, beside its own."""
 
     log: LogOptions
 

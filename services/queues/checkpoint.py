@@ -80,7 +80,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class QueueCheckpoint:
-    """What a queue is made again with.
+    """The state from which a queue is rebuilt.
 
     Attributes:
         after_txid: the journal is to be read behind this transaction id.
@@ -131,7 +131,7 @@ class QueueCheckpoint:
 
 @dataclass(slots=True)
 class RecoveryStart:
-    """What a queue's machine begins with.
+    """The start state of a queue's machine.
 
     Attributes:
         fence_txid: what its predecessor drafted is committed up to here, or has failed; before the

@@ -18,7 +18,7 @@ REQUESTERS_MAX = 256
 
 
 class DeferredRequest(NamedTuple):
-    """What an instance still waits for.
+    """The messages for which an instance still waits.
 
     Attributes:
         requester: its name.

@@ -37,7 +37,7 @@ class _Patience:
 
 
 class DisclaimTimer:
-    """Who asks in vain, and since when.
+    """Instances that ask in vain, and since when.
 
     Owner: the queue's machine. Times are the machine's, in microseconds since 1970.
     """
@@ -67,7 +67,7 @@ class DisclaimTimer:
 
 
 class TransferReply(NamedTuple):
-    """What is said of messages that were asked for in vain.
+    """The answer about messages that were asked for in vain.
 
     Attributes:
         grants: whose they are from now on.

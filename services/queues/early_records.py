@@ -189,7 +189,7 @@ class PublisherRangeMap(Generic[Value]):
 
 
 class _Arrivals(NamedTuple):
-    """What came behind the floor, in order."""
+    """Arrivals behind the floor, in order."""
 
     txid: int
     publisher: int

@@ -72,7 +72,7 @@ class BodyReader(Protocol):
 
 
 class DispatchSettings(Protocol):
-    """What picking reads of a definition (definition.py). 0 is without a limit."""
+    """The part of a definition (definition.py) that dispatch reads. 0 is without a limit."""
 
     @property
     def fairness_model(self) -> str:

@@ -77,7 +77,7 @@ SLOWED_RANGES = 25_000
 
 
 class DeliveryCheck(NamedTuple):
-    """What of a decision holds.
+    """The part of a decision that holds.
 
     Attributes:
         send: to the consumer, now.
@@ -89,7 +89,7 @@ class DeliveryCheck(NamedTuple):
 
 
 class OwnerHandshake(NamedTuple):
-    """What an owner that begins is told.
+    """The state that an owner is told when it begins.
 
     Attributes:
         fence_txid: it decides nothing before it has folded up to here: all that its predecessor had

@@ -17,7 +17,7 @@ _End = tuple[int, int, int, QueuedMessage]
 
 
 class _Tries:
-    """What was done in vain with a message here since the last start."""
+    """Deliveries and transfers of a message that came to nothing here since the last start."""
 
     __slots__ = ("cancels", "deliveries")
 

@@ -13,7 +13,7 @@ OWNERS_MAX = 10_000
 
 
 class Ownership(NamedTuple):
-    """Whose a message is (rule 1): the higher generation counts, of two alike the lower name.
+    """The owner of a message (rule 1): the higher generation counts, of two alike the lower name.
 
     Attributes:
         owner: name of an instance; empty: the instance that took the message in is not known yet.

@@ -55,7 +55,7 @@ Keys = Mapping[int, Sequence[Range]]
 
 
 class Acknowledgment(NamedTuple):
-    """What a client says of messages that it has done.
+    """A client's acknowledgment of messages.
 
     Attributes:
         how: one of `HOW`.
@@ -81,7 +81,7 @@ class OwnershipChange(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """What an instance says of whose messages are whose.
+    """An instance's statement of new owners of messages.
 
     Attributes:
         by: the instance.

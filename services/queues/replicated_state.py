@@ -86,7 +86,7 @@ def read_record(record: Record) -> Acknowledgment | Transfer | Removal | None:
 
 
 class NoTypes:
-    """Of a queue that reads no bodies."""
+    """The message types of a queue that reads no bodies."""
 
     def __getitem__(self, name: str) -> MessageType:
         """There is none.

@@ -108,7 +108,7 @@ class RootedRanges:
 
 
 class DestinationLedger:
-    """What one destination owes this instance.
+    """The messages that one destination has not acknowledged to this instance.
 
     Invariants: owed holds only what is committed here and routed there; while persisted acks do
     not wait for it, everything it owes is of root 0.
@@ -358,7 +358,8 @@ class DestinationLedger:
 
 
 class Route(NamedTuple):
-    """Who waits for pending messages, and all that a router asks of the run that they are in."""
+    """The destinations for which pending messages wait, and the properties of their run that a
+    router needs."""
 
     sender: int
     """Incarnation, or CLIENT."""
@@ -387,7 +388,7 @@ class WaitingMessages(NamedTuple):
 
 
 class _Waits(SharedMap[dict[Route, SequenceSet]]):
-    """What waits for one root: publisher to route to sequences."""
+    """The messages that wait for one root: publisher to route to sequences."""
 
     __slots__ = ()
 
@@ -399,8 +400,8 @@ class _Waits(SharedMap[dict[Route, SequenceSet]]):
 
 
 class WaiterTable:
-    """Who waits for which pending messages, root by root, and where they are routed to: a link that
-    is upgraded, or reaches another server, is asked for them without a look into the journal.
+    """The waiters for pending messages, root by root, with the routes of those messages: a link
+    that is upgraded, or reaches another server, is asked for them without a look into the journal.
 
     Invariant: holds exactly what is on disk and not durable. A waiter is never replaced."""
 

@@ -47,7 +47,7 @@ class _TxidFloor:
 
 
 class AgeLog:
-    """How old the oldest outstanding message is, in time and in transaction ids.
+    """The age of the oldest outstanding message, in time and in transaction ids.
 
     Buckets hold, for each publisher, the span of sequences that became outstanding in it. A span
     goes by `settle`, when nothing in it is outstanding any more, and a bucket with its last one.

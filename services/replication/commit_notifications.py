@@ -23,7 +23,7 @@ TOLD_LATER_RECORDS = 4_096
 
 
 class NotifyWhen(Enum):
-    """How the loop tells a link of a commit."""
+    """The moment at which the loop tells a link of a commit."""
 
     NOW = 1
     LATER = 2

@@ -20,7 +20,7 @@ _USUAL_OF = 8
 
 
 class CommitThread(Enum):
-    """Who commits."""
+    """The thread that commits."""
 
     HERE = 1
     """The loop, now."""

@@ -103,7 +103,8 @@ class DowngradePolicy:
 
 
 class DowngradeSchedule:
-    """When to look, for one instance. Owner: its machine. Lifecycle: one start of the instance."""
+    """The times at which one instance looks. Owner: its machine. Lifecycle: one start of the
+    instance."""
 
     __slots__ = ("_looks", "_second", "policy")
 

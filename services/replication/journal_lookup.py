@@ -28,7 +28,7 @@ READS_IN_STEP = 4
 
 
 class RunLookupProtocol(Protocol):
-    """What is asked of `RunLookup`."""
+    """The interface of `RunLookup`."""
 
     @property
     def reads(self) -> int:
@@ -53,7 +53,7 @@ class RunOverlap(NamedTuple):
 
 
 class LookupRequest:
-    """What an arrival makes the machine ask. Lifecycle: until a `LookupTask` has been through it.
+    """The look-up that an arrival needs. Lifecycle: until a `LookupTask` has been through it.
 
     Args:
         contents: the filters that say where messages go.
@@ -76,7 +76,7 @@ class LookupRequest:
 
 
 class LookupResult:
-    """What was read for one arrival. Lifecycle: until the machine has taken it."""
+    """The result of the look-up for one arrival. Lifecycle: until the machine has taken it."""
 
     __slots__ = (
         "_compared",

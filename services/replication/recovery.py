@@ -44,7 +44,7 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class RecoveryPoint:
-    """Where a restart may begin. Never changed once it is made.
+    """A point from which a restart may begin. Never changed once it is made.
 
     Attributes:
         durable_txid: every record up to this transaction id is durable.

@@ -21,7 +21,7 @@ STRETCHES_KEPT = 8
 
 
 class RunSource(Protocol):
-    """What is asked of a journal; `storage.journal.JournalReader` says what the answers mean."""
+    """The reads of a journal; `storage.journal.JournalReader` has the meaning of the answers."""
 
     @property
     def first_txid(self) -> int:

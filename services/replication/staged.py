@@ -31,7 +31,7 @@ class RunStaged:
 
 
 class RoutedMessages(NamedTuple):
-    """Where messages of one run that are noted go to."""
+    """The destinations of noted messages of one run."""
 
     route: Route
     first_txid: int

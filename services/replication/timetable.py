@@ -28,7 +28,7 @@ _TIME_OF_DAY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """When something is done: one of the two.
+    """The time of recurring work: one of the two.
 
     Attributes:
         every_ms: so often, in milliseconds; 0, and `at` empty: whenever it is looked.
@@ -163,7 +163,7 @@ class JournalAction:
 
 
 class JournalSchedule:
-    """What is due of an instance's journal actions. Owner: the instance. Lifecycle: one start."""
+    """The due journal actions of an instance. Owner: the instance. Lifecycle: one start."""
 
     def __init__(self, actions: tuple[JournalAction, ...]) -> None:
         self._tables = [(each, [Timetable(when) for when in each.when]) for each in actions]

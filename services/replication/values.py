@@ -11,10 +11,10 @@ from raylay.services.replication.acknowledgment import RootedRanges
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who an instance is. `incarnation`: 64 random bits, made with its data directory.
-    `generation`: how often the instance had been moved when that was made. `in_fabric`: instances
-    of its fabric prove who they are, and what would end this incarnation counts from no other.
-    `life`: random bits, drawn anew at each start of its process."""
+    """The identity of an instance. `incarnation`: 64 random bits, made with its data directory.
+    `generation`: the number of its moves when that was made. `in_fabric`: instances of its fabric
+    prove who they are, and what would end this incarnation counts from no other. `life`: random
+    bits, drawn anew at each start of its process."""
 
     name: str
     group: str
@@ -35,15 +35,15 @@ class LogonAnswer(NamedTuple):
 
 
 class UpstreamAnswer(NamedTuple):
-    """What an upstream link is told at its logon: what is stored here, and which of it this
-    upstream still waits for."""
+    """The answer to an upstream link's logon: what is stored here, and the part of it for which
+    this upstream still waits."""
 
     held: PublisherRanges
     waited: RootedRanges
 
 
 class LinkStart(NamedTuple):
-    """What a link is told when it has connected.
+    """The state that a link is given when it has connected.
 
     Attributes:
         sync: whether it marks what it sends.
@@ -65,7 +65,7 @@ class LinkStart(NamedTuple):
 
 
 class DirectLinkState(NamedTuple):
-    """What a link's machine hands over with its connection, when nothing is on its way.
+    """The state that a link's machine hands over with its connection, when nothing is on its way.
 
     Attributes:
         downstream: incarnation of the server that is connected.
@@ -87,7 +87,7 @@ class DirectLinkState(NamedTuple):
 
 @dataclass(slots=True)
 class Counters:
-    """What has happened since the start, for status and metrics."""
+    """Counts since the start, for status and metrics."""
 
     published: int = 0
     replicated_in: int = 0

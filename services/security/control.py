@@ -49,7 +49,7 @@ NAME_SHOWN_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class AdminConfig:
-    """Who may control an instance.
+    """The configuration of the access to control calls.
 
     Attributes:
         authentication: says who somebody is; None: as the instance's clients.
@@ -62,7 +62,7 @@ class AdminConfig:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who somebody says he is that controls an instance.
+    """The identity that the sender of a control call claims.
 
     Attributes:
         user_id: empty: he does not say.

@@ -11,7 +11,7 @@ ROUNDS_MAX = 8
 
 
 class CertificateClaims(NamedTuple):
-    """What the other side's certificate says, which the transport has verified.
+    """The claims of the other side's certificate, which the transport has verified.
 
     Attributes:
         common_name: of its subject; empty: it has none.
@@ -24,7 +24,7 @@ class CertificateClaims(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a logon brings.
+    """The credentials of a logon.
 
     Attributes:
         client_name: of a client; of a link, its instance's.

@@ -36,7 +36,7 @@ def incomplete_bytes_max(memory_bytes: int, frame_bytes_max: int) -> int:
 
 
 class IncompleteFrame:
-    """What one connection holds of a frame that is not whole.
+    """The memory that one connection holds for a frame that is not whole.
 
     Owner: the connection. Lifecycle: from its first moment on, until `IncompleteFrames.left`.
 

@@ -43,7 +43,7 @@ _ENTRY_KEYS = frozenset(("topic", "read", "write", "select"))
 
 
 class Grant(NamedTuple):
-    """What one may do with a topic.
+    """The rights on a topic.
 
     Attributes:
         allowed: at all.

@@ -11,7 +11,7 @@ from raylay.services.security.publishing import NOT_ENTITLED
 
 
 class ReadRequest(NamedTuple):
-    """What is asked for.
+    """The request of a client.
 
     Attributes:
         topic: a name, of a queue among others.
@@ -27,7 +27,7 @@ class ReadRequest(NamedTuple):
 
 
 class RestrictedRead(NamedTuple):
-    """What is performed in its place."""
+    """The read that is performed in its place."""
 
     filter: str
     select: str

@@ -38,7 +38,7 @@ class Impairable(Protocol):
 
 
 class FaultInjection:
-    """What is injected into one instance now. Owner: the instance's event loop."""
+    """The faults that are injected into one instance now. Owner: the instance's event loop."""
 
     def __init__(self, here: InstanceRuntime, links: Mapping[str, Impairable]) -> None:
         self._here = here

@@ -10,7 +10,7 @@ from raylay.services.security.modules import LETS_EVERYBODY_IN, ModuleConfig
 
 
 class TlsTerms(Protocol):
-    """How a transport speaks TLS."""
+    """The TLS settings of a transport."""
 
     @property
     def verify_client(self) -> bool:

@@ -12,7 +12,7 @@ from raylay.services.sow.topic import SowTopic
 
 
 class QueryWish(Protocol):
-    """What a query asks for (subscriptions/matching.py)."""
+    """The wish of a query (subscriptions/matching.py)."""
 
     topic: bytes
     message_types: frozenset[bytes]

@@ -15,7 +15,7 @@ from raylay.services.messages.digests import SOW_BODY, digest
 
 
 class HeldRecord(NamedTuple):
-    """What an instance has under a key.
+    """The record that an instance has under a key.
 
     Attributes:
         topic: of the message.

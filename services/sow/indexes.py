@@ -45,7 +45,7 @@ class IndexedRecord(Protocol):
 
 
 class IndexedChange(Protocol):
-    """What happened to a record (state.Change)."""
+    """The change of a record (state.Change)."""
 
     @property
     def key(self) -> bytes:

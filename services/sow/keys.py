@@ -27,7 +27,7 @@ _INT64 = 1 << 63
 
 
 class KeyRule:
-    """How the key of a message on one topic is made. Immutable.
+    """Makes the key of a message on one topic. Immutable.
 
     Args:
         topic: its name.

@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS_MAX = 200
 
 
 class _Node:
-    """What is said of a field, and of those in it."""
+    """The directive on a field, and on the fields in it."""
 
     __slots__ = ("fields", "is_sent")
 

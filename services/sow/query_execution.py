@@ -123,7 +123,7 @@ class QueryPart:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedFocus:
-    """What a subscription had in focus that gets another one.
+    """The focus of a subscription whose filter is replaced.
 
     Attributes:
         filter: None: it was true of all.
@@ -144,7 +144,7 @@ class ReplacedFocus:
 
 @dataclass(frozen=True, slots=True)
 class QueryTerms:
-    """What is asked of the records.
+    """The terms of a query on the records.
 
     Attributes:
         filter: None: all.
@@ -190,7 +190,7 @@ def _with_own_filters(terms: QueryTerms) -> QueryTerms:
 
 
 class _Reader:
-    """How the records of one topic are read, for one query."""
+    """Reads the records of one topic for one query."""
 
     __slots__ = ("kind", "parse", "read", "select")
 

@@ -73,7 +73,7 @@ class ParsedQuery:
 
 
 class QueryParser:
-    """What is asked of the SOW topics of an instance.
+    """Parses queries on the SOW topics of an instance.
 
     Owner: the instance's loop. Lifecycle: one life of the instance.
 

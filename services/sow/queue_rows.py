@@ -24,7 +24,7 @@ _TXID = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class RowTerms:
-    """What is asked for, beside the filter.
+    """The terms of a query beside the filter.
 
     Attributes:
         select, order_by: as they were written; empty: none.

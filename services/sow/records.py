@@ -16,7 +16,7 @@ _TOMBSTONE = struct.Struct("<QQQQQQQ")
 
 
 class RecordAuthor(NamedTuple):
-    """What wrote or deleted a record. In this order the later one of two is found.
+    """The author of a record or of its deletion. Authors are ordered: the later one of two wins.
 
     Attributes:
         stamp_us: when it was published, as it says itself, in microseconds since 1970.
@@ -61,7 +61,7 @@ class SowRecord(NamedTuple):
 
 
 class Tombstone(NamedTuple):
-    """What is left of a record that was deleted.
+    """The rest of a deleted record.
 
     Attributes:
         txid: local transaction that took it away.

@@ -65,7 +65,7 @@ DELETE = ExpressionUse("the filter of a delete", frozenset(("message", "state", 
 
 
 class _RefusalError(Exception):
-    """Why one record is not taken."""
+    """The reason why one record is not taken."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -129,7 +129,7 @@ class _StagedRun:
 
 @dataclass(slots=True)
 class _RunDraft:
-    """What a run that is being prepared has become so far."""
+    """The state of a run that is being prepared."""
 
     made: list[tuple[Record, bytes]] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)

@@ -62,7 +62,7 @@ _COUNTS = struct.Struct("<QQ")
 
 
 class RecordChange(NamedTuple):
-    """What happened to a record.
+    """The change of a record.
 
     Attributes:
         previous: None: there was none.
@@ -78,7 +78,7 @@ class RecordChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SowRules:
-    """What is configured of a SOW topic.
+    """The configuration of a SOW topic.
 
     Attributes:
         expires: whether records expire at all. What messages say is kept nevertheless.

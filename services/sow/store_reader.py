@@ -16,7 +16,7 @@ Chunk = Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]]
 
 
 class StoreReader(Protocol):
-    """What of a topic is on disk (storage/sow.py)."""
+    """The part of a topic that is on disk (storage/sow.py)."""
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key of the store."""
@@ -29,7 +29,7 @@ class StoreReader(Protocol):
 
 
 class ChangeListener(Protocol):
-    """Who is told of changes."""
+    """Hears of changes."""
 
     def changed(self, key: bytes, previous: bytes | None) -> None:
         """An entry is about to be changed.

@@ -27,7 +27,8 @@ Enrich = Callable[[Tree, "Tree | None"], Tree]
 
 
 class TopicStaging(Stateful, Protocol):
-    """What a topic does before the append, and what is forgotten of it behind the commit."""
+    """The preparation of a topic's messages before the append; it is forgotten behind the
+    commit."""
 
     def committed(self, last_txid: int) -> None:
         """All up to here is folded."""
@@ -38,7 +39,7 @@ class TopicStaging(Stateful, Protocol):
 
 
 class SowChange(NamedTuple):
-    """What happened to a record of an instance.
+    """The change of an instance's record.
 
     Attributes:
         name: the logical topic.

@@ -83,8 +83,8 @@ class DeliveryContent:
 
 
 class DeliverySink(Protocol):
-    """Where a session's deliveries go: to its socket; or to who keeps them, while the client is
-    slow or a query of its runs ahead of them. A session has one, and another one in its place."""
+    """The receiver of a session's deliveries: its socket; or a buffer, while the client is slow or
+    a query of its runs ahead of them. A session has one, and another one in its place."""
 
     def deliver(self, subscription: str, delivery: DeliveryContent) -> None:
         """Takes one delivery, in the order of the calls. Its bytes are shared: it changes none."""

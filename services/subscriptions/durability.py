@@ -11,7 +11,7 @@ from raylay.services.replication.acknowledgment import RootedRanges
 
 
 class DurabilityView(Protocol):
-    """What is not durable yet."""
+    """The messages that are not durable yet."""
 
     def first_pending(self, publisher: int, first: int, last: int) -> int | None:
         """The lowest sequence in first..last that is held here and not durable; None: none."""

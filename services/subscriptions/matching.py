@@ -109,7 +109,7 @@ def topic_filter(
 
 @dataclass(frozen=True, slots=True)
 class FollowTerms:
-    """What a subscription asks for that follows records (sow_subscriptions.py).
+    """The terms of a subscription that follows records (sow_subscriptions.py).
 
     Attributes:
         select: the select list; empty: all fields.
@@ -133,7 +133,8 @@ class FollowTerms:
 
 
 class FilterOwner(NamedTuple):
-    """What a filter may ask of the client that has it. `address`: of its side of the connection."""
+    """The properties of its client that a filter may read. `address`: of its side of the
+    connection."""
 
     client_name: str = ""
     user: str = ""
@@ -159,7 +160,7 @@ class LiveSubscription:
 
 
 class _TopicAnswer:
-    """Which subscriptions want a topic and type, as of so many changes of the table."""
+    """The subscriptions that want a topic and type, as of so many changes of the table."""
 
     __slots__ = ("found", "upto")
 

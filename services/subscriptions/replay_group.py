@@ -35,7 +35,7 @@ _HEAD = struct.Struct("<I32xQ")
 
 
 class ReplayTerms(NamedTuple):
-    """What subscriptions must have in common to be replayed together."""
+    """The terms that subscriptions must share to be replayed together."""
 
     bookmark: str
     rate: Rate | None

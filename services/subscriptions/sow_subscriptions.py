@@ -53,7 +53,7 @@ Given = tuple[LiveSubscription, str, DeliveryContent]
 
 
 class _TopicFollowers:
-    """Who follows one topic."""
+    """The followers of one topic."""
 
     __slots__ = ("every", "filters", "looks_back")
 

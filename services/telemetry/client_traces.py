@@ -31,7 +31,8 @@ class _PendingAcknowledgment(NamedTuple):
 
 
 class ClientTracer:
-    """What a client calls about its sampled messages. Bounded in messages that wait for their ack.
+    """Records a client's calls about its sampled messages. Bounded in messages that wait for their
+    ack.
 
     One owner: the client's event loop. Publishes come in ascending sequences.
     """

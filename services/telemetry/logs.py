@@ -38,7 +38,7 @@ FILE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What is logged and where it goes."""
+    """The level and target of logs."""
 
     level: str = "info"
     """`debug`, `info`, `warning`, `error` or `off`."""
@@ -64,7 +64,7 @@ class LogOptions:
 
 
 class _Sink:
-    """Where all loggers of the process write. One a process; replaced whole by `configure`."""
+    """The target of all loggers of the process. One a process; replaced whole by `configure`."""
 
     __slots__ = ("_file", "_json", "_process", "level")
 

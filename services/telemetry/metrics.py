@@ -89,7 +89,8 @@ class LatencyHistogram:
 
 
 class _MetricDescription(NamedTuple):
-    """What a scrape tells. A key of a time ends with `_ms`, its metric has the unit `s`."""
+    """The description of a metric for a scrape. A key of a time ends with `_ms`, its metric has the
+    unit `s`."""
 
     key: str
     name: str

@@ -53,7 +53,7 @@ class TraceSpan:
 
 @dataclass(slots=True)
 class TraceSummary:
-    """What the list of traces shows of one."""
+    """A line of the list of traces."""
 
     trace_id: str
     bookmark: str = ""

@@ -109,7 +109,7 @@ class TracedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TracingOptions:
-    """How much is traced and where it goes. Several exporters may be given; none: no tracing."""
+    """The sampling and the target of traces. Several exporters may be given; none: no tracing."""
 
     sampling_ratio: float = SAMPLING_RATIO_DEFAULT
     """Of the publishes of a client, from 0 (none) to 1 (all)."""
@@ -477,7 +477,7 @@ class Tracing:
 
 
 class NoTracing(Tracing):
-    """What `start_tracing` returns without an exporter: does nothing, imports nothing."""
+    """The tracing of a process without an exporter: does nothing, imports nothing."""
 
     enabled = False
 

@@ -118,8 +118,8 @@ def _marked(findings: Sequence[TopologyFinding]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Layout:
-    """Where everything is: boxes of instances and of sites by name, and every arrow by the instance
-    that it comes from, its destination and the instance that it goes to."""
+    """The layout of a picture: boxes of instances and of sites by name, and every arrow by the
+    instance that it comes from, its destination and the instance that it goes to."""
 
     places: dict[str, Box]
     sites: dict[str, Box]

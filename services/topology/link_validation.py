@@ -80,8 +80,8 @@ def _finding(
 
 
 class _Shape:
-    """What the checks look at of an instance downstream, equal where they come out alike: its log,
-    its definitions, what its destinations carry, and what of it goes back."""
+    """The properties of a downstream instance that the checks read, equal where they come out
+    alike: its log, its definitions, what its destinations carry, and what of it goes back."""
 
     def __init__(self, description: InstanceDescription) -> None:
         self._common = (

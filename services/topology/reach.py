@@ -48,7 +48,7 @@ LOCAL = -1
 
 
 class ReachState(NamedTuple):
-    """How an instance has a message.
+    """The way in which an instance has a message.
 
     Attributes:
         at: number of the instance.
@@ -62,7 +62,7 @@ class ReachState(NamedTuple):
 
 
 class FailureScenario(NamedTuple):
-    """What is not as it should be.
+    """A failure that the check assumes.
 
     Attributes:
         kind: `all up`, `instance`, `site` or `lists`.
@@ -91,7 +91,7 @@ class LinkPath:
 
 @dataclass(slots=True)
 class MessageFlow:
-    """What becomes of the messages published at one instance.
+    """The fate of the messages published at one instance.
 
     Attributes:
         chains: each state that is possible, with the smallest sets of instances on its way.
@@ -108,7 +108,8 @@ class MessageFlow:
 
 @dataclass(slots=True)
 class LinkPlacement:
-    """Where links are connected: for each instance and link a server, -1 for none."""
+    """The servers to which links are connected: for each instance and link a server, -1 for
+    none."""
 
     servers: list[list[int]]
     targets: dict[ReachState, int] = field(default_factory=dict)

@@ -141,7 +141,8 @@ class LinkConnected(NamedTuple):
 
 
 class CatchUpEnded(NamedTuple):
-    """What an instance had when a destination connected is there: at this incarnation of it."""
+    """The messages that an instance had when a destination connected are there: at this incarnation
+    of it."""
 
     time_us: int
     instance: str
@@ -206,7 +207,7 @@ class SafetyHeard(NamedTuple):
 
 
 class StoreState(NamedTuple):
-    """What a client was told of safety, and what it used last, is on its disk."""
+    """The safety that a client was told of, and the instance that it used last, are on its disk."""
 
     time_us: int
     client: str
@@ -373,7 +374,7 @@ class RetirementLearnt(NamedTuple):
 
 
 class DiskSalvaged(NamedTuple):
-    """What a retired disk held is where it was routed to."""
+    """The messages of a retired disk are where they were routed to."""
 
     time_us: int
     instance: str
@@ -505,7 +506,7 @@ class HistoryMember:
 
 @dataclass(slots=True)
 class Topology:
-    """Who replicates to whom.
+    """The links between instances.
 
     Attributes:
         uniform: every link that brings a topic to an instance carries the same part of it, so that
@@ -537,8 +538,8 @@ class Topology:
 
 
 class DestinationDebt(NamedTuple):
-    """What a destination owes in the end, or nobody in particular (`destination` empty): messages
-    of one publisher, from the first to the last of them."""
+    """The messages that a destination has not acknowledged in the end, or nobody in particular
+    (`destination` empty): of one publisher, from the first to the last of them."""
 
     destination: str
     publisher: int
@@ -549,7 +550,7 @@ class DestinationDebt(NamedTuple):
 
 @dataclass(slots=True)
 class FinalLog:
-    """What an instance holds when all is over."""
+    """The log of an instance when all is over."""
 
     incarnation: int
     present: frozenset[tuple[int, int]]

@@ -55,7 +55,7 @@ class QueueReturned(NamedTuple):
 
 
 class QueueHolds(NamedTuple):
-    """What a queue's owner says that its queue holds, when all is at rest.
+    """The contents of a queue by its owner's account, when all is at rest.
 
     Attributes:
         registers: (publisher, sequence, generation, owner) of each message.

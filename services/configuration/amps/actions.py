@@ -164,7 +164,7 @@ def _option_problems(path: Path, use: ModuleUse, known: OptionRule) -> Iterator[
 
 @dataclass(slots=True)
 class ActionSchedules:
-    """What the running system does of an instance's actions.
+    """The actions of an instance that the running system performs.
 
     Attributes:
         downgrade: values of `DowngradeSettings`, by name: the first downgrade and the first upgrade

@@ -63,7 +63,7 @@ _OTHERS: dict[str, Any] = {"name": ".*", "journaled": False}
 
 
 class LinkListener(NamedTuple):
-    """Where an instance of the set waits for other instances."""
+    """The address at which an instance of the set waits for other instances."""
 
     name: str
     group: str

@@ -51,7 +51,7 @@ class Document:
 
 
 class Slot(typing.NamedTuple):
-    """Where an element's value goes.
+    """The place in the model to which an element's value goes.
 
     Attributes:
         tag: the documented name, which synonyms stand for.

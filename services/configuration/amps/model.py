@@ -80,7 +80,7 @@ class Capacity(Stanza):
 
 
 class TlsStanza(Stanza):
-    """What a transport with TLS needs."""
+    """The TLS settings of a transport."""
 
     certificate: str | None = element("Certificate", None)
     private_key: str | None = element("PrivateKey", None)
@@ -106,7 +106,7 @@ class TlsStanza(Stanza):
 
 
 class IncomingTransport(TlsStanza, Capacity):
-    """Where an instance listens: for clients, or for other instances."""
+    """An address at which an instance listens, for clients or for other instances."""
 
     name: Text = element("Name")
     type: Literal["tcp", "tcps", "amps-replication", "amps-replication-secure", "amps-unix"] = (
@@ -140,7 +140,7 @@ class IncomingTransport(TlsStanza, Capacity):
 
 
 class TransportsStanza(Stanza):
-    """Where the instance listens."""
+    """The addresses at which the instance listens."""
 
     transports: tuple[IncomingTransport, ...] = element("Transport", (), many=True)
 
@@ -177,7 +177,7 @@ class TransactionLog(Stanza):
 
 
 class DestinationTopic(Stanza):
-    """Which topics go to a destination, and which checks are made for them at connect."""
+    """Topics that go to a destination, and the checks that are made for them at connect."""
 
     name: Topic = element("Name", ".*", synonyms=("Topic",))
     message_type: TypeName = element("MessageType")
@@ -198,7 +198,7 @@ class DestinationTopic(Stanza):
 
 
 class OutgoingTransport(TlsStanza):
-    """How a destination's servers are reached, in order of priority."""
+    """The addresses of a destination's servers, in order of priority."""
 
     name: str | None = element("Name", None)
     type: Literal["amps-replication", "amps-replication-secure"] = element("Type")
@@ -222,7 +222,7 @@ class OutgoingTransport(TlsStanza):
 
 
 class DestinationStanza(Stanza):
-    """Where an instance replicates to."""
+    """A destination of an instance's replication."""
 
     name: InstanceName = element("Name")
     group: Text = element("Group")
@@ -250,7 +250,7 @@ class DestinationStanza(Stanza):
 
 
 class Replication(Stanza):
-    """Where the instance replicates to."""
+    """The destinations of the instance's replication."""
 
     destinations: tuple[DestinationStanza, ...] = element("Destination", many=True)
 
@@ -263,7 +263,7 @@ class BootstrapTopic(Stanza):
 
 
 class BootstrapStanza(Stanza):
-    """Where an empty instance copies everything from before its transports open."""
+    """The source from which an empty instance copies everything before its transports open."""
 
     transports: tuple[OutgoingTransport, ...] = element("Transport", many=True)
     topics: tuple[BootstrapTopic, ...] = element("Topic", (), many=True)
@@ -272,15 +272,15 @@ class BootstrapStanza(Stanza):
 
 
 class TriggerStanza(ModuleUse):
-    """What starts an action."""
+    """The trigger of an action."""
 
 
 class ConditionStanza(ModuleUse):
-    """What must hold for the action to go on."""
+    """A condition that must hold for the action to go on."""
 
 
 class ActionStanza(ModuleUse):
-    """What an action does."""
+    """The work that an action does."""
 
 
 class Action(Stanza):
@@ -312,7 +312,7 @@ class ReplicationTuning(Stanza):
 
 
 class QueueTuning(Stanza):
-    """How long a delivery from a queue waits for others."""
+    """The time for which a delivery from a queue waits for others."""
 
     delivery_flush_ns: Annotated[Nanoseconds, AfterValidator(between("1us"))] = element(
         "QueueDeliveryFlushInterval", 250_000
@@ -320,19 +320,19 @@ class QueueTuning(Stanza):
 
 
 class Indexing(Stanza):
-    """Of statistics."""
+    """Settings of the statistics' index."""
 
     enabled: Switch | None = element("Enabled", None)
 
 
 class Statistics(Stanza):
-    """Of the administrator's interface."""
+    """Settings of the administrator interface's statistics."""
 
     indexing: Indexing | None = element("Indexing", None)
 
 
 class AdminTuning(Stanza):
-    """Of the administrator's interface."""
+    """Settings of the administrator's interface."""
 
     statistics: Statistics | None = element("Statistics", None)
 
@@ -399,7 +399,7 @@ class LogTarget(Stanza):
 
 
 class Logging(Stanza):
-    """What is logged, and where."""
+    """The log, and its target."""
 
     targets: tuple[LogTarget, ...] = element("Target", many=True)
 

@@ -40,7 +40,7 @@ class HashIndex(Stanza):
 
 
 class HistoryStanza(Stanza):
-    """How long old versions of records are kept and how fine."""
+    """The window and granularity of a record's history."""
 
     window_ns: Nanoseconds = element("Window")
     granularity_ns: Nanoseconds = element("Granularity")
@@ -161,7 +161,7 @@ class GroupLocalQueue(Queue):
 
 
 class Underlying(Stanza):
-    """What a view is made over: one topic's name, or joins of several."""
+    """The source of a view: one topic's name, or joins of several."""
 
     text_element: ClassVar[str] = "Topic"
     topic: str | None = element("Topic", None)

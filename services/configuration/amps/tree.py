@@ -58,7 +58,7 @@ class Element:
 
 
 class Variables:
-    """What `${VAR}` stands for: given with -D, built in, or of the environment; in this order."""
+    """Values of `${VAR}`: given with -D, built in, or of the environment, in this order."""
 
     def __init__(self, defines: Mapping[str, str], environment: Mapping[str, str], path: Path):
         built_in = {

@@ -25,7 +25,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class EvalContext:
-    """What is known beside the body of a message: None is NULL.
+    """The context of a message beside its body: None is NULL.
 
     Attributes:
         size_bytes: of the body.

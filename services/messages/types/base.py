@@ -83,7 +83,7 @@ def _refusing_parsers(method: Callable[..., Callable[[bytes], Tree]]) -> Callabl
 
 
 class MessageType(ABC):
-    """How bodies of one type are read and written. Immutable: one serves a whole instance.
+    """Reads and writes the bodies of one type. Immutable: one serves a whole instance.
 
     Whatever `parse`, `serialize`, `merge`, `difference` and the parsers of `parser_of` of a
     subclass raise reaches the caller as MessageTypeError.

@@ -30,7 +30,7 @@ _TEXTS = "sSp"
 
 
 class Field(NamedTuple):
-    """Where a field lies.
+    """The position of a field.
 
     Attributes:
         path: of its value in the tree.

@@ -229,7 +229,7 @@ class Xml(MessageType):
 
 
 class _Element:
-    """Where an element stands in a body."""
+    """The position of an element in a body."""
 
     __slots__ = ("begin", "children", "end", "inner_begin", "inner_end", "name")
 
@@ -289,7 +289,7 @@ def _root_of(body: bytes) -> _Element:
 
 
 class _Fault(Exception):
-    """What expat takes and this type does not; the parser knows where."""
+    """A fault that expat accepts and this type does not; the parser knows where."""
 
 
 def _reader(tree: Tree) -> expat.XMLParserType:

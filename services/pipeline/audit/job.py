@@ -409,7 +409,7 @@ class _Kinds:
 # -- since when it is missing --------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _LookupTargets:
-    """What a task looks for.
+    """The targets of a task's look-up.
 
     Attributes:
         questions: by number.

@@ -42,7 +42,7 @@ MAX_OWED_S_DEFAULT = 60.0
 
 
 class Expectation(Protocol):
-    """What should be where."""
+    """The expected contents of a place."""
 
     def __call__(
         self, origin: str, topic: str, message_type: str, former: bool = False
@@ -58,7 +58,7 @@ class Expectation(Protocol):
 
 @dataclass(slots=True)
 class Share:
-    """What one instance has of one topic, in messages.
+    """The messages of one topic at one instance.
 
     Attributes:
         expected: that it should hold.
@@ -202,7 +202,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class UnexplainedGap:
-    """What an instance lacks, and nothing that the journals say of it explains.
+    """Messages that an instance lacks, and that nothing in the journals explains.
 
     Attributes:
         reason: `owed` or `lost`, unless it may be on its way.

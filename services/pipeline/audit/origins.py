@@ -22,7 +22,7 @@ from raylay.services.pipeline.audit.parts import LogContents
 
 
 class Origin(NamedTuple):
-    """Where messages were published.
+    """The instance where messages were published.
 
     Attributes:
         names: of the instance; of several where it was one of these, of none where nobody knows.
@@ -42,7 +42,7 @@ UNKNOWN = Origin(())
 
 @dataclass(frozen=True, slots=True)
 class FabricKnowledge:
-    """What is known of a fabric besides its journals.
+    """Knowledge of a fabric besides its journals.
 
     Attributes:
         groups: by instance.

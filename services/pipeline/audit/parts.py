@@ -31,7 +31,7 @@ _WRAP = (1 << 64) - 1
 
 
 class RunProperties(NamedTuple):
-    """What is equal for all records of a run.
+    """The fields that all records of a run share.
 
     Attributes:
         origin: the incarnation where it was published, 16 hex digits; empty: at this instance.
@@ -299,7 +299,7 @@ class HeldPart:
 
 @dataclass(slots=True)
 class LogContents:
-    """What one instance's journal holds.
+    """The contents of one instance's journal.
 
     Attributes:
         topics: by (publisher, topic).

@@ -56,7 +56,7 @@ class SowSource:
 
 @dataclass(slots=True)
 class SowSums:
-    """What an instance has of one topic.
+    """The contents of one topic at an instance, as sums.
 
     Attributes:
         records: how many.

@@ -91,8 +91,8 @@ class LatencyRow:
 
 @dataclass(slots=True)
 class ClockDifference:
-    """What messages in both directions say of two hosts' clocks: the second is ahead of the first
-    by something between these, if neither was set meanwhile."""
+    """The bounds that messages in both directions set on the difference of two hosts' clocks: the
+    second is ahead of the first by something between these, if neither was set meanwhile."""
 
     source: str
     target: str
@@ -147,7 +147,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class LatencySelection:
-    """Which messages: published from `first` (inclusive) to `last` (not), on any of `topics`."""
+    """The selected messages: published from `first` (inclusive) to `last` (not), on any of
+    `topics`."""
 
     first: dt.datetime | None = None
     last: dt.datetime | None = None

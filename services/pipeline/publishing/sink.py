@@ -324,7 +324,7 @@ def _run_of(group: str | None) -> str:
 
 @dataclass
 class StagedReport(WriterCommitMessage):
-    """What a task tells the driver.
+    """The report of a task to the driver.
 
     Attributes:
         query, run: whose micro-batch it is part of; empty where it is of none.
@@ -336,7 +336,7 @@ class StagedReport(WriterCommitMessage):
 
 
 class _WriteJob:
-    """What batch and stream share."""
+    """The common part of batch and stream."""
 
     def __init__(self, options: WriteOptions, schema: StructType, directory: Path) -> None:
         check_schema(schema, options.topic)

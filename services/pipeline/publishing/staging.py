@@ -73,7 +73,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """What one task staged.
+    """A file that one task staged.
 
     Attributes:
         topics: (topic, message type) of its rows, where `stage` wrote it.

@@ -62,7 +62,7 @@ class LogChunk:
 
 @dataclass(slots=True)
 class ReplayPlan:
-    """What a job replays. Made once.
+    """The plan of a replay job. Made once.
 
     Attributes:
         what: source and selection, as the options say it.
@@ -112,7 +112,7 @@ class ReplayPlan:
 
 
 class ChunkSource(Protocol):
-    """Where the messages come from (source.py)."""
+    """The source of the messages (source.py)."""
 
     what: dict[str, Any]
 
@@ -128,7 +128,7 @@ class ChunkSource(Protocol):
 
 @dataclass(slots=True)
 class ReplaySummary:
-    """What a run did.
+    """The result of a run.
 
     Attributes:
         published: by this run; `published_before`: by earlier ones of the job.
@@ -161,7 +161,7 @@ class ReplaySummary:
 
 @dataclass(slots=True)
 class _Lateness:
-    """How far the messages were behind their time."""
+    """The delay of messages behind their time."""
 
     max_us: int = 0
     sum_us: int = 0

@@ -52,7 +52,7 @@ Clock = Literal["receive_time", "origin_time"]
 
 @dataclass(frozen=True, slots=True)
 class ReplaySelection:
-    """Which messages, and what becomes of them.
+    """The selected messages, and the changes that a replay makes to them.
 
     Attributes:
         first, last: UTC times of `receive_time`; the first is inclusive, the last is not.

@@ -91,7 +91,7 @@ _COMMAND_NAMES = pa.array([COMMANDS.get(number) for number in range(max(COMMANDS
 
 @dataclass(slots=True)
 class Names:
-    """What the runs of one header have in common: topic, message type, path, group."""
+    """The fields that the runs of one header share: topic, message type, path, group."""
 
     topic: str
     message_type: str

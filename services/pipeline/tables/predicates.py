@@ -27,8 +27,8 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 @dataclass(slots=True)
 class Numbers:
-    """Which numbers are wanted: an inclusive interval and, where given, a set. Times are in
-    microseconds since 1970."""
+    """The wanted numbers: an inclusive interval and, where given, a set. Times are in microseconds
+    since 1970."""
 
     low: int | None = None
     high: int | None = None
@@ -107,7 +107,7 @@ def _number(value: Any) -> tuple[int | None, bool]:
 
 @dataclass(slots=True)
 class Texts:
-    """Which texts are wanted: all of the (operator, value) hold."""
+    """The wanted texts: all of the (operator, value) hold."""
 
     tests: list[tuple[str, Any]] = field(default_factory=list)
 

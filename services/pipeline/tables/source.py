@@ -210,7 +210,7 @@ class RaylaySource(DataSource):
 
 
 class _StretchSource:
-    """What batch and stream share: the columns, and the reading of one stretch."""
+    """The common part of batch and stream: the columns, and the reading of one stretch."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options

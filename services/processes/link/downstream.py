@@ -31,7 +31,7 @@ Ack = tuple[int, Ranges, Rooted, Ranges, int]
 
 
 class ConnectionOwner(Protocol):
-    """Who made the connection (`Dialling`)."""
+    """The owner of the connection (`Dialling`)."""
 
     def relay(self, command: str, root: int, body: bytes) -> None:
         """A part of what the destination holds, or waits for."""
@@ -53,7 +53,7 @@ class ConnectionOwner(Protocol):
 
 
 class AckReceiver(Protocol):
-    """Who sends over it and takes its acks (`Pump`)."""
+    """The sender over the connection, which takes its acks (`Pump`)."""
 
     def acked(self, downstream: Downstream, header: Header, body: bytes) -> None:
         """An ack came."""

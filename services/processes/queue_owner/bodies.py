@@ -26,7 +26,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class RecordReader(Protocol):
-    """What is read of the journal (`JournalReader`)."""
+    """The reads of the journal (`JournalReader`)."""
 
     def read(self, after_txid: int, bytes_max: int = ...) -> list[Run]:
         """Committed runs behind a transaction id."""

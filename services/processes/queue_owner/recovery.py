@@ -23,7 +23,7 @@ HEADERS_AT_ONCE = 4_096
 
 
 class HeaderReader(Protocol):
-    """What is read of the journal (`JournalReader`)."""
+    """The reads of the journal (`JournalReader`)."""
 
     def read_headers(self, after_txid: int, runs_max: int = ...) -> list[Run]:
         """Committed runs behind a transaction id, without their records."""

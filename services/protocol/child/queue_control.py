@@ -366,7 +366,7 @@ def read_answer(header: Header, body: bytes) -> tuple[int, QueueAnswer]:
 
 
 class OwnerBegin(NamedTuple):
-    """What an owner begins with: see `Beginning` (services/queues/frontend.py).
+    """The start state of an owner: see `OwnerHandshake` (services/queues/frontend.py).
 
     Attributes:
         committed_txid: it may read the journal up to here.
@@ -597,7 +597,7 @@ def read_proxied(header: Header) -> tuple[bool, frozenset[str]]:
 
 
 class QueueQuestion(NamedTuple):
-    """What is asked about the messages that there are.
+    """A query on the messages of a queue.
 
     Attributes:
         what: `sow`: the records of those that are available; `keys`: of all; `status`: of the

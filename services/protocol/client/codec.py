@@ -18,8 +18,8 @@ from raylay.services.protocol.client.session import ServerSession
 
 
 class Codec(Protocol):
-    """How one client's session is written. What its answers say is in
-    services/protocol/client/answers.py.
+    """The encoding of one client's session. services/protocol/client/answers.py has the contents of
+    its answers.
 
     Owner: the client's connection. Lifecycle: one connection.
 

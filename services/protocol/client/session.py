@@ -65,7 +65,7 @@ PUBLISHED_KINDS = (1, 2, 3, 6)
 
 
 class SessionState(Enum):
-    """Where a session is."""
+    """The state of a session."""
 
     NEW = "new"
     LOGGED_ON = "logged on"

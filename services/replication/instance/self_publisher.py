@@ -50,7 +50,7 @@ class PendingRecord(NamedTuple):
 
 
 class SelfPublisher:
-    """What one part of the instance writes into the journal. See the file's docstring.
+    """Publishes what one part of the instance writes into the journal. See the file's docstring.
 
     Invariants: each draft is taken up or undone, once, in the order of their numbers; no number is
     given twice, not even that of one that was undone: what failed to be written may be there still.

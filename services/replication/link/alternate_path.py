@@ -18,7 +18,8 @@ SHOWN_NEEDED_MAX = 4_096
 
 
 class AlternatePath:
-    """Whether what comes by one way gets to the destination without this link, and how soon."""
+    """Estimates whether messages of one path reach the destination without this link, and how
+    soon."""
 
     __slots__ = ("misses", "needed", "shown", "usual_us")
 

@@ -27,7 +27,7 @@ class RecordFilter(Protocol):
 
 
 class FilterLanguage(Protocol):
-    """What a filter is written in."""
+    """The language of a filter."""
 
     def compiled(self, text: str, where: str) -> RecordFilter:
         """The filter that is written so.

@@ -28,7 +28,8 @@ _UNAVAILABLE = int(Kind.UNAVAILABLE)
 
 
 class DirectLinkPolicy:
-    """Whether to ask a link for its connection, and what was committed since it was asked.
+    """Decides when to ask a link for its connection, and keeps what was committed since it was
+    asked.
 
     Invariant: what `taken` gives follows, without a gap, what the link has sent.
     Owner: the instance, for each of its links. Lifecycle: as long as the link's supervisor;

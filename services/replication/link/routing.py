@@ -79,7 +79,7 @@ class DestinationRoute:
 
 
 class Routable(Protocol):
-    """What a router asks of a run."""
+    """The properties of a run that a router reads."""
 
     @property
     def topic(self) -> bytes:
@@ -103,7 +103,7 @@ class Routable(Protocol):
 
 
 class JudgedRun(Routable, Protocol):
-    """What it asks of what was a part of a run, when its records are gone."""
+    """The properties of a run's part that are needed when its records are gone."""
 
     @property
     def passed(self) -> tuple[str, ...]:

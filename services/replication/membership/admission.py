@@ -33,7 +33,7 @@ invented for one connection."""
 
 
 class LinkLogon(Protocol):
-    """What the logon of a link says of it, as far as it decides here."""
+    """The fields of a link's logon that decide here."""
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ class LinkAdmitted:
 
 
 class UnprovenLinks:
-    """What links said of themselves that do not prove to be of the fabric, where it has a key.
+    """Statements of links that do not prove to be of the fabric, where it has a key.
 
     None of it is on disk. An epoch keeps one connection apart from an older one of the same link,
     and no connection outlives the instance's process.

@@ -122,8 +122,8 @@ class BootstrapCopy:
 
 
 class BootstrapChoice:
-    """What of a source's log an instance asks for: what it journals, of the topics that its
-    Bootstrap names.
+    """The part of a source's log that an instance asks for: what it journals, of the topics that
+    its Bootstrap names.
 
     Raises:
         ConfigurationError: an expression cannot be used, or all of them need too much.

@@ -21,7 +21,7 @@ class _KnownPeer(NamedTuple):
 
 
 class PeerIdentities:
-    """Who is connected to an instance, in whichever direction.
+    """The identities of the instances that are connected to this one, in whichever direction.
 
     Owner: the instance's machine. Lifecycle: one life of the instance.
 

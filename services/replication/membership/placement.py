@@ -25,7 +25,7 @@ SINCE_US_MAX = 1 << 63
 
 
 class InstancePlacement(NamedTuple):
-    """Where an instance lives.
+    """The place where an instance lives.
 
     Attributes:
         generation: how often it was moved.

@@ -27,7 +27,7 @@ SUCCESSOR = "successor"
 
 @dataclass(slots=True)
 class SalvageProgress:
-    """How far one destination is.
+    """The progress at one destination.
 
     Attributes:
         server: the instance that it is, once connected.
@@ -43,7 +43,7 @@ class SalvageProgress:
 
 
 class Salvage:
-    """What is left to send of a retired data directory.
+    """The messages of a retired data directory that are left to send.
 
     Owner: the command, which holds the lock of the directory. Lifecycle: until `is_done`.
 

@@ -89,7 +89,7 @@ Definition = TypeVar("Definition", SowTerms, QueueTerms)
 
 @dataclass(frozen=True, slots=True)
 class DestinationTerms:
-    """What the checks need of a Destination.
+    """The settings of a Destination that the checks need.
 
     Attributes:
         servers: names of the instances that it may reach; empty: they are not known.
@@ -104,7 +104,8 @@ class DestinationTerms:
 
 @dataclass(frozen=True, slots=True)
 class InstanceDescription:
-    """What an instance tells of itself. A link tells of one destination: its own."""
+    """The description of an instance. One that comes over a link has one destination: that
+    link's."""
 
     name: str
     group: str

@@ -47,7 +47,7 @@ MOVING_BYTES = 2 * 1024 * 1024
 
 
 class OfflineBuffer(Protocol):
-    """Where what an offline client does not take is kept (`BufferControl`)."""
+    """The buffer for what an offline client does not take (`BufferControl`)."""
 
     def put(self, client: int, number: int, parts: Sequence[bytes], size_bytes: int) -> None:
         """Stores a frame."""

@@ -51,7 +51,7 @@ QUERIES_MAX = 10_000
 
 
 class QueryingClient(ReplayClient, DeliverySink, Protocol):
-    """Who asks (`ClientConnection`)."""
+    """The client of a query (`ClientConnection`)."""
 
     message_types: frozenset[bytes]
     may_write: bool

@@ -18,7 +18,7 @@ PERSISTED_MS_DEFAULT = 100
 
 
 class ReplayClient(Protocol):
-    """Whose subscriptions these are (`ClientConnection`)."""
+    """The client of these subscriptions (`ClientConnection`)."""
 
     number: int
     client_name: str

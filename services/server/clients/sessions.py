@@ -81,7 +81,7 @@ class ClientSession(QueryingClient, Protocol):
 
 
 class ClientSessions:
-    """What of the instance its clients' connections need, and what it needs of them.
+    """The interface between the instance and its clients' connections.
 
     Owner: the instance's event loop.
     """

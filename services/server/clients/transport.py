@@ -28,7 +28,7 @@ class TransportConnection(Protocol):
 
 
 class TransportListener(Protocol):
-    """What listens for it."""
+    """The listener of a transport."""
 
     def close(self) -> None:
         """Accepts nobody any more."""

@@ -32,7 +32,7 @@ FORMER_MAX = 64
 
 
 class DataDirectory:
-    """What the state store of a data directory says of the directory itself.
+    """The entries of a data directory's state store about the directory itself.
 
     Owner: the instance, which holds the directory's lock. Every method reads or writes the disk.
 

@@ -64,7 +64,7 @@ WINDOW_BYTES = 8 * 1024 * 1024
 
 @dataclass(slots=True)
 class SalvageReport:
-    """How a salvage went.
+    """The result of a salvage.
 
     Attributes:
         messages: in the directory's journal.

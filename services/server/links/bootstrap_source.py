@@ -29,7 +29,7 @@ SOW_ENTRIES_MIN, SOW_ENTRIES_MAX = 4, 1000
 
 
 class BootstrapHost(Protocol):
-    """What it needs of the instance beside its surroundings (`Upstreams`)."""
+    """The parts of the instance that it needs beside the runtime (`Upstreams`)."""
 
     here: InstanceRuntime
     admission: ClientAdmission

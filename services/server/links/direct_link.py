@@ -49,7 +49,7 @@ TELLS_US = 1_000_000
 
 
 class DescriptorReceiver:
-    """Where the links' processes send the descriptors of their connections.
+    """The socket to which the links' processes send the descriptors of their connections.
 
     Owner: the instance's event loop. Lifecycle: `open`, `close`.
     """
@@ -129,7 +129,7 @@ class LinkHost(Protocol):
 
 
 class DirectLinkControl:
-    """What an instance has of the connection of one of its links.
+    """An instance's control of the connection of one of its links.
 
     Owner: the instance's event loop. Lifecycle: as long as its LinkControl.
     """

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class QueueDeliverer(Protocol):
-    """Who sends messages to clients (`QueueClients`)."""
+    """Sends messages to clients (`QueueClients`)."""
 
     def deliver(
         self,

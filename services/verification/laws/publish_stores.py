@@ -22,7 +22,7 @@ from raylay.services.verification.violation import VIOLATIONS_MAX, Key, Violatio
 
 
 class _Acks:
-    """Who acked which content, on which disk.
+    """The acks of each content, by disk.
 
     An instance that acks because a link is downgraded forgets it where it crashes before it has
     written down what is durable: the link is sync again then, and the message is asked for at the
@@ -83,9 +83,9 @@ class _Acks:
 
 
 class _Acknowledgments:
-    """Where acknowledgments of queues are, and who has heard that they are durable. A client that
-    has not sends one again, and an instance that has not got it judges it by its own leases.
-    Nothing else is refused for want of a lease."""
+    """The places of queues' acknowledgments, and the instances that have heard that they are
+    durable. A client that has not sends one again, and an instance that has not got it judges it by
+    its own leases. Nothing else is refused for want of a lease."""
 
     def __init__(self, history: RunHistory) -> None:
         self._queues = {queue.name for queue in history.queues}

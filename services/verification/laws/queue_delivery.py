@@ -63,7 +63,7 @@ class ArrivalSpan(NamedTuple):
 
 @dataclass(slots=True)
 class QueueJournal:
-    """What the journal of one instance says of the queue, in its order.
+    """The queue in the journal of one instance, in its order.
 
     Attributes:
         messages: that came; their owner is who has them first.
@@ -77,7 +77,7 @@ class QueueJournal:
 
 
 class ProducerRecord(NamedTuple):
-    """What one publisher has published on the queue, and what of it was acknowledged to it.
+    """The publishes of one publisher on the queue, and those of them that were acknowledged to it.
 
     Attributes:
         times_us: of each message, by its sequence.
@@ -108,7 +108,7 @@ class ExcusedPeriod(NamedTuple):
 
 @dataclass(slots=True)
 class QueueEvidence:
-    """What a queue load is judged by.
+    """The evidence by which a queue load is judged.
 
     Attributes:
         given: in order of time.
@@ -252,7 +252,7 @@ class Kill(NamedTuple):
 
 @dataclass(slots=True)
 class Takeover:
-    """What became of a region's work while its consumers were away. Times in milliseconds.
+    """The fate of a region's work while its consumers were away. Times in milliseconds.
 
     Attributes:
         first_ms: from the kill until a consumer elsewhere had the first message of the region;
@@ -331,7 +331,7 @@ class RegionTally:
 
 @dataclass(slots=True)
 class QueueVerdict:
-    """What was found of the drills' queue.
+    """The findings on the drills' queue.
 
     Attributes:
         published, persisted: messages; the second ones were acknowledged to their publishers.

@@ -39,7 +39,7 @@ Taken = tuple[int, str, int]
 
 @dataclass(slots=True)
 class _Journal:
-    """What the journal of one instance says of a queue."""
+    """A queue in the journal of one instance."""
 
     messages: dict[Key, Register] = field(default_factory=dict)
     moves: dict[Key, Register] = field(default_factory=dict)

@@ -81,7 +81,8 @@ def sending(history: RunHistory) -> list[Violation]:
 
 @dataclass(slots=True)
 class _ClientKnowledge:
-    """What binds a client: whom it used last, and by instance whom it called safe last."""
+    """The knowledge that binds a client: the instance that it used last, and for each instance
+    those that it called safe last."""
 
     used: str = ""
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)

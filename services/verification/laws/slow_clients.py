@@ -50,7 +50,7 @@ class Stall(NamedTuple):
 
 
 class ClientReport(NamedTuple):
-    """What an instance said of a client: an event of `SAID`.
+    """An instance's report on a client: an event of `SAID`.
 
     Attributes:
         limit: which one was passed, or the reason of another end.
@@ -67,7 +67,7 @@ class ClientReport(NamedTuple):
 
 
 class PoolUse(NamedTuple):
-    """What the pools of an instance held, all together, and might hold."""
+    """The use and the limits of an instance's pools, all together."""
 
     time_us: int
     instance: str
@@ -90,7 +90,7 @@ class Reconnection(NamedTuple):
 
 @dataclass(slots=True)
 class SlowEvidence:
-    """What the way of slow clients is judged by. All in order of time.
+    """The evidence by which the path of slow clients is judged. All in order of time.
 
     Attributes:
         drill: what the names of the drill's clients begin with.
@@ -109,8 +109,8 @@ class SlowEvidence:
 
 @dataclass(slots=True)
 class ClientPath:
-    """What became of one client that was kept from reading. Moments are microseconds since 1970; 0:
-    it did not happen.
+    """The path of one client that was kept from reading. Moments are microseconds since 1970; 0: it
+    did not happen.
 
     Attributes:
         instance: where it was offline, or was disconnected.
@@ -147,7 +147,7 @@ class ClientPath:
 
 @dataclass(slots=True)
 class SlowVerdict:
-    """What a drill shows of slow clients.
+    """The findings of a drill on slow clients.
 
     Attributes:
         unshown: steps that were to show something and did not, and why, a line each. Nothing is

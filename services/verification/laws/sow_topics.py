@@ -17,7 +17,7 @@ from raylay.services.verification.violation import VIOLATIONS_MAX, Violation
 
 
 class SowRow(NamedTuple):
-    """What an instance has under a key, and who brought it."""
+    """The record of an instance under a key, and the instance that brought it."""
 
     publisher: int
     sequence: int
@@ -35,7 +35,7 @@ class SowWrite(NamedTuple):
 
 @dataclass(slots=True)
 class SowVerdict:
-    """What was found of the drills' SOW topic.
+    """The findings on the drills' SOW topic.
 
     Attributes:
         changes: publishes, deltas and deletions that were acknowledged, of them `deletions`.
