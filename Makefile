@@ -23,8 +23,8 @@ SPREAD = -n 2 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs drill test test-all check sim pure-coverage bench bench-peers soak clean types java wheel \
-	wheelhouse test-hosts soak-hosts
+.PHONY: help setup demo docs drill test test-all check sim pure-coverage coverage-page bench bench-peers soak \
+	clean types java wheel wheelhouse test-hosts soak-hosts
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -100,6 +100,9 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt | $(STAMP)
 docs: $(STAMP)  ## the documents as a site with a search, in build/site; no internet needed
 	$(PY) -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/site
 	@echo "open build/site/index.html"
+
+coverage-page: $(STAMP)  ## write the tests of docs/coverage.md from their markers
+	PYTHONPATH=tests $(PY) -m support.coverage_page
 
 wheel: $(STAMP)  ## the wheel that `ray up cluster.yaml` installs, in dist/
 	rm -rf dist/raylay-*.whl build/lib build/bdist.*

@@ -55,6 +55,8 @@ def on_this_machine(name: str, ports: dict[str, int]) -> str:
     return text.replace("</AMPSConfig>", f"{actions[start:end]}</AMPSConfig>")
 
 
+@pytest.mark.covers("Configuration", "Configuring Replication")
+@pytest.mark.covers("The replication chapters", "the hot-hot pair as published")
 @pytest.mark.usefixtures("fabric")
 def test_the_published_pair(tmp_path: Path) -> None:
     taken: set[int] = set()
@@ -133,6 +135,8 @@ def test_a_published_destination_and_the_published_incoming_transport_as_its_pee
             assert asyncio.run(there) == [body]
 
 
+@pytest.mark.covers("Configuration", "Geographic Replication with High Availability")
+@pytest.mark.covers("The replication chapters", "the table, column for column")
 @pytest.mark.slow
 @pytest.mark.usefixtures("fabric")
 def test_geographic_replication_with_high_availability(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def test_two_clusters(tmp_path: Path) -> None:
     assert lines[3:] == [f"{region}: 2000 of 2000 orders" for region in ("east", "west")]
 
 
+@pytest.mark.covers("The replication chapters", "it is composable")
+@pytest.mark.covers("The replication chapters", "the table, column for column")
 @pytest.mark.slow
 def test_three_regions(tmp_path: Path) -> None:
     arguments = ("--messages", "20000", "--seconds", "5")
@@ -110,6 +112,8 @@ def test_three_regions(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.covers("The replication chapters", "by hand, and back")
+@pytest.mark.covers("The replication chapters", "it lasts until an upgrade")
 @pytest.mark.slow
 def test_up_publish_subscribe_status_events_downgrade_apply_down(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(FILE)
@@ -177,6 +181,8 @@ def one_by_one(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [f"here-{n}: restarted, caught up" for n in (2, 1)]
 
 
+@pytest.mark.covers("Fabrics and tracing", "one trace shows publish")
+@pytest.mark.covers("Fabrics and tracing", "`raylay up --detach` returns when the links")
 @pytest.mark.slow
 def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path) -> None:
     """The published three-region table, as the README starts it, and one message through it."""

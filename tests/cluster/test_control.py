@@ -45,6 +45,7 @@ def told(fabric: Fabric, event: str) -> list[tuple[str, str, str]]:
     return [(each["instance"], each["user"], each["path"]) for each in found]
 
 
+@pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
 def test_instances_refuse_what_their_operators_do_not_ask_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,14 @@ from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.messages.topics import DRILL_SOW_TOPIC, DRILL_TOPIC
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.covers(
+        "Drills", "SOW records against journals and publishers", note="on a real fabric"
+    ),
+    pytest.mark.covers("Drills", "messages of a queue against publishers", note="on a real fabric"),
+    pytest.mark.covers("Drills", "a fabric that is not marked is refused"),
+]
 
 WAIT_S = 120.0
 PARTITION = {
@@ -84,6 +91,7 @@ def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
     assert not (whole.directory / MARK_FILE).exists()
 
 
+@pytest.mark.covers("Laws", "8 the data path asks no controller", note="killed in a drill")
 @pytest.mark.slow
 def test_the_head_is_killed_and_an_instance_meanwhile(whole: Fabric) -> None:
     """Acks go on, and who died without a head is started when it is back."""

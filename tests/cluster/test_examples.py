@@ -24,10 +24,13 @@ def said(name: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in lines if "(raylet)" not in line]
 
 
+@pytest.mark.covers("The replication chapters", "both ways; clients fail over at once")
+@pytest.mark.covers("The replication chapters", "the hot pair")
 def test_hot_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2000 of 2000 sales" in said("hot_pair.py", capsys)[-1]
 
 
+@pytest.mark.covers("The replication chapters", "an application is added by restarting")
 def test_hub_and_spoke(capsys: pytest.CaptureFixture[str]) -> None:
     first, *readers = said("hub_and_spoke.py", capsys)
     assert first == "started audit; restarted hub-1, hub-2"
@@ -42,12 +45,14 @@ def test_a_one_way_feed(capsys: pytest.CaptureFixture[str]) -> None:
     assert said("one_way_feed.py", capsys) == [expected]
 
 
+@pytest.mark.covers("The replication chapters", "an instance a region")
 def test_geographic_replication(capsys: pytest.CaptureFixture[str]) -> None:
     regions = ("NewYork", "London", "HongKong")
     expected = [f"{region}: 3000 of 3000 trades" for region in regions]
     assert said("geographic.py", capsys) == expected
 
 
+@pytest.mark.covers("Queues", "the consumers of one region are killed")
 def test_workers_in_two_regions(capsys: pytest.CaptureFixture[str]) -> None:
     """The workers of one region are killed with SIGKILL, in the middle of 1,000 orders."""
     east, west, verdict = said("worker_regions.py", capsys)
@@ -66,6 +71,7 @@ def test_a_pair_where_everything_is_guarded(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
+@pytest.mark.covers("Queues", "the reasons of expiry are events")
 def test_dead_letters(capsys: pytest.CaptureFixture[str]) -> None:
     expected = [
         "bad: forced_expire",
@@ -76,6 +82,7 @@ def test_dead_letters(capsys: pytest.CaptureFixture[str]) -> None:
     assert said("dead_letters.py", capsys) == expected
 
 
+@pytest.mark.covers("Replication", "without an address")
 def test_a_pair_across_a_firewall(capsys: pytest.CaptureFixture[str]) -> None:
     """`web` has no address of `inside`, and the link that holds their connection is killed."""
     (line,) = said("dmz_pair.py", capsys)

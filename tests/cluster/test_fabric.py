@@ -71,6 +71,8 @@ def test_processes_are_called_what_they_are(whole: Fabric) -> None:
     await_title("ray::far-1", lambda: (pid := whole.pid("far-1")) * (pid != before))
 
 
+@pytest.mark.covers("Laws", "1 no acknowledged loss", note="on real processes")
+@pytest.mark.covers("The replication chapters", "a spare takes over when the first fails")
 def test_sigkill_of_the_instance_under_load(whole: Fabric) -> None:
     killed: list[str] = []
 
@@ -85,6 +87,7 @@ def test_sigkill_of_the_instance_under_load(whole: Fabric) -> None:
     assert len(verdict.places) == 5
 
 
+@pytest.mark.covers("The replication chapters", "instances talk only by replication")
 def test_an_instance_that_stays_away_is_done_without(whole: Fabric) -> None:
     async def kill(client: Client) -> None:
         await asyncio.to_thread(whole.kill, client.instance, restart=False)
@@ -105,6 +108,7 @@ def test_an_instance_that_stays_away_is_done_without(whole: Fabric) -> None:
     assert [event["event"] for event in whole.events()].count("downgraded") >= 1
 
 
+@pytest.mark.covers("Replication", "a lost disk admits clients only when it has caught up")
 def test_a_lost_disk_is_filled_from_the_peer(whole: Fabric) -> None:
     def incarnation() -> str:
         return str(whole.status()["instances"][1]["incarnation"])
@@ -210,6 +214,7 @@ def test_a_directory_that_another_fabric_uses_is_refused(whole: Fabric, tmp_path
     whole.wait_ready("far-1")
 
 
+@pytest.mark.covers("The replication chapters", "incoming transports")
 def test_a_port_in_use_is_named(whole: Fabric, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -220,6 +225,7 @@ def test_a_port_in_use_is_named(whole: Fabric, tmp_path: Path) -> None:
             fabric.start(tmp_path)
 
 
+@pytest.mark.covers("The replication chapters", "each part can be restarted on its own")
 @pytest.mark.slow
 def test_stopped_and_started_again_on_the_same_data(whole: Fabric, tmp_path: Path) -> None:
     def solo() -> Fabric:

@@ -10,12 +10,18 @@ from soak.driver import Plan, Report, broken_laws, soak, unwhole
 from raylay.services.fabric import Fabric
 from raylay.services.verification.history import AckGiven, FinalLog, RunHistory, RunJournaled
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.covers("Laws", "1 no acknowledged loss", note="on real processes"),
+    pytest.mark.covers("Laws", "5 no loops", note="on real processes"),
+]
 
 SEED = 20
 FAULTS = ("kill", "pause", "cut", "full_disk", "kill_link")
 
 
+@pytest.mark.covers("The replication chapters", "the order of each publisher on a topic")
+@pytest.mark.covers("The replication chapters", "each part can be restarted on its own")
 @pytest.mark.slow
 def test_a_sync_group_keeps_the_laws(runtime_directory: Path, tmp_path: Path) -> None:
     """SIGKILL of an instance, SIGSTOP, cut connections, a full disk and SIGKILL of a link under

@@ -45,6 +45,9 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.covers(
+    "Laws", "8 the data path asks no controller", note="what needs it says so within seconds"
+)
 def test_a_fabric_without_its_head_ends(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "data")],

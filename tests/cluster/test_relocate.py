@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.covers("Moved instances", "on Ray nodes: bound to its host")
+
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)

@@ -18,7 +18,11 @@ from end_to_end.test_slow_clients import Stream, numbers, subscribe
 
 from raylay.services.fabric import Fabric
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.covers("Clients and protocol", "under Ray the buffer is an actor"),
+]
 WAIT_S = 120.0
 
 

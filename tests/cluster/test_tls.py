@@ -15,6 +15,7 @@ from raylay.services.net.tls_authority import CertificateAuthority
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
+@pytest.mark.covers("Configuration", "a whole fabric with client certificates everywhere")
 def test_a_fabric_with_client_certificates_fails_over_and_is_renewed(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "tls")
     names = ("here-1", "here-2", "there-1", "desk")

@@ -11,7 +11,12 @@ import pytest
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("fabric")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("fabric"),
+    pytest.mark.covers("Replication", "validation at connect"),
+]
 REFUSED_WITHIN_S = 60
 
 
@@ -29,6 +34,7 @@ def why(fabric: Fabric) -> str:
     return found
 
 
+@pytest.mark.covers("The replication chapters", "the detecting side says what to change")
 def test_why_a_link_is_refused_is_in_the_status_and_goes_with_the_cause(tmp_path: Path) -> None:
     says = "replicate: A replicates .* (any type) to Audit, which does not replicate it back"
     with one_way(exclude_validation=()).start(tmp_path / "data") as fabric:

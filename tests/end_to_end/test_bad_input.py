@@ -146,6 +146,7 @@ COMMANDS: list[tuple[Header, bytes, str]] = [
 ]
 
 
+@pytest.mark.covers("Clients and protocol", "records of an unknown command")
 def test_nasty_values_are_refused_and_nothing_of_them_is_taken(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_frame_cut_short_is_not_taken(
 
 
 # -- one identity, two messages ------------------------------------------------------------------
+@pytest.mark.covers("Clients and protocol", "a sequence that comes again with another command")
 def test_a_sequence_that_comes_again_as_another_command_is_a_conflict(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -282,6 +284,7 @@ def test_a_sequence_that_comes_again_as_another_command_is_a_conflict(
 
 
 # -- sequences ---------------------------------------------------------------------------------
+@pytest.mark.covers("Clients and protocol", "a sequence that nobody may give is refused")
 def test_a_sequence_beyond_the_highest_is_refused_at_the_door(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -313,6 +316,7 @@ def test_a_sequence_beyond_the_highest_is_refused_at_the_door(
     good.kept()
 
 
+@pytest.mark.covers("Clients and protocol", "a sequence that nobody may give is refused")
 def test_a_journal_that_holds_such_a_sequence_stops_no_link(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -530,6 +534,7 @@ def test_a_corrupt_segment_is_named_and_the_start_refused(servers: Servers, tmp_
 
 
 # -- identities ------------------------------------------------------------------------------------
+@pytest.mark.covers("Replication", "one identity, two contents")
 def test_one_identity_with_two_contents_across_a_sync_pair(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -687,6 +692,7 @@ class Publisher:
         assert self.told[-1]["settled"]
 
 
+@pytest.mark.covers("The replication chapters", "reconnection and failover")
 def test_a_killed_publisher_with_a_store_goes_on_where_it_was(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def ten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 # -- rates -----------------------------------------------------------------------------------------
+@pytest.mark.covers("Clients and protocol", "`rate` in messages")
 @pytest.mark.parametrize(("rate", "wanted_s"), [("400", 0.5), (400, 0.5), ("2KB", 0.0)])
 def test_a_rate_is_an_upper_bound(
     servers: Servers, tmp_path: Path, rate: str | int, wanted_s: float
@@ -118,6 +119,7 @@ def test_a_rate_is_an_upper_bound(
         assert size_bytes <= 2_000 * (time.monotonic() - began_s + 0.1) + len(frame.body)
 
 
+@pytest.mark.covers("Clients and protocol", "`rate` in messages")
 @pytest.mark.slow
 def test_a_multiple_of_the_original_speed(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
@@ -150,6 +152,7 @@ def test_a_multiple_of_the_original_speed(servers: Servers, tmp_path: Path) -> N
     assert replay("no rate") < original_s - 0.3
 
 
+@pytest.mark.covers("Clients and protocol", "`live`: before the disk")
 @pytest.mark.parametrize(
     ("bookmark", "options", "says"),
     [
@@ -179,6 +182,8 @@ def test_options_that_cannot_be_are_refused_and_change_nothing(
 
 
 # -- pause and resume ------------------------------------------------------------------------------
+@pytest.mark.covers("Clients and protocol", "pause, resume; those resumed in one command")
+@pytest.mark.covers("The replication chapters", "the order of an instance is that of its log")
 def test_resumed_together_they_are_one_replay_in_the_order_of_the_log(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -197,6 +202,7 @@ def test_resumed_together_they_are_one_replay_in_the_order_of_the_log(
     assert received(client, 100) == [("orders" if n % 2 else "trades", n) for n in range(401, 501)]
 
 
+@pytest.mark.covers("Clients and protocol", "pause, resume; those resumed in one command")
 def test_a_pause_in_the_middle_loses_and_repeats_nothing(servers: Servers, tmp_path: Path) -> None:
     server = filled(servers, tmp_path)
     client = Client(server.address, "subscriber")
@@ -244,6 +250,7 @@ def test_pause_and_resume_of_what_cannot_be_change_nothing(
 
 
 # -- live ------------------------------------------------------------------------------------------
+@pytest.mark.covers("Clients and protocol", "`live`: before the disk")
 @pytest.mark.slow
 def test_live_delivers_before_the_disk_has_it(servers: Servers, tmp_path: Path) -> None:
     """With a commit every second, what is delivered sooner was not on disk."""
@@ -275,6 +282,7 @@ def test_live_delivers_before_the_disk_has_it(servers: Servers, tmp_path: Path) 
     assert live.receive(184) == default.receive(184) == [f"m{n}" for n in range(16, 200)]
 
 
+@pytest.mark.covers("Clients and protocol", "`live`: before the disk")
 def test_live_keeps_up_with_a_publisher_that_never_pauses(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     publisher = Client(server.address, "publisher")
@@ -325,6 +333,8 @@ def test_live_gets_again_what_a_full_disk_refused(servers: Servers, tmp_path: Pa
 
 
 # -- fully durable ---------------------------------------------------------------------------------
+@pytest.mark.covers("Clients and protocol", "`fully_durable`")
+@pytest.mark.covers("The replication chapters", "any instance takes publishes at any time")
 def test_fully_durable_waits_for_a_sync_destination_that_is_down(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -346,6 +356,7 @@ def test_fully_durable_waits_for_a_sync_destination_that_is_down(
     publisher.persisted(200)
 
 
+@pytest.mark.covers("Clients and protocol", "`fully_durable`")
 @pytest.mark.slow
 def test_fully_durable_gets_history_while_a_destination_is_down_and_the_rest_by_a_downgrade(
     servers: Servers, tmp_path: Path
@@ -386,6 +397,7 @@ async def some(merged: Any, count: int) -> list[tuple[str, int]]:
     return found
 
 
+@pytest.mark.covers("Clients and protocol", "pause, resume; those resumed in one command")
 def test_a_combined_replay_goes_on_at_another_instance_where_it_was(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -476,6 +488,8 @@ def test_the_synchronous_face_and_a_restart_in_pause(servers: Servers, tmp_path:
     assert set(seen) == set(range(1, 101))
 
 
+@pytest.mark.covers("Clients and protocol", "exact resume across instances and restarts")
+@pytest.mark.covers("The replication chapters", "subscriptions resume exactly where they were")
 def test_an_exact_resume_across_instances_and_restarts(servers: Servers, tmp_path: Path) -> None:
     """A new client each time, at the other instance, one of them killed or restarted meanwhile."""
     first, second = pair(servers, tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import forked
+import pytest
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
 from soak.relay import SLOW, Relay
 
@@ -95,6 +96,7 @@ def filled(
     return a, client
 
 
+@pytest.mark.covers("Resync and bootstrap", "bootstrap: the log of one source")
 def test_half_a_copy_is_begun_again_and_what_is_copied_is_the_log(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -177,6 +179,7 @@ def test_half_a_copy_is_begun_again_and_what_is_copied_is_the_log(
     assert records(runs_of(c)) == [entry for entry in records(log) if entry[2] == b"trades"]
 
 
+@pytest.mark.covers("Resync and bootstrap", "two empty instances that wait for each other")
 def test_two_empty_instances_that_wait_for_each_other_are_told_so(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def _commits_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lmdb_journal, "MOVE_S", 3_600.0)
 
 
+@pytest.mark.covers("Journal", "… and nothing of it is in other files")
 def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,9 @@ def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
     asyncio.run(second())
 
 
+@pytest.mark.covers(
+    "Journal", "a commit that fails behind that ends the instance", note="a real server"
+)
 def test_an_instance_whose_disk_breaks_under_what_it_took_ends_and_has_told_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

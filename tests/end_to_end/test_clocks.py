@@ -28,6 +28,8 @@ from raylay.services.queues.definition import QueueDefinition
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
 
+pytestmark = pytest.mark.covers("Replication", "a wall clock that is set both ways")
+
 SOURCE = Path(__file__).parents[1] / "set_clock.c"
 HOUR_US = 3_600_000_000
 LEASE_US = 1_500_000

@@ -125,6 +125,7 @@ def published(server: Server, name: str, count: int, topic: str = "orders") -> i
     return publisher_id(name)
 
 
+@pytest.mark.covers("The replication chapters", "without Group the name is the group")
 @pytest.mark.parametrize(("passing", "passes"), [("^A$", True), ("^B$", False)])
 def test_an_instance_without_a_group_is_passed_on_by_its_name(
     servers: Servers, tmp_path: Path, passing: str, passes: bool
@@ -142,6 +143,7 @@ def test_an_instance_without_a_group_is_passed_on_by_its_name(
     assert found == [of_a] * 10 * passes + [of_b] * 10
 
 
+@pytest.mark.covers("The replication chapters", "a sync pair of applications")
 @pytest.mark.slow
 def test_hub_and_spoke_as_the_chapter_describes_it(servers: Servers, tmp_path: Path) -> None:
     """Ingestion and hub sync, applications with topics of their own, one of them a sync pair; its
@@ -239,6 +241,7 @@ DOWNGRADE = """
 </AMPSConfig>"""
 
 
+@pytest.mark.covers("Configuration", "each element that runs changes what is started")
 @pytest.mark.slow
 def test_an_instance_does_what_its_file_says(servers: Servers, tmp_path: Path) -> None:
     """What can be seen of it from outside; what a Destination says has tests of its own."""
@@ -336,6 +339,7 @@ SLOW_CLIENTS = """\
 """
 
 
+@pytest.mark.covers("Configuration", "Slow Client Management")
 @pytest.mark.parametrize(
     ("memory", "age", "event"),
     [("1MB", "100s", "client_offline"), ("4GB", "300ms", "slow_client")],
@@ -384,6 +388,7 @@ def listening(server: Server) -> list[str]:
     return found
 
 
+@pytest.mark.covers("The replication chapters", "incoming transports")
 def test_an_instance_without_a_replication_transport_listens_for_clients_only(
     servers: Servers, tmp_path: Path
 ) -> None:

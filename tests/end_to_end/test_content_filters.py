@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from end_to_end.test_instance import Client, Server, Servers, pair, servers, single  # noqa: F401
 
 from raylay.services.client.subscription_state import read_have
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule
+
+pytestmark = pytest.mark.covers(
+    "Replication", "a content filter lets some records of a run through"
+)
 
 REGIONS = ("EU", "US", "all")
 FILTER = "/region IN ('EU', 'all')"
@@ -86,6 +91,7 @@ def test_what_an_instance_sends_over_a_direct_connection_passes_the_filter(
     assert not first.events("link_disconnected"), first.log
 
 
+@pytest.mark.covers("Filters by content", "a subscription with a filter gets what passes")
 def test_a_subscription_gets_what_passes_its_filter(
     servers: Servers,  # noqa: F811
     tmp_path: Path,
@@ -125,6 +131,7 @@ def test_a_subscription_gets_what_passes_its_filter(
     assert subscriber.next().header["cid"] == "end"
 
 
+@pytest.mark.covers("Filters by content", "a bookmark subscription with a filter")
 def test_a_replay_gets_what_passes_and_is_acked_what_does_not(
     servers: Servers,  # noqa: F811
     tmp_path: Path,

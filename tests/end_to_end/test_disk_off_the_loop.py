@@ -78,6 +78,7 @@ class Watch:
             self.elsewhere += 1
 
 
+@pytest.mark.covers("Journal", "a serving instance writes nothing on its event loop")
 def test_a_serving_instance_writes_nothing_on_its_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

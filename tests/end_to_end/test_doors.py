@@ -220,6 +220,7 @@ def test_a_forged_batch_does_not_make_an_instance_begin_anew(
     assert is_whole(server), server.log
 
 
+@pytest.mark.covers("Configuration", "gaps in what a user's names number are bounded")
 def test_a_forged_batch_does_not_use_up_the_numbers_of_a_publisher(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -20,6 +20,8 @@ from raylay.services.messages.records import RecordBuilder
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.maintenance import read_floor
 
+pytestmark = pytest.mark.covers("Journal", "the documented way frees a full disk")
+
 __all__ = ["servers"]
 
 BODY = bytes(100_000)

@@ -17,6 +17,8 @@ from end_to_end.test_slow_clients import LIMITS, Stream, stalled, subscribe, wri
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
 
+pytestmark = pytest.mark.covers("Filters by content", "a child process that hangs is asked")
+
 HUNG_S = "2"
 
 

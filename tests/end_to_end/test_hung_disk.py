@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from end_to_end.test_instance import Client, Server, Servers, single
 from end_to_end.test_instance import servers as servers
+
+pytestmark = pytest.mark.covers("Filters by content", "a disk that hangs is told of")
 
 
 class Hung:

@@ -366,6 +366,7 @@ def test_a_publisher_hears_its_ack_before_it_is_told_of_its_message(
     assert server.stop() == 0
 
 
+@pytest.mark.covers("Clients and protocol", "every ack type")
 def test_single_publishes_and_every_ack(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path, topics=(TopicRule("orders"),))
     client = Client(server.address, "client")
@@ -393,6 +394,8 @@ def test_single_publishes_and_every_ack(servers: Servers, tmp_path: Path) -> Non
     assert kinds == {"processed", "completed", "persisted"}
 
 
+@pytest.mark.covers("Laws", "1 no acknowledged loss", note="on real processes")
+@pytest.mark.covers("The replication chapters", "the order of an instance is that of its log")
 def test_restart_after_sigkill_keeps_all_that_was_acked(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     client = Client(server.address, "publisher")
@@ -420,6 +423,7 @@ def test_restart_after_sigkill_keeps_all_that_was_acked(servers: Servers, tmp_pa
 ACKED = {"a": "processed"}
 
 
+@pytest.mark.covers("The replication chapters", "the order of an instance is that of its log")
 def test_the_order_of_an_instance_is_that_of_its_log_over_restarts_and_topics(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -495,6 +499,8 @@ def logged(servers: Servers, tmp_path: Path) -> tuple[Server, int]:
 ORDERS = [n for n in range(1, 101) if n % 10]
 
 
+@pytest.mark.covers("Clients and protocol", "every ack type")
+@pytest.mark.covers("Clients and protocol", "bookmarks: epoch")
 @pytest.mark.parametrize(
     ("bookmark", "wanted"),
     [
@@ -551,6 +557,7 @@ def test_bookmark_tells_what_lies_before_a_message(logged: tuple[Server, int]) -
     assert list(have.of(publisher)) == [(1, 55)]
 
 
+@pytest.mark.covers("Clients and protocol", "resumption by ranges on another instance")
 def test_durable_subscriber_gets_what_it_has_not(logged: tuple[Server, int]) -> None:
     server, publisher = logged
     have = PublisherRanges()
@@ -595,6 +602,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     made[0].kill()
 
 
+@pytest.mark.covers("Clients and protocol", "frames, limits")
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -646,6 +654,7 @@ def test_bad_records_end_that_client_only(servers: Servers, tmp_path: Path) -> N
     good.persisted(1)
 
 
+@pytest.mark.covers("Clients and protocol", "duplicate client names")
 def test_the_newer_of_two_connections_with_one_name_stays(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     older = Client(server.address, "name", user_id="u")
@@ -658,6 +667,7 @@ def test_the_newer_of_two_connections_with_one_name_stays(servers: Servers, tmp_
     newer.persisted(1)
 
 
+@pytest.mark.covers("The replication chapters", "heartbeats, the interval chosen")
 def test_heartbeats(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     client = Client(server.address, "client")
@@ -670,6 +680,7 @@ def test_heartbeats(servers: Servers, tmp_path: Path) -> None:
     assert client.closed()
 
 
+@pytest.mark.covers("Clients and protocol", "every ack type")
 def test_acks_are_conflated_up_to_the_bound(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     client = Client(server.address, "client", o={"ack_conflation_ms": 300})
@@ -684,6 +695,7 @@ def test_acks_are_conflated_up_to_the_bound(servers: Servers, tmp_path: Path) ->
     assert time.monotonic() - began_s >= 0.25
 
 
+@pytest.mark.covers("Clients and protocol", "one slow client delays nobody")
 def test_a_slow_client_is_disconnected_and_delays_nobody(servers: Servers, tmp_path: Path) -> None:
     server = single(
         servers, tmp_path, capacity=CapacityConfig(memory_bytes_max=1024 * 1024, client_share=0.5)
@@ -750,6 +762,7 @@ def test_a_second_process_is_refused(servers: Servers, tmp_path: Path) -> None:
     assert "another process" in again.stderr and str(server.directory) in again.stderr
 
 
+@pytest.mark.covers("The replication chapters", "incoming transports")
 @pytest.mark.parametrize(
     ("port", "transport"),
     [
@@ -776,6 +789,8 @@ def test_a_port_in_use_is_named_whatever_it_is_for(
     assert "Traceback" not in other.stderr
 
 
+@pytest.mark.covers("Replication", "Compression and CompressionType")
+@pytest.mark.covers("The replication chapters", "chosen at the source")
 @pytest.mark.parametrize("compression", ["", "zstd", pytest.param("zlib", marks=pytest.mark.slow)])
 def test_a_sync_pair_has_all_on_both(servers: Servers, tmp_path: Path, compression: str) -> None:
     first, second = pair(
@@ -836,6 +851,8 @@ def test_a_scrape_counts_messages_whatever_their_sequences(
     assert found[f"raylay_destination_persisted_total{{{of}}}"] == 101
 
 
+@pytest.mark.covers("Laws", "7 liveness after healing", note="on real processes")
+@pytest.mark.covers("The replication chapters", "sync: no persisted ack before local log")
 def test_acks_wait_for_a_killed_peer_and_come_when_it_is_back(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -857,6 +874,11 @@ def test_acks_wait_for_a_killed_peer_and_come_when_it_is_back(
     assert second.journal() == [(publisher, n) for n in range(1, 201)]
 
 
+@pytest.mark.covers(
+    "Journal",
+    "what is prepared while the disk writes a commit leaves",
+    note="SIGKILL in between (fails where the outbox does not hold)",
+)
 def test_killed_while_its_disk_writes_it_has_told_nobody(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -894,6 +916,8 @@ def test_killed_while_its_disk_writes_it_has_told_nobody(
         assert server.journal() == [(publisher, number) for number in range(1, acked + 3)]
 
 
+@pytest.mark.covers("Laws", "1 no acknowledged loss", note="on real processes")
+@pytest.mark.covers("The replication chapters", "a spare takes over when the first fails")
 def test_a_publisher_fails_over_under_load(servers: Servers, tmp_path: Path) -> None:
     """Law 1, 2 and 3: what was acked is there, once, in order, on both, whatever was killed."""
     first, second = pair(servers, tmp_path)
@@ -926,6 +950,8 @@ def test_a_publisher_fails_over_under_load(servers: Servers, tmp_path: Path) -> 
         assert server.journal() == [(publisher, n) for n in range(1, last + 1)]
 
 
+@pytest.mark.covers("Replication", "downgrade and upgrade by age")
+@pytest.mark.covers("The replication chapters", "the acks that waited come at once")
 def test_a_downgrade_by_age_releases_acks_behind_the_notice(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -955,6 +981,7 @@ def test_a_downgrade_by_age_releases_acks_behind_the_notice(
     assert len(second.journal()) == 30
 
 
+@pytest.mark.covers("Replication", "a killed link is started again")
 def test_a_killed_link_is_started_again_once(servers: Servers, tmp_path: Path) -> None:
     first, _ = pair(servers, tmp_path, kind=Executed)
     client = Client(first.address, "publisher")
@@ -977,6 +1004,7 @@ def test_a_killed_link_is_started_again_once(servers: Servers, tmp_path: Path) -
     assert first.events("link_process_ended") == 3
 
 
+@pytest.mark.covers("Replication", "a lost disk admits clients only when it has caught up")
 def test_an_instance_that_lost_its_disk_catches_up_before_it_admits_clients(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -1011,6 +1039,7 @@ def test_an_instance_that_lost_its_disk_catches_up_before_it_admits_clients(
     assert empty.status["ready"], "a restart with its data admits clients at once"
 
 
+@pytest.mark.covers("Replication", "the group of the downstream is checked")
 def test_a_link_to_the_wrong_group_says_what_to_change(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     destination = DestinationConfig(
@@ -1022,6 +1051,8 @@ def test_a_link_to_the_wrong_group_says_what_to_change(servers: Servers, tmp_pat
     server.wait_for("correct the Group of Destination")
 
 
+@pytest.mark.covers("Replication", "several addresses in priority order")
+@pytest.mark.covers("The replication chapters", "addresses in order")
 def test_a_destination_takes_the_first_address_that_answers(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -1064,6 +1095,7 @@ def is_given_up_and_found_again(first: Server, second: Server, client: Client) -
     assert len(second.journal()) == 10
 
 
+@pytest.mark.covers("Replication", "several addresses in priority order")
 def test_a_silent_destination_is_given_up_and_found_again(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1080,6 +1112,7 @@ def stands_still(second: Server, seconds: float) -> None:
         second.process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.covers("Configuration", "an instance whose loop is held for longer")
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_link_outlives_a_loop_that_is_held_for_longer_than_its_timeout(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
@@ -1117,6 +1150,7 @@ def test_a_link_outlives_a_loop_that_is_held_for_longer_than_its_timeout(
     assert len(second.journal()) == 20
 
 
+@pytest.mark.covers("Replication", "epochs and batch numbers")
 def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -1175,6 +1209,7 @@ def test_acks_to_a_link_are_conflated_up_to_the_bound(servers: Servers, tmp_path
     assert list(persisted.of(5)) == [(1, 20)]
 
 
+@pytest.mark.covers("Clients and protocol", "frames, limits")
 @pytest.mark.parametrize("seed", range(3))
 def test_any_bytes_to_any_transport_harm_nobody(
     servers: Servers, tmp_path: Path, seed: int
@@ -1199,6 +1234,7 @@ def test_any_bytes_to_any_transport_harm_nobody(
     assert "fatal" not in server.log
 
 
+@pytest.mark.covers("The replication chapters", "what no transaction log takes")
 def test_a_topic_that_nobody_declared_is_refused_message_by_message(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -29,6 +29,8 @@ from raylay.services.protocol.link.replication import (
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 
+pytestmark = pytest.mark.covers("Journal", "a serving instance reads no journal on its event loop")
+
 __all__ = ["servers"]  # a fixture
 
 BODY = "x" * 1_000

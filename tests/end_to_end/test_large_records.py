@@ -38,6 +38,11 @@ from raylay.services.protocol.client.subscribe import SUBSCRIPTION_ID_BYTES_MAX
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal
 
+pytestmark = [
+    pytest.mark.covers("Clients and protocol", "the largest record goes everywhere"),
+    pytest.mark.covers("SOW", "a record above the limit is refused"),
+]
+
 __all__ = ["servers"]  # a fixture
 
 TOPIC = "t" * TOPIC_BYTES_MAX

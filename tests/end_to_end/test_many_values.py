@@ -18,6 +18,10 @@ from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.types.base import VALUES_MAX
 from raylay.services.sow.definition import SowTopicDefinition
 
+pytestmark = pytest.mark.covers(
+    "Filters by content", "a body has 65,536 values at most where it is read"
+)
+
 __all__ = ["servers"]  # a fixture
 
 SIZE = 15 * 1024 * 1024

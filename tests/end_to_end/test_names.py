@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
@@ -20,6 +21,7 @@ def replicating(name: str, own: int, other: str, port: int) -> InstanceConfig:
     )
 
 
+@pytest.mark.covers("The replication chapters", "unique names, in one set of files and among")
 def test_two_of_one_name_are_found_when_they_meet(servers: Servers, tmp_path: Path) -> None:
     ports = free_ports(4)
     for number, config in enumerate(

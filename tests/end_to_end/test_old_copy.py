@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from end_to_end.test_instance import Client, Server, Servers, pair, servers
 
 from raylay.services.messages.records import publisher_id
@@ -60,6 +61,7 @@ def goes_on(a: Server, b: Server) -> None:
         assert server.events(" conflict ") == 0
 
 
+@pytest.mark.covers("Replication", "an old copy of a data directory begins anew and takes")
 def test_a_copy_of_the_directory_takes_back_what_it_lacks_before_it_serves(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_copy_of_the_directory_takes_back_what_it_lacks_before_it_serves(
     assert a.status["incarnation"] == incarnation and a.status["ready"]
 
 
+@pytest.mark.covers("Replication", "an old copy of a data directory begins anew and takes")
 def test_what_went_back_in_place_is_found_by_the_peer_and_begins_anew(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -105,6 +108,7 @@ def test_what_went_back_in_place_is_found_by_the_peer_and_begins_anew(
     assert a.status["incarnation"] != before and a.events("went_back text") == 1
 
 
+@pytest.mark.covers("Replication", "an old copy of a data directory begins anew and takes")
 def test_a_journal_that_is_shorter_than_the_state_says_is_an_old_copy(
     servers: Servers, tmp_path: Path
 ) -> None:

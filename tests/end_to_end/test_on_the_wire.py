@@ -61,6 +61,7 @@ def unix_paths() -> dict[str, str]:
     return {f"socket:[{words[6]}]": words[7] for line in lines if len(words := line.split()) > 7}
 
 
+@pytest.mark.covers("The replication chapters", "instances talk only by replication")
 def test_instances_talk_only_by_replication(servers: Servers, tmp_path: Path) -> None:
     """While each gets what was published at the other, no process of the one has anything of the
     other's open, and their only connections are those of links to a replication port."""
@@ -159,6 +160,8 @@ def sent_to_a_receiver(servers: Servers, path: Path, compression: str) -> bytes:
     return tap.sent
 
 
+@pytest.mark.covers("Replication", "Compression and CompressionType")
+@pytest.mark.covers("The replication chapters", "chosen at the source")
 @pytest.mark.parametrize("compression", ["zstd", "zlib"])
 def test_compression_is_chosen_at_the_source_and_seen_on_the_wire(
     servers: Servers, tmp_path: Path, compression: str

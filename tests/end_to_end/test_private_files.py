@@ -30,6 +30,7 @@ class Inheriting(Server):
     popen = subprocess.Popen
 
 
+@pytest.mark.covers("Configuration", "what is made on the disk is its owner's alone")
 @pytest.mark.usefixtures("no_umask")
 def test_without_a_umask_no_file_of_an_instance_is_open_to_others(
     servers: Servers, tmp_path: Path

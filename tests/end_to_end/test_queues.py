@@ -22,6 +22,8 @@ from raylay.services.protocol.frames import Frame
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.records import Acknowledgment, keys_of, pack_acknowledgment
 
+pytestmark = pytest.mark.covers("Queues", "subscribing, deliveries with the lease")
+
 Key = tuple[int, int]
 
 
@@ -155,6 +157,7 @@ def test_each_message_is_one_consumers(servers: Any) -> None:
     assert seen.isdisjoint(key for key, _ in first) and seen.isdisjoint(left)
 
 
+@pytest.mark.covers("Queues", "nothing acknowledged comes again and nothing is lost")
 def test_nothing_acknowledged_comes_again_and_nothing_is_lost(servers: Any) -> None:
     """Two consumers do 1,000 messages; the owner is killed in the middle, later the instance."""
     count = 1_000
@@ -203,6 +206,7 @@ def test_nothing_acknowledged_comes_again_and_nothing_is_lost(servers: Any) -> N
     assert found["leases"] == 0
 
 
+@pytest.mark.covers("Queues", "a dead letter is in the journal before its message is gone")
 def test_no_dead_letter_is_lost_when_the_instance_is_killed_in_their_midst(servers: Any) -> None:
     """Some messages wait too long, and a consumer gives the others up; owner and instance are
     killed while their letters are written."""
@@ -248,6 +252,7 @@ def test_no_dead_letter_is_lost_when_the_instance_is_killed_in_their_midst(serve
     assert sum(letters.values()) < 2 * count, "only those under way at a kill come twice"
 
 
+@pytest.mark.covers("Queues", "at-most-once: out of the queue before it is sent")
 @pytest.mark.slow
 def test_at_most_once_leaves_the_queue_before_it_is_sent(servers: Any) -> None:
     server = servers(work(at_most_once=True, subscription_backlog_max=5))
@@ -345,6 +350,7 @@ def test_what_cannot_be_done_is_refused_and_the_session_goes_on(
     ann.ack(cid="p")
 
 
+@pytest.mark.covers("Queues", "a subscription with a bookmark replays the underlying topic")
 def test_a_subscription_with_a_bookmark_replays_what_the_queue_is_of(
     solo: tuple[Server, Consumer],
 ) -> None:

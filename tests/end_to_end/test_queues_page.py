@@ -17,6 +17,8 @@ from raylay.services.configuration.files import load_fabric
 from raylay.services.fabric.check import check_settings
 from raylay.services.messages.topics import TopicRule
 
+pytestmark = pytest.mark.covers("Queues", "docs/queues.md")
+
 PAGE = "queues.md"
 STARTS = ("raylay up ", "raylay queue proxied ")
 """The fabric of the page is one instance here; the other one, of two regions, is typed in

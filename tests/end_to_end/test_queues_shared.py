@@ -87,6 +87,7 @@ def refused(consumer: Consumer, sequence: int) -> str:
     return str(header["text"])
 
 
+@pytest.mark.covers("Queues", "`Leasing` strict")
 @pytest.mark.slow
 def test_where_leasing_is_strict_nobody_acknowledges_elsewhere_what_a_consumer_holds(
     servers: Servers, tmp_path: Path
@@ -180,6 +181,7 @@ def kept(server: Server, count: int, wanted: set[str]) -> None:
     assert len(found) == count and set(found) == wanted
 
 
+@pytest.mark.covers("Queues", "an archive that takes the underlying topic alone needs")
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", [False, True])
 def test_an_archive_keeps_what_was_consumed_and_disturbs_nobody(
@@ -251,6 +253,7 @@ async def consume_traced(first: str, second: str, options: TracingOptions) -> st
         return again.bookmark
 
 
+@pytest.mark.covers("Fabrics and tracing", "a sampled message of a queue shows enqueue")
 @pytest.mark.slow
 def test_a_trace_shows_what_queues_did_with_a_message_at_every_instance(
     servers: Servers, tmp_path: Path

@@ -15,7 +15,10 @@ from raylay.services.messages.records import RecordBuilder, iterate_records
 
 __all__ = ["servers"]  # a fixture
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("Clients and protocol", "a consumer of a queue that goes offline keeps"),
+]
 MIB = 1024 * 1024
 BODY = bytes(50_000)
 FLOW_MAX = 4_000

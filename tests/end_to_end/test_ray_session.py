@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import os, stat
 from pathlib import Path
@@ -23,6 +25,7 @@ ray_access.leave_ray()
 """
 
 
+@pytest.mark.covers("Configuration", "nobody else gets at the sockets")
 def test_a_ray_that_ends_in_order_leaves_no_session_directory_and_bounds_its_logs(
     tmp_path: Path,
 ) -> None:

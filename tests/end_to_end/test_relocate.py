@@ -18,6 +18,11 @@ from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.replication.downgrade import DowngradePolicy
 
+pytestmark = [
+    pytest.mark.covers("Moved instances", "what only a retired directory held comes back"),
+    pytest.mark.covers("Moved instances", "with real processes"),
+]
+
 __all__ = ["servers"]  # a fixture
 
 AGE_MS = 300

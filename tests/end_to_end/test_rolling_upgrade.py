@@ -20,6 +20,10 @@ from raylay.services.client import Server
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import publisher_id
 
+pytestmark = pytest.mark.covers(
+    "Moved instances", "a pair of an earlier release (a wheel of an earlier"
+)
+
 __all__ = ["servers"]  # a fixture
 
 OLD_COMMITS = ("7b33b07",)

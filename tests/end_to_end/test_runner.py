@@ -30,6 +30,10 @@ from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.runner import InstanceThread
 from raylay.storage.lmdb_journal import LmdbJournal
 
+pytestmark = pytest.mark.covers(
+    "Resync and bootstrap", "a new disk whose group never returns is admitted"
+)
+
 POLL_S = 0.02
 
 

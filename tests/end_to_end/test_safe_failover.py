@@ -27,6 +27,10 @@ from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topics import TopicRule
 from raylay.storage.stores import LmdbPublishStore
 
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "safe failover; what is unsafe is remembered"
+)
+
 __all__ = ["servers"]  # a fixture
 
 DEADLINE_S = 30.0

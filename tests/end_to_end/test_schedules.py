@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from end_to_end.test_instance import Client, Server, Servers, servers, single  # noqa: F401
 
 from raylay.services.replication.timetable import JournalAction, Occasion
@@ -58,6 +59,7 @@ def prepared(made: Servers, path: Path, actions_in_s: int) -> tuple[Server, int]
     return server, len(before)
 
 
+@pytest.mark.covers("Configuration", "Actions: journal is compressed")
 def test_old_journal_is_archived_and_removed_at_its_time_and_not_before(
     servers: Servers,  # noqa: F811
     tmp_path: Path,

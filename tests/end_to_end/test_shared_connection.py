@@ -9,6 +9,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from end_to_end.test_instance import (
     DEADLINE_S,
     Client,
@@ -24,6 +25,8 @@ from raylay.services.configuration.amps.load import load_amps
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.server.children.subprocess import start_link_process
 from raylay.services.server.instance_server import InstanceServer
+
+pytestmark = pytest.mark.covers("Replication", "without an address")
 
 __all__ = ["servers"]  # a fixture
 
@@ -166,6 +169,8 @@ class Pair:
         self.one_connection()
 
 
+@pytest.mark.covers("The replication chapters", "point to point")
+@pytest.mark.covers("The replication chapters", "no InetAddr: replicates when the other")
 def test_the_side_without_an_address_pushes_over_the_connection_of_the_other(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -212,6 +217,7 @@ def test_configuration_files_without_inet_addr(servers: Servers, tmp_path: Path)
     pair.heals()
 
 
+@pytest.mark.covers("The replication chapters", "over one connection")
 def test_two_sides_that_dial_settle_on_one_connection(servers: Servers, tmp_path: Path) -> None:
     pair = Pair(servers, tmp_path, "AB", share=True)
     pair.heals()

@@ -16,6 +16,8 @@ from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, server
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.messages.records import RecordBuilder, iterate_records
 
+pytestmark = pytest.mark.covers("Clients and protocol", "a client that stops reading goes offline")
+
 __all__ = ["servers"]  # a fixture
 
 MIB = 1024 * 1024
@@ -176,6 +178,7 @@ class Others:
                     had[client] = had.get(client, 0) + frame.header["n"]
 
 
+@pytest.mark.covers("Clients and protocol", "one client that reads a byte now and then among")
 @pytest.mark.slow
 def test_one_that_reads_a_byte_now_and_then_among_100_others(
     servers: Servers, tmp_path: Path

@@ -22,6 +22,8 @@ from raylay.services.messages.records import iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.sow.definition import SowTopicDefinition
 
+pytestmark = pytest.mark.covers("SOW", "a query's subscription begins at its moment")
+
 DEADLINE_S = 30.0
 CONFIG = InstanceConfig(
     "solo", "group", topics=(TopicRule(".*"),),
@@ -78,6 +80,7 @@ async def take(subscription: Subscription, count: int) -> list[tuple[str, str, A
     return found
 
 
+@pytest.mark.covers("SOW", "`sow`: group, batches")
 def test_queries(server: Server) -> None:
     async def work(publisher: Client, reader: Client) -> None:
         rows = [{"id": n, "s": "xyz"[n % 3], "p": n * 7 % 100} for n in range(1_000)]
@@ -112,6 +115,7 @@ def test_queries(server: Server) -> None:
     with_clients(server, work)
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe`: of one moment")
 def test_a_subscription_begins_at_the_moment_of_its_query(server: Server) -> None:
     async def work(publisher: Client, reader: Client) -> None:
         await publish(publisher, "busy", *({"id": n, "v": 0} for n in range(500)))
@@ -151,6 +155,7 @@ def test_a_subscription_begins_at_the_moment_of_its_query(server: Server) -> Non
     with_clients(server, work)
 
 
+@pytest.mark.covers("SOW", "oof, deltas and select lists")
 def test_what_changes_and_what_leaves(server: Server) -> None:
     async def work(publisher: Client, reader: Client) -> None:
         one = {"id": 1, "p": 5, "s": "x"}
@@ -172,6 +177,7 @@ def test_what_changes_and_what_leaves(server: Server) -> None:
     with_clients(server, work)
 
 
+@pytest.mark.covers("SOW", "`replace`: what comes into focus is sent")
 def test_another_filter_moves_the_focus(server: Server) -> None:
     async def work(publisher: Client, reader: Client) -> None:
         rows = [{"id": n, "v": n} for n in range(10)]

@@ -19,7 +19,11 @@ from raylay.services.sow.state import SowRules
 
 __all__ = ["servers"]  # a fixture
 
-pytestmark = pytest.mark.slow  # two instances, killed and under load: several seconds
+# two instances, killed and under load: several seconds
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("SOW", "sow_and_subscribe across failovers"),
+]
 
 DEADLINE_S = 60.0
 ROWS = 300
@@ -126,6 +130,7 @@ def test_the_view_is_the_survivors_and_nothing_comes_twice(
     assert_equal_journals(first, second)
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe` of the past", note="over failovers and restarts")
 def test_rows_of_then_and_every_message_since_over_a_kill(servers: Servers, tmp_path: Path) -> None:
     definition = SowTopicDefinition(
         "rows", "json", keys=("/id",), rules=SowRules(window_us=3_600_000_000)
@@ -175,6 +180,7 @@ def test_rows_of_then_and_every_message_since_over_a_kill(servers: Servers, tmp_
     asyncio.run(work())
 
 
+@pytest.mark.covers("SOW", "of any number at once")
 def test_many_deletes_that_a_store_sends_again(servers: Servers, tmp_path: Path) -> None:
     first, second = pair(
         servers, tmp_path, sow=(SowTopicDefinition("rows", "json", keys=("/id",)),)

@@ -29,6 +29,11 @@ from raylay.services.sow.state import SowRules, SowState, encoded
 from raylay.storage import sow as sow_module
 from raylay.storage.sow import LmdbSowStore
 
+pytestmark = [
+    pytest.mark.covers("SOW", "an instance folds its journal into its SOW topics"),
+    pytest.mark.covers("SOW", "the journal is kept until the SOW store has it"),
+]
+
 __all__ = ["servers"]
 
 DEADLINE_S = 30.0
@@ -102,6 +107,7 @@ def of(*ids: int, text: str = "x") -> list[bytes]:
     return [b'{"id":%d,"text":"%s"}' % (each, text.encode()) for each in ids]
 
 
+@pytest.mark.covers("SOW", "recovery: the store behind the log")
 def test_a_restart_has_what_was_folded_saved_or_not(tmp_path: Path) -> None:
     async def lives() -> None:
         async with Life(tmp_path) as life:
@@ -228,6 +234,7 @@ def test_what_waits_for_a_store_that_fails_is_bounded(
     run(lives())
 
 
+@pytest.mark.covers("SOW", "recovery: the store behind the log")
 @pytest.mark.parametrize("how", ["missing", "cut", "garbage"])
 def test_a_store_that_cannot_be_used_is_made_anew(tmp_path: Path, how: str) -> None:
     async def lives() -> None:
@@ -476,6 +483,7 @@ def test_what_decides_which_records_there_are() -> None:
     assert {fingerprint(each, None) for each in same} == {prints[0]}
 
 
+@pytest.mark.covers("SOW", "a bootstrap copies of SOW topics what the log does not reach back")
 @pytest.mark.parametrize("as_before", [True, False])
 def test_a_copy_has_what_the_log_does_not_reach_back_to(tmp_path: Path, as_before: bool) -> None:
     small = replace(CONFIG, segment_bytes=64 * 1024, retention_bytes=64 * 1024)

@@ -15,6 +15,8 @@ from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.files import load_fabric
 from raylay.services.messages.topics import TopicRule
 
+pytestmark = pytest.mark.covers("SOW", "`raylay sow`, `delete`")
+
 PAGE = "sow.md"
 STARTS = ("raylay up ", "raylay down")
 """The fabric of the page is one instance here."""

@@ -28,6 +28,7 @@ def values(life: Life) -> dict[int, Any]:
     return {each["id"]: each for each in bodies}
 
 
+@pytest.mark.covers("SOW", "it is journaled")
 def test_deltas_and_deletes_take_effect_in_their_order(tmp_path: Path) -> None:
     async def lives() -> None:
         async with Life(tmp_path) as life:
@@ -92,6 +93,7 @@ def test_what_is_refused_is_told_and_the_session_goes_on(
     run(lives())
 
 
+@pytest.mark.covers("SOW", "of any number at once")
 def test_any_number_of_deletes_by_filter_in_one_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +135,7 @@ def test_any_number_of_deletes_by_filter_in_one_frame(
     run(lives())
 
 
+@pytest.mark.covers("SOW", "of any number at once")
 def test_more_than_one_delete_may_name_is_refused_and_deleted_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,7 @@ class Two:
         return sorted((row.topic, row.body) for row in rows)
 
 
+@pytest.mark.covers("SOW", "many topics in one")
 def test_a_file_makes_topics_that_are_queried_by_each_of_their_names(tmp_path: Path) -> None:
     async def run() -> None:
         async with Two(tmp_path) as two:
@@ -114,6 +115,8 @@ def test_a_file_makes_topics_that_are_queried_by_each_of_their_names(tmp_path: P
     asyncio.run(run())
 
 
+@pytest.mark.covers("SOW", "preprocessing and enrichment")
+@pytest.mark.covers("SOW", "preprocessing before the key")
 @pytest.mark.slow
 def test_fields_are_computed_where_a_message_is_published(servers: Servers, tmp_path: Path) -> None:
     """What comes from another instance is as it was computed there."""
@@ -145,6 +148,8 @@ def test_fields_are_computed_where_a_message_is_published(servers: Servers, tmp_
     assert b'"change":-3' in body and b'"by":"B"' in body
 
 
+@pytest.mark.covers("SOW", "`raylay sow diff`")
+@pytest.mark.covers("SOW", "the audit compares SOW topics by stores and journals")
 def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_path: Path) -> None:
     async def run() -> Two:
         async with Two(tmp_path) as two:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from end_to_end.test_instance import (
     DEADLINE_S,
     Client,
@@ -43,6 +44,7 @@ def subscribed(client: Client, **options: Any) -> dict[str, Any]:
     return dict(client.ack(cid="s").header)
 
 
+@pytest.mark.covers("Configuration", "more transports for clients")
 def test_a_transport_takes_messages_of_its_types_only(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path, client_transports=(TYPES,))
     typed = server.status["client_transports"]["typed"]
@@ -98,6 +100,7 @@ def test_a_port_in_use_is_named_with_its_transport(tmp_path: Path) -> None:
     assert f"the client/second transport cannot listen on 127.0.0.1:{port}" in found.stderr
 
 
+@pytest.mark.covers("Configuration", "more transports for clients")
 def test_a_destination_dials_one_server_and_waits_for_another(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -16,6 +16,8 @@ from raylay.services.protocol.link.description import LINK_LOGON_BYTES_MAX
 from raylay.services.protocol.link.replication import UpstreamLogon, link_logon
 from raylay.services.replication.membership.validation import QueueTerms, SowTerms
 
+pytestmark = pytest.mark.covers("Replication", "validation at connect")
+
 __all__ = ["servers"]  # a fixture
 
 ALL = (TopicRule(".*"),)
@@ -80,6 +82,7 @@ def fabric(servers: Servers, tmp_path: Path) -> Fabric:
     return Fabric(servers, tmp_path)
 
 
+@pytest.mark.covers("The replication chapters", "at each connect")
 def test_txlog(fabric: Fabric) -> None:
     fabric.run("B", topics=(TopicRule("orders"),))
     fabric.run("A", fabric.destination("B", topics=ONE_WAY))
@@ -89,6 +92,7 @@ def test_txlog(fabric: Fabric) -> None:
     fabric.arrives()
 
 
+@pytest.mark.covers("The replication chapters", "the detecting side says what to change")
 def test_replicate(fabric: Fabric) -> None:
     fabric.run("B")
     fabric.run("A", fabric.destination("B"))
@@ -101,6 +105,7 @@ def test_replicate(fabric: Fabric) -> None:
     fabric.arrives()
 
 
+@pytest.mark.covers("The replication chapters", "checks are excluded by topic")
 @pytest.mark.slow
 def test_an_excluded_check_is_not_made(fabric: Fabric) -> None:
     fabric.run("B")
@@ -111,6 +116,7 @@ def test_an_excluded_check_is_not_made(fabric: Fabric) -> None:
     fabric.arrives()
 
 
+@pytest.mark.covers("The replication chapters", "checks are excluded by topic")
 @pytest.mark.slow
 def test_what_one_side_excludes_the_other_is_held_to(fabric: Fabric) -> None:
     back = (TopicRule(".*", exclude_validation=("sow",)),)
@@ -124,6 +130,7 @@ def test_what_one_side_excludes_the_other_is_held_to(fabric: Fabric) -> None:
     fabric.running["A"].wait_for("link_caught_up")
 
 
+@pytest.mark.covers("The replication chapters", "unique names, in one set of files and among")
 def test_the_group(fabric: Fabric) -> None:
     """Asked first: of another instance than the one meant nothing else is of interest."""
     fabric.run("B", topics=(TopicRule("orders"),))
@@ -146,6 +153,7 @@ def test_definitions_are_compared(fabric: Fabric) -> None:
     fabric.running["A"].wait_for("link_caught_up")
 
 
+@pytest.mark.covers("Configuration", "a link that does not describe its instance is refused")
 def test_a_link_that_says_nothing_of_itself(servers: Servers, tmp_path: Path) -> None:
     """It is refused; so is one with a wrong or a huge description."""
     server = single(servers, tmp_path, topics=(TopicRule("orders"),))
@@ -164,6 +172,7 @@ def test_a_link_that_says_nothing_of_itself(servers: Servers, tmp_path: Path) ->
     assert answer(DESCRIPTION)["c"] == "accepted"
 
 
+@pytest.mark.covers("Resync and bootstrap", "where `txlog` is left out")
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_topic_that_the_other_side_lacks_holds_up_no_other_one(
     servers: Servers, tmp_path: Path, sync: bool

@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, free_ports, servers
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
@@ -70,6 +71,7 @@ def to(name: str, group: str, address: str, *, sync: bool) -> DestinationConfig:
     )
 
 
+@pytest.mark.covers("The replication chapters", "wide IP: several servers behind one address")
 def test_what_only_the_first_of_two_servers_has_is_not_removed(
     servers: Servers, tmp_path: Path
 ) -> None:

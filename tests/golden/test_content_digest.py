@@ -33,6 +33,7 @@ def test_what_two_records_of_one_identity_have_in_common() -> None:
 SAME = {"topic": "ab", "message_type": "json", "key": b"kk", "correlation": b"c", "body": b"x"}
 
 
+@pytest.mark.covers("Clients and protocol", "a sequence that comes again with another command")
 @pytest.mark.parametrize(
     "other",
     [

@@ -26,6 +26,8 @@ from raylay.services.protocol.frames import (
 from raylay.services.protocol.link.replication import placed, read_placed
 from raylay.services.replication.membership.placement import InstancePlacement
 
+pytestmark = pytest.mark.covers("Clients and protocol", "frames, limits")
+
 GOLDEN: list[tuple[Header, bytes, bytes]] = [
     (
         {"c": "ping"},

@@ -15,6 +15,11 @@ from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.protocol.link import bootstrap, replication
 from raylay.services.replication.instance import Identity
 
+pytestmark = [
+    pytest.mark.covers("SOW", "a bootstrap copies of SOW topics what the log does not reach back"),
+    pytest.mark.covers("Resync and bootstrap", "`Bootstrap` in AMPSConfig"),
+]
+
 B = Identity("B", "g", 11)
 REQUEST_BYTES = (
     b"\x4f\x00\x00\x00"  # length: 79

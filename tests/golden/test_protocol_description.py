@@ -26,6 +26,8 @@ from raylay.services.replication.membership.validation import (
     enforced,
 )
 
+pytestmark = pytest.mark.covers("Replication", "what is told at a link's logon")
+
 SMALL = InstanceDescription("A", "g", (TopicRule("^o", "json"),), (DestinationTerms("B", "h", ()),))
 SMALL_BYTES = (
     b"\x82"  # map of 2

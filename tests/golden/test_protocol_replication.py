@@ -43,6 +43,8 @@ from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.membership.placement import InstancePlacement
 
+pytestmark = pytest.mark.covers("Replication", "a carried stream")
+
 LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, bytes(range(64)))
 LOGON_BYTES = (
     b"\x94\x00\x00\x00"  # length: 148
@@ -98,6 +100,7 @@ MOVED_BYTES = (
 )
 
 
+@pytest.mark.covers("Moved instances", "a lower generation is retired for good")
 def test_golden_logon_of_a_moved_instance() -> None:
     """Of a moved instance, by a link that brings what a retired directory holds."""
     moved = {"B": InstancePlacement(3, "b:1", "b:2")}
@@ -107,6 +110,7 @@ def test_golden_logon_of_a_moved_instance() -> None:
     assert read_link_logon(frame.header) == second
 
 
+@pytest.mark.covers("Moved instances", "a lower generation is retired for good")
 def test_golden_placed_and_refused() -> None:
     moved = {"B": InstancePlacement(3, "b:1", "b:2")}
     data = placed(moved)
@@ -121,6 +125,7 @@ def test_golden_placed_and_refused() -> None:
     assert read_placed({"c": "refused"}) == {}
 
 
+@pytest.mark.covers("Moved instances", "a link of another version is refused")
 @pytest.mark.parametrize("version", [None, 0, 2, "1"])
 def test_another_version_is_refused(version: Any) -> None:
     for read in (check_version, read_link_logon):
@@ -133,6 +138,7 @@ def test_another_version_is_refused(version: Any) -> None:
         )
 
 
+@pytest.mark.covers("Moved instances", "a link of another version is refused")
 def test_the_answer_says_where_the_one_that_answers_lives_and_whoever_else_was_moved() -> None:
     moved = {"B": InstancePlacement(3, "b:1", "b:2")}
     accepted = LinkAccepted("B", "h", 9, "b:2", True, 3, moved)

@@ -58,6 +58,13 @@ from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_frame
 from raylay.services.protocol.header_values import ACK_TYPES
 from raylay.services.subscriptions.delivery import DeliveryContent
 
+pytestmark = [
+    pytest.mark.covers("Replication", "a session is served in any writing that a codec has"),
+    pytest.mark.covers("Clients and protocol", "frames, limits"),
+    pytest.mark.covers("SOW", "frames of queries and changes"),
+    pytest.mark.covers("Queues", "subscribing, deliveries with the lease"),
+]
+
 LOGON = (
     b"\x2b\x00\x00\x00"  # length: 43
     b"\x29\x00"  # header length: 41
@@ -636,6 +643,7 @@ ASKING: list[tuple[dict[str, Any], bytes]] = [
 ]
 
 
+@pytest.mark.covers("Clients and protocol", "an ack type that there is not is refused")
 @pytest.mark.parametrize(("header", "body"), ASKING)
 @pytest.mark.parametrize("acks", ["persistent", "processed,Persisted", "processed,", " ", 0, []])
 def test_an_ack_type_that_there_is_not_is_refused(

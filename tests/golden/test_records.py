@@ -55,6 +55,8 @@ from raylay.storage.segment_index import (
 )
 from raylay.storage.stores import LmdbPublishStore
 
+pytestmark = pytest.mark.covers("Journal", "layouts byte by byte")
+
 PUBLISHER = 0x1122334455667788
 TRACE = bytes(range(25))
 
@@ -188,6 +190,7 @@ def test_the_smallest_record() -> None:
     )
 
 
+@pytest.mark.covers("Configuration", "digests that decide are BLAKE2b")
 def test_publisher_id() -> None:
     assert publisher_id("flights-EWR") == 3786888591017877387
     assert unnumbered_publisher_id("flights-EWR", 0xA1, 7) == 4009312393719005869
@@ -359,6 +362,7 @@ def test_publish_store_file(tmp_path: Path) -> None:
 
 
 # -- commands -----------------------------------------------------------------------------------
+@pytest.mark.covers("Clients and protocol", "a sequence that comes again with another command")
 @pytest.mark.parametrize("command", Command)
 def test_a_publisher_publishes_deletes_and_acknowledges_and_nothing_else(command: Command) -> None:
     build = RecordBuilder(7, "a", "json").build

@@ -86,6 +86,7 @@ async def tried(cluster: Cluster, group: str, **options: Any) -> None:
         pass
 
 
+@pytest.mark.covers("Configuration", "`ray up` deployments come with certificates")
 def test_each_host_has_a_certificate_and_the_head_alone_the_authority(guarded: Cluster) -> None:
     assert len(set(own(guarded).values())) == 2 * len(HOSTS)
     for region in HOSTS:
@@ -99,6 +100,7 @@ def test_each_host_has_a_certificate_and_the_head_alone_the_authority(guarded: C
             assert (credentials / name).read_bytes() == made
 
 
+@pytest.mark.covers("Configuration", "a fabric with TLS and authentication on every transport")
 def test_messages_cross_with_tls_for_who_has_credentials(guarded: Cluster) -> None:
     use = ". ~/raylay/credentials/operator.env"
     message = json.dumps({"gate": 1})
@@ -119,6 +121,7 @@ def test_messages_cross_with_tls_for_who_has_credentials(guarded: Cluster) -> No
     assert "it is not let in" in told and "gate" not in told
 
 
+@pytest.mark.covers("Configuration", "a fabric with TLS and authentication on every transport")
 def test_clients_that_lack_something_are_refused(guarded: Cluster) -> None:
     options = guarded.client_options()
     with pytest.raises(LogonRefused):
@@ -132,6 +135,7 @@ def test_clients_that_lack_something_are_refused(guarded: Cluster) -> None:
         asyncio.run(tried(guarded, "London", **{**options, "tls": None}))
 
 
+@pytest.mark.covers("Configuration", "a fabric with TLS and authentication on every transport")
 def test_links_that_lack_something_are_refused(guarded: Cluster, tmp_path: Path) -> None:
     """Of an instance of somebody else, who can reach the port and knows the CA."""
     record = guarded.record()
@@ -181,6 +185,7 @@ def test_links_that_lack_something_are_refused(guarded: Cluster, tmp_path: Path)
     assert not [line for line in told if "link_caught_up" in line]
 
 
+@pytest.mark.covers("Configuration", "`ray up` deployments come with certificates")
 def test_a_second_ray_up_keeps_what_there_is_and_renews_what_expires(guarded: Cluster) -> None:
     """And brings to all hosts what was changed on the head: a user who was added."""
     more = "amy: {logon: true, topic: [{topic: flights/ua, read: true}]}"
@@ -222,6 +227,7 @@ def test_a_second_ray_up_keeps_what_there_is_and_renews_what_expires(guarded: Cl
     wait_until("whole", guarded.is_whole)
 
 
+@pytest.mark.covers("Configuration", "a fabric with TLS and authentication on every transport")
 def test_a_host_without_power_comes_back_with_its_certificate(guarded: Cluster) -> None:
     before = own(guarded)
     with Load(guarded, "power", publishers=("Chicago", "NewYork")) as load:
@@ -238,6 +244,7 @@ def test_a_host_without_power_comes_back_with_its_certificate(guarded: Cluster) 
     assert served(guarded, "NewYork-1") == before["NewYork host.crt"]
 
 
+@pytest.mark.covers("Configuration", "`ray up` deployments come with certificates")
 def test_secrets_are_nowhere_but_in_their_files(guarded: Cluster, tmp_path: Path) -> None:
     """Not in logs, in what Ray keeps of the cluster, in records and journals of the fabric, in
     arguments and environments of processes."""

@@ -143,6 +143,7 @@ def hosts() -> Iterator[Hosts]:
         made.remove()
 
 
+@pytest.mark.covers("Configuration", "a half-open connection")
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 def test_a_peer_that_vanishes_is_found_by_both_sides(
     hosts: Hosts, tmp_path: Path, secure: bool

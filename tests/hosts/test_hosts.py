@@ -31,6 +31,7 @@ def finish(load: Load, name: str) -> None:
     assert verdict.persisted == verdict.published > 0
 
 
+@pytest.mark.covers("Deployment", "`ray up`, instances on the hosts of their region")
 def test_instances_are_on_the_hosts_of_their_region(cluster: Cluster) -> None:
     wait_until("whole", cluster.is_whole)
     addresses = cluster.addresses()
@@ -44,6 +45,7 @@ def test_instances_are_on_the_hosts_of_their_region(cluster: Cluster) -> None:
     assert warning in cluster.said_at_start
 
 
+@pytest.mark.covers("Deployment", "`ray up`, instances on the hosts of their region")
 def test_commands_work_on_every_host(cluster: Cluster) -> None:
     found = cluster.status("London")
     assert {"Chicago-1", "Chicago-2", "NewYork-1", "London-1"} == set(found)
@@ -57,6 +59,7 @@ def test_commands_work_on_every_host(cluster: Cluster) -> None:
     assert cluster.record() == before
 
 
+@pytest.mark.covers("Deployment", "regions that are cut off")
 def test_regions_that_are_cut_off_catch_up(cluster: Cluster) -> None:
     with Load(cluster, "cut") as load:
         cluster.ground("cut", "NewYork", "London")
@@ -66,6 +69,7 @@ def test_regions_that_are_cut_off_catch_up(cluster: Cluster) -> None:
     finish(load, "cut")
 
 
+@pytest.mark.covers("Deployment", "regions that are cut off")
 def test_a_host_without_power_comes_back_with_all_it_acknowledged(cluster: Cluster) -> None:
     with Load(cluster, "power", publishers=("Chicago", "NewYork")) as load:
         load.await_progress("NewYork")
@@ -78,6 +82,7 @@ def test_a_host_without_power_comes_back_with_all_it_acknowledged(cluster: Clust
     assert cluster.living() == len(HOSTS)
 
 
+@pytest.mark.covers("Laws", "8 the data path asks no controller", note="on real processes")
 def test_without_the_head_all_but_restarts_goes_on(cluster: Cluster) -> None:
     with Load(cluster, "headless") as load:
         cluster.on("head", "pkill -KILL gcs_server; sleep 1; pgrep gcs_server && exit 1 || true")
@@ -116,6 +121,7 @@ def cluster_pids(cluster: Cluster) -> dict[str, int]:
     return {pair[1].rpartition("/")[2]: int(pair[0]) for pair in pairs if len(pair) == 2}
 
 
+@pytest.mark.covers("Deployment", "`ray down` ends all")
 def test_down_ends_all_and_every_journal_has_what_was_acknowledged(cluster: Cluster) -> None:
     cluster.on("head", "raylay down")
     names = list(cluster.record().ports)

@@ -94,6 +94,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     return write_log(tmp_path_factory.mktemp("log") / "Chicago-1", runs)
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, a fabric that is down")
 def test_a_job_that_cannot_begin(log: Log, choosy: Any, tmp_path: Path) -> None:
     (place,) = places(path=str(log.directory))
     spark: Any = None
@@ -125,6 +126,7 @@ def test_each_result_has_a_key_of_its_own(spark: Any) -> None:
     }
 
 
+@pytest.mark.covers("Data pipeline", "windows of a topic")
 @pytest.mark.slow
 def test_each_window_once(spark: Any, instance: Any, log: Log, tmp_path: Path) -> None:
     (place,) = places(path=str(log.directory))
@@ -215,6 +217,7 @@ def keeping(example: Any, tmp_path: Path) -> Iterator[RunningInstance]:
     made.stop()
 
 
+@pytest.mark.covers("Data pipeline", "windows of a topic")
 @pytest.mark.slow
 def test_the_example(spark: Any, keeping: Any, example: Any, tmp_path: Path) -> None:
     bodies = example.january(FLIGHTS)
@@ -274,6 +277,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.covers("Data pipeline", "windows of a topic")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_page_can_be_pasted(

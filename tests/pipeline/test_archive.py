@@ -77,6 +77,7 @@ def stage(lake: Lake) -> tuple[ArchivedStretch, list[list[str]]]:
     return ArchivedStretch(1, 10, 10, -5, [target for _, target in moves]), moves
 
 
+@pytest.mark.covers("Data pipeline", "a stretch is verified and taken whole")
 @pytest.mark.parametrize(
     ("point", "reached", "taken"),
     [
@@ -133,6 +134,7 @@ def test_a_lake_that_cannot_be_used(tmp_path: Path) -> None:
         read_lake(spark, tmp_path / "nothing")
 
 
+@pytest.mark.covers("Data pipeline", "a stretch is verified and taken whole")
 @pytest.mark.slow
 def test_a_lake_holds_what_the_journal_held(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -428,6 +430,7 @@ def test_a_lake_that_cannot_be_written(tmp_path: Path) -> None:
         archive(spark, tmp_path / "file", [])
 
 
+@pytest.mark.covers("Data pipeline", "a stretch is verified and taken whole")
 def test_what_is_not_what_was_written_is_not_taken(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,6 +447,7 @@ def test_what_is_not_what_was_written_is_not_taken(
     assert [path.name for path in (tmp_path / "lake" / "_raylay").iterdir()] == ["lock"]
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, a fabric that is down")
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

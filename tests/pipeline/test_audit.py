@@ -61,6 +61,7 @@ def judged(spark: Any, directory: Path, **options: Any) -> Audit:
     return audit_source(spark, str(directory), found, partition_bytes=16 * 1024, **options)
 
 
+@pytest.mark.covers("Data pipeline", "each planted fault is found with its reason")
 def test_a_fabric_without_faults(spark: Any, tmp_path: Path) -> None:
     directory = write_fabric(tmp_path, NAMES)
     whole = ((1, 500), (501, 500))
@@ -119,6 +120,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.covers("Data pipeline", "each planted fault is found with its reason")
 def test_every_fault_is_found(spark: Any, faulty: Path, tmp_path: Path) -> None:
     found = judged(spark, faulty)
     assert not found.valid
@@ -223,6 +225,7 @@ links:
 """
 
 
+@pytest.mark.covers("Data pipeline", "what the configuration does not bring is told")
 def test_what_the_configuration_does_not_bring(spark: Any, tmp_path: Path) -> None:
     """PassThrough and topics that are not replicated: told, and no fault."""
     (tmp_path / "chain.yaml").write_text(CHAIN)
@@ -272,6 +275,7 @@ def damage(directory: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.covers("Data pipeline", "a damaged record stops it")
 def test_a_damaged_record_stops_or_is_told(spark: Any, tmp_path: Path) -> None:
     directory = write_fabric(tmp_path, NAMES[:2])
     for number, name in enumerate(NAMES[:2]):
@@ -325,6 +329,7 @@ def test_the_command(
     assert f"report: {report}" in told.err and report.stat().st_size > 10_000
 
 
+@pytest.mark.covers("SOW", "the audit compares SOW topics by stores and journals")
 @pytest.mark.slow
 def test_sow_topics_are_compared(spark: Any, tmp_path: Path) -> None:
     topic = {"name": "orders", "message_type": "json", "keys": ["/number"]}

@@ -18,6 +18,8 @@ from raylay.services.messages.records import MESSAGES, Command, RecordBuilder
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.pipeline.tables.source import BatchReader, ReadOptions, StreamReader
 
+pytestmark = pytest.mark.covers("Data pipeline", "the option `filter`")
+
 TXID = StructType([StructField("txid", LongType())])
 COMMANDS = {command.name.lower() for command in map(Command, MESSAGES)}
 

@@ -162,6 +162,7 @@ def arguments(job: str, source: Log, place: Path, instance: Any, topic: str) -> 
 
 
 # -- killed --------------------------------------------------------------------------------------
+@pytest.mark.covers("Data pipeline", "SIGKILL of a job with its Java and workers")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_killed_with_its_spark_and_run_again(
@@ -210,6 +211,7 @@ JOBS = ("archive", "parquet", "topic", "aggregate", "replay")
 RANDOM = [(job, number) for job in JOBS for number in (1, 2)]
 
 
+@pytest.mark.covers("Data pipeline", "SIGKILL of a job with its Java and workers")
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("job", "point"), POINTS)
@@ -223,6 +225,7 @@ def test_killed_at_every_step(
     check(spark, job, source, tmp_path, instance, topic)
 
 
+@pytest.mark.covers("Data pipeline", "SIGKILL of a job with its Java and workers")
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("job", "number"), RANDOM)

@@ -102,6 +102,7 @@ def shown(row: LatencyRow) -> tuple[float, float, float]:
     return round(row.p50_ms, 6), round(row.p95_ms, 6), round(row.p99_ms, 6)
 
 
+@pytest.mark.covers("Data pipeline", "percentiles by link")
 @pytest.mark.slow
 def test_what_is_measured(spark: Any, tmp_path: Path) -> None:
     directory = write_case(tmp_path)
@@ -184,6 +185,7 @@ def test_a_damaged_record_stops_or_is_left_out(spark: Any, tmp_path: Path) -> No
     assert row.messages == MESSAGES - 1
 
 
+@pytest.mark.covers("Data pipeline", "percentiles by link")
 def test_what_both_directions_say_of_clocks() -> None:
     def row(source: str, target: str, min_ms: float) -> LatencyRow:
         return LatencyRow(source, target, 1, 9.0, 9.0, 9.0, 9.0, min_ms, 0)

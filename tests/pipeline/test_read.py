@@ -58,6 +58,7 @@ def time_of(time_us: int) -> dt.datetime:
     return EPOCH + dt.timedelta(microseconds=time_us)
 
 
+@pytest.mark.covers("Data pipeline", "every column of live")
 def test_every_column_of_every_kind_of_segment(spark: Any, mixed: Log) -> None:
     assert {path.suffix for path in mixed.journal.glob("journal-*")} >= {".zst", ".sealed", ".live"}
     assert list((mixed.directory / "archive").glob("journal-*"))
@@ -186,6 +187,7 @@ PUSHED: list[tuple[Filter, Any, int]] = [
 ]
 
 
+@pytest.mark.covers("Data pipeline", "what no filter lets through is not opened")
 @pytest.mark.parametrize(
     ("pushed", "wanted", "opened_max"), PUSHED, ids=[str(each[0]) for each in PUSHED]
 )
@@ -203,6 +205,7 @@ def test_what_is_not_wanted_is_not_opened(
     assert len(found) < every, "nothing was left out"
 
 
+@pytest.mark.covers("Data pipeline", "what no filter lets through is not opened")
 def test_spark_pushes_filters_and_evaluates_them_again(spark: Any, mixed: Log) -> None:
     table = spark.read.format("raylay").load(str(mixed.directory))
     wanted = table.where(
@@ -243,6 +246,7 @@ def test_starting_and_ending(mixed: Log, starting: str, ending: str, first: int,
 
 
 # -- snapshots -----------------------------------------------------------------------------------
+@pytest.mark.covers("Data pipeline", "what was committed when the read began")
 def test_a_read_ends_at_what_was_committed_when_it_began(tmp_path: Path) -> None:
     runs = [message_run(first, 7, first, 20) for first in range(1, 601, 20)]
     log = write_log(tmp_path / "here", runs[:20], segment_bytes=8 * 1024)
@@ -269,6 +273,7 @@ def test_a_read_ends_at_what_was_committed_when_it_began(tmp_path: Path) -> None
         reader_of(log, starting='{"here": 0}').partitions()
 
 
+@pytest.mark.covers("Filters by content", "retention waits for reads that other processes")
 def test_retention_waits_for_what_was_planned(spark: Any, tmp_path: Path) -> None:
     """Planned by Spark in one process, read in others, with retention in between. A dry part of
     the journal before it goes at once."""
@@ -340,6 +345,7 @@ def test_wrong_options(mixed: Log, options: dict[str, str], text: str) -> None:
         BatchReader(ReadOptions.of(filled), TXID_AND_TOPIC).partitions()
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, a fabric that is down")
 def test_errors_reach_the_user_through_spark(spark: Any, mixed: Log, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match=f"{tmp_path} holds no journal"):
         spark.read.format("raylay").load(str(tmp_path)).collect()
@@ -378,6 +384,7 @@ def damaged(tmp_path: Path) -> tuple[Log, Path]:
     return log, path
 
 
+@pytest.mark.covers("Data pipeline", "a damaged record names file and block")
 def test_a_damaged_record(damaged: tuple[Log, Path]) -> None:
     log, path = damaged
     with pytest.raises(CorruptRecord, match="fails its checksum") as raised:
@@ -515,6 +522,7 @@ def test_runs_whose_records_have_topics_of_their_own(tmp_path: Path) -> None:
         reader_of(log, topic="c").partitions()
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, a fabric that is down")
 def test_topics_that_nobody_journals(mixed: Log, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError,

@@ -50,6 +50,7 @@ def times(*values: int) -> Any:
 
 
 # -- pacing --------------------------------------------------------------------------------------
+@pytest.mark.covers("Data pipeline", "at the speed that is asked for")
 @pytest.mark.parametrize(
     ("speed", "gap_max_us", "due"),
     [
@@ -129,6 +130,7 @@ def test_what_servers_have_of_a_write(tmp_path: Path) -> None:
 
 
 # -- killed at every step ------------------------------------------------------------------------
+@pytest.mark.covers("Data pipeline", "in order, once")
 @pytest.mark.parametrize(
     "point",
     [
@@ -164,6 +166,7 @@ def test_a_replay_killed_at_any_point(instance: Any, tmp_path: Path, point: str)
     assert len({publisher for publisher, _, _ in found}) == 1
 
 
+@pytest.mark.covers("Data pipeline", "at the speed that is asked for")
 def test_a_replay_keeps_its_times(instance: Any, tmp_path: Path) -> None:
     target = WriteOptions.of({"servers": instance.address})
     lines: list[str] = []
@@ -181,6 +184,7 @@ def test_a_replay_keeps_its_times(instance: Any, tmp_path: Path) -> None:
 
 
 # -- from lakes -----------------------------------------------------------------------------------
+@pytest.mark.covers("Data pipeline", "in order, once")
 @pytest.mark.slow
 def test_a_lake_of_an_instance_that_began_anew(spark: Any, tmp_path: Path) -> None:
     """What it got back after it lost its data is replayed once."""

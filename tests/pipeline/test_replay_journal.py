@@ -25,6 +25,7 @@ from raylay.services.pipeline.replay.job import replay
 from raylay.services.pipeline.replay.source import ReplaySelection, SparkSource
 
 
+@pytest.mark.covers("Data pipeline", "in order, once")
 def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed: Log) -> None:
     held = [row for row in expected_rows(mixed, "Chicago-1") if row["command"] == "publish"]
     target = WriteOptions.of({"servers": instance.address})
@@ -77,6 +78,7 @@ def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed:
         assert str(raised.value).startswith(text) and "\n" not in str(raised.value)
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, another query's")
 @pytest.mark.slow
 def test_into_a_topic_that_is_not_journaled(
     spark: Any, choosy: Any, tmp_path: Path, mixed: Log

@@ -28,6 +28,7 @@ PATIENCE_S = 120.0
 OURS = "raylay.services.errors"
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, a fabric that is down")
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -46,6 +47,7 @@ def test_the_line_that_says_what_is_wrong(text: str, line: str) -> None:
     assert one_line(ValueError(text)) == line
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, a fabric that is down")
 def test_only_greetings_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     said = (
         "WARNING: Using incubator modules: jdk.incubator.vector",

@@ -68,6 +68,7 @@ def test_where_a_stream_begins(mixed: Log, starting: str, txid: int) -> None:
     assert (found["record"] or [0])[0] == txid
 
 
+@pytest.mark.covers("Data pipeline", "every record once")
 def test_offsets_by_limits(mixed: Log) -> None:
     reader = reader_of(mixed, max_records_per_trigger="300")
     assert reader.getDefaultReadLimit() == ReadMaxRows(300)
@@ -100,6 +101,7 @@ def test_shares(backlogs: dict[str, int], wanted: int, expected: dict[str, int])
     assert shares(backlogs, wanted) == expected
 
 
+@pytest.mark.covers("Data pipeline", "data that was replaced or removed is told")
 def test_data_that_was_replaced_or_removed(tmp_path: Path) -> None:
     runs = [message_run(first, 7, first, 20) for first in range(1, 401, 20)]
     log = write_log(tmp_path / "a", runs, segment_bytes=8 * 1024)
@@ -213,6 +215,7 @@ def run_until_read(spark: Any, log: Log, place: Path, **options: str) -> Any:
     return query
 
 
+@pytest.mark.covers("Data pipeline", "every record once")
 def test_every_record_once_across_restarts(spark: Any, tmp_path: Path) -> None:
     runs = mixed_runs(24)
     log = write_log(tmp_path / "a", runs[:16])

@@ -142,6 +142,7 @@ def test_rows_are_published_once_in_order(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"lock", "state.json"}
 
 
+@pytest.mark.covers("Data pipeline", "once: killed drivers and workers")
 def test_what_was_pending_is_published_as_it_was(tmp_path: Path) -> None:
     broken, whole = Published(fail_after=1), Published()
     with StagingDirectory(tmp_path) as staging:
@@ -272,6 +273,7 @@ def test_the_checksum_of_rows() -> None:
     assert rows_checksum(twice) not in (0, one), "rows count as often as they come"
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, another query's")
 def test_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
     whole, home = Published(), tmp_path / "staging"
     here, there = (staged(home, number, [b"%d" % number]) for number in range(2))
@@ -514,6 +516,7 @@ KILLED = (
 )
 
 
+@pytest.mark.covers("Data pipeline", "once: killed drivers and workers")
 @pytest.mark.parametrize("point", KILLED)
 def test_a_driver_killed_at_any_point(instance: Any, tmp_path: Path, point: str) -> None:
     topic = f"write/{point}"
@@ -599,6 +602,7 @@ def test_a_staging_directory_that_was_put_back(instance: Any, tmp_path: Path) ->
     assert bodies == [b"old", b"old", b"mid", b"mid", b"mid"]
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, another query's")
 @pytest.mark.parametrize(
     ("topic", "message_type", "text"),
     [
@@ -644,6 +648,7 @@ def test_a_server_that_went_while_rows_were_computed(choosy: Any, tmp_path: Path
     assert [body for _, _, body in journaled(choosy, "kept/long")] == [b"x"]
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, another query's")
 def test_staged_rows_of_a_topic_that_is_not_journaled(choosy: Any, tmp_path: Path) -> None:
     options = WriteOptions.of({"servers": choosy.address, "staging": str(tmp_path)})
     writer = BatchWriter(options, StructType([BODY, TOPIC]), False)
@@ -676,6 +681,7 @@ def killed_once(marker: str) -> Any:
     return step
 
 
+@pytest.mark.covers("Data pipeline", "once: killed drivers and workers")
 @pytest.mark.slow
 def test_a_table_with_a_killed_worker(spark: Any, instance: Any, tmp_path: Path) -> None:
     table = spark.range(0, 2000, 1, 4).selectExpr("CAST(id AS STRING) AS body")
@@ -703,6 +709,7 @@ def test_a_table_with_a_killed_worker(spark: Any, instance: Any, tmp_path: Path)
         ).options(servers=instance.address, topic="write/table").save()
 
 
+@pytest.mark.covers("Data pipeline", "once: killed drivers and workers")
 def test_a_stream_that_is_restarted(spark: Any, instance: Any, tmp_path: Path) -> None:
     runs = [message_run(first, 7, first, 50) for first in range(1, 501, 50)]
     log = write_log(tmp_path / "from", runs)
@@ -785,6 +792,7 @@ def test_a_checkpoint_that_was_put_back_by_one(spark: Any, instance: Any, tmp_pa
     assert len(journaled(instance, "write/back")) == 50
 
 
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, another query's")
 @pytest.mark.slow
 def test_a_renewed_checkpoint(spark: Any, instance: Any, tmp_path: Path) -> None:
     """Its micro-batches begin at 0 again, and are not those that were published."""

@@ -13,6 +13,8 @@ from queues_model.mistakes import MISTAKES
 from queues_model.schedules import SCHEDULES, Schedule
 from raylay.services.messages.records import Command
 
+pytestmark = pytest.mark.covers("Queues", "in the simulator")
+
 SEEDS = 24
 MANY_SEEDS, MANY_WORLDS = (
     600,

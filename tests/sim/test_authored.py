@@ -16,6 +16,10 @@ from sim import plans
 from sim.mistakes import MISTAKES
 from sim.test_scenarios import Play
 
+pytestmark = pytest.mark.covers(
+    "Replication", "what an instance writes itself is journaled in batches"
+)
+
 
 def wrote(
     play: Play, kind: type[RecordsDrafted | MessagesApplied | MessagesUndone]

@@ -26,6 +26,7 @@ def used(play: Play, *clients: SimClient) -> list[list[str]]:
     return [[op.instance for op in operations if op.client == client.name] for client in clients]
 
 
+@pytest.mark.covers("The replication chapters", "it lasts until an upgrade")
 def test_a_downgrade_lasts_until_a_restart() -> None:
     """However well the destination does meanwhile: nobody waits for it again without an upgrade.
     The next start is as configured."""
@@ -57,6 +58,7 @@ def test_a_downgrade_lasts_until_a_restart() -> None:
     assert client.store.messages == 0
 
 
+@pytest.mark.covers("The replication chapters", "who may fail over between instances needs")
 @pytest.mark.parametrize(("sync", "instances"), [(True, ["a", "b"]), (False, ["a", "a"])])
 def test_nobody_fails_over_along_a_link_that_does_not_wait(
     sync: bool, instances: list[str]
@@ -78,6 +80,7 @@ def test_nobody_fails_over_along_a_link_that_does_not_wait(
     assert [each.machine.instance for each in clients] == [instances[-1]] * 2
 
 
+@pytest.mark.covers("The replication chapters", "no publisher and no bookmark subscriber")
 def test_nobody_fails_over_to_a_downgraded_destination() -> None:
     """Neither a publisher nor a bookmark subscriber, whatever it has; both do after the upgrade."""
     play = pair()
@@ -101,6 +104,7 @@ def test_nobody_fails_over_to_a_downgraded_destination() -> None:
     play.end()
 
 
+@pytest.mark.covers("The replication chapters", "the table, column for column")
 def test_on_the_published_table_each_message_is_in_each_log_once() -> None:
     """With its PassThrough and nothing else, whichever instance is published at, and while one is
     down: of all copies that come to a region the first is journaled, and passed on to its mate."""
@@ -148,6 +152,7 @@ def spokes() -> Topology:
     return Topology("hub and spoke", {member.name: member for member in members})
 
 
+@pytest.mark.covers("The replication chapters", "a sync pair of applications")
 def test_hub_and_spoke_brings_each_application_its_topics_and_nothing_back() -> None:
     """While an ingestion instance, a hub and an instance of the application's pair die in turn."""
     play = Play(spokes())

@@ -17,6 +17,10 @@ from sim.client import SimClient
 from sim.mistakes import MISTAKES
 from sim.test_scenarios import Play, acked_at_us, journaled_at_us
 
+pytestmark = pytest.mark.covers(
+    "Replication", "a content filter lets some records of a run through"
+)
+
 EVEN = "02468"
 """Of a body that is a digit, as clients publish them: its byte is 48 and the digit."""
 
@@ -126,6 +130,7 @@ def test_what_passes_is_waited_for_across_a_restart(later_ms: int, planted: str)
     assert laws(play) == ({"acknowledged"} if seen else set())
 
 
+@pytest.mark.covers("Replication", "a restart with other filters")
 @pytest.mark.parametrize("planted", ["", "verdicts of other filters"])
 def test_what_another_filter_lets_through_comes_after_a_restart(planted: str) -> None:
     """All of it is durable and answered by the first filter, and its link knows what it left out.
@@ -152,6 +157,7 @@ def test_what_another_filter_lets_through_comes_after_a_restart(planted: str) ->
         assert there(play, "b", client) == [1, 2, 3, 4, 5, 6, 7, 9]
 
 
+@pytest.mark.covers("Replication", "a restart with other filters")
 @pytest.mark.parametrize("planted", ["", "waits by other filters"])
 def test_what_waits_at_a_restart_waits_for_whom_the_new_filter_sends_it_to(planted: str) -> None:
     """`c` is away, so that 1 waits, though it does not pass the first filter to `b`. It passes the

@@ -19,6 +19,8 @@ from sim.mistakes import MISTAKES, SHOWN_BY_A_SCENARIO
 from sim.test_scenarios import Play, fabric, to
 from sim.world import Machines
 
+pytestmark = pytest.mark.covers("Clients and protocol", "lives without a publish store")
+
 LIVES = 100
 PAIR = {"a": (to("b"),), "b": (to("a"),)}
 WAIT_MS = 300
@@ -149,6 +151,7 @@ def test_who_ends_without_a_word_leaves_nothing(planted: str) -> None:
     assert ("store" in found) == bool(planted)
 
 
+@pytest.mark.covers("Clients and protocol", "lives without a publish store")
 @pytest.mark.parametrize("planted", ["", "unused: below what is known"])
 def test_a_life_elsewhere_voids_what_the_one_before_it_left(planted: str) -> None:
     """At `a`, at `b`, and at `a` again: the last is the latest for every SOW topic."""
@@ -161,6 +164,7 @@ def test_a_life_elsewhere_voids_what_the_one_before_it_left(planted: str) -> Non
     play.end(check=not planted)
 
 
+@pytest.mark.covers("Clients and protocol", "lives without a publish store")
 @pytest.mark.parametrize("planted", ["", "unused: given while parted"])
 def test_while_a_link_is_down_a_life_begins_at_the_clock(planted: str) -> None:
     """`a` cannot hear that there was a life at `b` behind the one that left it something. Its last
@@ -180,6 +184,7 @@ def test_while_a_link_is_down_a_life_begins_at_the_clock(planted: str) -> None:
     play.end(check=not planted)
 
 
+@pytest.mark.covers("Clients and protocol", "lives without a publish store")
 @pytest.mark.parametrize("planted", ["", "unused: given twice"])
 def test_what_is_left_is_given_once(planted: str) -> None:
     """The one who took it ended without a word, and none of what it did reached the disk here."""

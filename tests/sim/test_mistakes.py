@@ -8,6 +8,8 @@ import pytest
 
 from sim import mistakes, plans, run
 
+pytestmark = pytest.mark.covers("SOW", "in a simulated fabric every SOW topic holds what follows")
+
 FIRST_SEED = 1000
 SEEDS_MAX = 400
 
@@ -49,6 +51,9 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
     )
 
 
+@pytest.mark.covers("Queues", "in the simulator")
+@pytest.mark.covers("The replication chapters", "sync: no persisted ack before local log")
+@pytest.mark.covers("The replication chapters", "never through the same instance again")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mistakes.MISTAKES)
 def test_a_planted_mistake_is_caught(name: str) -> None:

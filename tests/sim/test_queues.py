@@ -32,6 +32,11 @@ from sim.mistakes import MISTAKES, SHOWN_BY_A_SCENARIO
 from sim.plans import QUEUE, TOPICS
 from sim.queues import SimQueues
 
+pytestmark = [
+    pytest.mark.covers("Queues", "in the simulator"),
+    pytest.mark.covers("Queues", "the register: higher generation", note="laws"),
+]
+
 A, B, C, P = 0xA, 0xB, 0xC, 0x99
 LEASE_US = 100
 KEY = P, 1
@@ -274,6 +279,7 @@ SEEDS_WITH_QUEUES = (7000083, 7000125, 7000221, 7000337, 7000364, 7000440)
 """Their queues are leased; the second, third and fifth have commits that fail between two jumps."""
 
 
+@pytest.mark.covers("Replication", "a wall clock that is set both ways")
 def test_leases_and_ages_do_not_depend_on_a_clock_that_jumps_both_ways(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,6 +324,7 @@ held the rest. In the last one a client has forgotten which were acked to it, an
 lost its disk."""
 
 
+@pytest.mark.covers("Queues", "`Leasing` strict")
 def test_instances_agree_on_acknowledgments_that_are_sent_again_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sim import nemesis
 from sim.salvage import SalvagedDisk
 from sim.test_scenarios import Play, fabric, to
+
+pytestmark = [
+    pytest.mark.covers("Moved instances", "a host that is down"),
+    pytest.mark.covers("Moved instances", "what only a retired directory held comes back"),
+]
 
 
 def pair() -> Play:

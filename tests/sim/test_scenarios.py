@@ -64,6 +64,8 @@ from sim.mistakes import MISTAKES, SHOWN_BY_A_SCENARIO
 from sim.network import Carried, Connection
 from sim.world import Machines, Timing, World
 
+pytestmark = pytest.mark.covers("Replication", "what one region published does not come back")
+
 STEADY = Timing(
     network_us=(1_000, 1_000),
     local_us=(10, 10),
@@ -200,6 +202,8 @@ def journaled_at_us(history: RunHistory, instance: str, client: SimClient, seque
     )[0]
 
 
+@pytest.mark.covers("Replication", "acks per publisher")
+@pytest.mark.covers("The replication chapters", "any instance takes publishes at any time")
 def test_three_publishers_in_a_full_sync_mesh_do_not_wait_for_one_another() -> None:
     """With prefix acks all of them wait for ever."""
     play = Play(plans.mesh(3))
@@ -214,6 +218,7 @@ def test_three_publishers_in_a_full_sync_mesh_do_not_wait_for_one_another() -> N
     play.end()
 
 
+@pytest.mark.covers("Replication", "the waiter rule")
 def test_a_resend_after_a_broken_link_is_not_answered_before_it_is_durable() -> None:
     """`b` has the message, its own sync partner `c` does not, and the link from `a` breaks."""
     play = Play(fabric(a=(to("b"),), b=(to("c"),), c=()))
@@ -248,6 +253,8 @@ def test_a_resend_by_the_client_is_acked_when_it_is_durable_not_as_a_duplicate()
     assert acked_at_us(history, client, 1) > journaled_at_us(history, "c", client, 1)
 
 
+@pytest.mark.covers("Replication", "the waiter rule")
+@pytest.mark.covers("The replication chapters", "sync and async decide about persisted acks")
 def test_an_async_link_that_delivers_first_does_not_answer_for_the_sync_path() -> None:
     """`x` to `b` async is quick; over `a` the same message comes marked, and `c` is away."""
     play = Play(fabric(x=(to("a"), to("b", sync=False)), a=(to("b"),), b=(to("c"),), c=()))
@@ -268,6 +275,7 @@ def test_an_async_link_that_delivers_first_does_not_answer_for_the_sync_path() -
     assert acked_at_us(history, client, 1) > journaled_at_us(history, "c", client, 1)
 
 
+@pytest.mark.covers("Replication", "the waiter rule")
 def test_becoming_awaited_after_forwarding_withdraws_and_asks_again() -> None:
     """`x` to `a` is downgraded while the message goes by, then upgraded before it is durable."""
     topology = fabric(
@@ -300,6 +308,7 @@ def test_becoming_awaited_after_forwarding_withdraws_and_asks_again() -> None:
     }
 
 
+@pytest.mark.covers("Replication", "downgrade and upgrade by age")
 def test_an_upgrade_withdraws_the_answers_that_it_holds() -> None:
     """`b` answered while the link was async, when its partner `c` had nothing."""
     play = Play(fabric(a=(to("b"), to("d")), b=(to("c"),), c=(), d=()))
@@ -337,6 +346,7 @@ def test_an_ack_owed_across_a_restart_is_given() -> None:
     assert acked_at_us(history, client, 1) > journaled_at_us(history, "b", client, 1)
 
 
+@pytest.mark.covers("The replication chapters", "names and sequences")
 def test_a_durable_message_whose_ack_was_lost_is_named_at_the_logon() -> None:
     play = Play(fabric(a=(to("b"),), b=(to("a"),)))
     client = play.client("p", "a", "b")
@@ -353,6 +363,7 @@ def test_a_durable_message_whose_ack_was_lost_is_named_at_the_logon() -> None:
     assert [run.kind for run in runs] == [Kind.RECORDS, Kind.WAITER]
 
 
+@pytest.mark.covers("Replication", "a restart goes on from what was written down")
 @pytest.mark.parametrize("planted", ["", "notes not recovered", "point without what waits"])
 @pytest.mark.parametrize("later_ms", [0, 200])
 def test_what_waits_by_a_note_waits_on_after_a_crash(later_ms: int, planted: str) -> None:
@@ -384,6 +395,7 @@ def test_what_waits_by_a_note_waits_on_after_a_crash(later_ms: int, planted: str
     assert found == ({"acknowledged"} if seen else set())
 
 
+@pytest.mark.covers("Replication", "what is held is found by the ranges of its runs")
 @pytest.mark.parametrize("planted", ["", "holes taken as held"])
 def test_what_fills_the_hole_of_a_run_is_asked_for_again_with_it(planted: str) -> None:
     """One publisher is two processes: 3 to 5 come to `z` from `u`, then {1, 2, 6, 7, 8} as one run
@@ -415,6 +427,9 @@ def test_what_fills_the_hole_of_a_run_is_asked_for_again_with_it(planted: str) -
     assert found == ({"acknowledged", "safety"} if planted else set())
 
 
+@pytest.mark.covers("Replication", "loop protection by incarnation")
+@pytest.mark.covers("Resync and bootstrap", "start at the earliest message that the other")
+@pytest.mark.covers("The replication chapters", "from the earliest message that the other")
 def test_a_lost_disk_gets_its_own_old_messages_back() -> None:
     """And what it numbers itself anew is not mistaken for what it numbered before."""
     play = Play(plans.mesh(2))
@@ -521,6 +536,7 @@ def test_what_a_region_published_does_not_come_back_in_part(own_group_only: bool
     assert all(play.had("l1", client, sequence) for sequence in range(1, 6))
 
 
+@pytest.mark.covers("Replication", "ResyncPassThrough")
 @pytest.mark.parametrize("resync_pass_through", [None, "^gx$"])
 def test_a_resync_may_bring_more_than_passes_from_then_on(resync_pass_through: str | None) -> None:
     """`t` gets from `s` what came from group gx only while the link catches up after a connect."""
@@ -570,6 +586,7 @@ def test_a_region_that_lost_all_its_disks_gets_its_own_messages_back(
     assert back == [resync_pass_through is not None] * 2
 
 
+@pytest.mark.covers("Replication", "exact ranges, not a high-water mark")
 def test_half_of_a_publisher_is_no_reason_to_refuse_the_other_half() -> None:
     """One link carries only one topic: what comes by the other is below the highest and new."""
     play = Play(
@@ -591,6 +608,7 @@ def test_half_of_a_publisher_is_no_reason_to_refuse_the_other_half() -> None:
     assert not any(isinstance(op, RunJournaled) and op.late for op in history.operations)
 
 
+@pytest.mark.covers("Replication", "windows are freed by *stored*")
 def test_windows_freed_by_stored_do_not_deadlock_a_mesh() -> None:
     """The window takes one record; every instance is full of what waits for the others."""
     play = Play(plans.mesh(3), window_bytes=100)
@@ -603,6 +621,7 @@ def test_windows_freed_by_stored_do_not_deadlock_a_mesh() -> None:
     play.end()
 
 
+@pytest.mark.covers("The replication chapters", "it relies on the transaction log")
 def test_a_duplicate_by_two_paths_is_journaled_once_and_answered() -> None:
     play = Play(plans.mesh(4))
     client = play.client("p", "m1")
@@ -614,6 +633,7 @@ def test_a_duplicate_by_two_paths_is_journaled_once_and_answered() -> None:
     play.end()
 
 
+@pytest.mark.covers("Replication", "epochs and batch numbers")
 def test_a_late_connection_with_an_old_epoch_is_refused() -> None:
     """A logon that the network kept comes behind the next connection's."""
     play = Play(fabric(a=(to("b"),), b=()))
@@ -636,6 +656,7 @@ def test_a_late_connection_with_an_old_epoch_is_refused() -> None:
     play.end()
 
 
+@pytest.mark.covers("Replication", "epochs and batch numbers")
 def test_a_gap_in_a_connection_is_refused_and_sent_again() -> None:
     play = Play(fabric(a=(to("b"),), b=()))
     client = play.client("p", "a")
@@ -653,6 +674,7 @@ def test_a_gap_in_a_connection_is_refused_and_sent_again() -> None:
     play.end()
 
 
+@pytest.mark.covers("Replication", "one identity, two contents")
 def test_one_identity_with_two_contents_is_never_acked() -> None:
     """Two clients of one name at two instances that do not reach each other. When they do, the
     ranges that they exchange are equal: the contents must be compared all the same."""
@@ -674,6 +696,7 @@ def test_one_identity_with_two_contents_is_never_acked() -> None:
     assert one.machine.failures and two.machine.failures
 
 
+@pytest.mark.covers("Clients and protocol", "a sequence that comes again with another command")
 @pytest.mark.parametrize("again", [{"command": Command.DELTA_PUBLISH}, {"expiration_s": 9}])
 def test_one_identity_with_the_same_bytes_and_another_meaning_is_never_acked(
     again: dict[str, int],
@@ -821,6 +844,8 @@ def test_what_was_acked_is_not_refused_to_a_client_that_comes_back() -> None:
     assert not one.machine.failures
 
 
+@pytest.mark.covers("Replication", "downgrade and upgrade by age")
+@pytest.mark.covers("The replication chapters", "the acks that waited come at once")
 def test_the_notice_of_a_downgrade_comes_before_the_ack_that_it_releases() -> None:
     play = Play(fabric(a=(to("b"),), b=(to("a"),)))
     client = play.client("p", "a", "b")
@@ -851,6 +876,8 @@ def test_the_notice_of_a_downgrade_comes_before_the_ack_that_it_releases() -> No
     play.end()
 
 
+@pytest.mark.covers("Clients and protocol", "a peer is safe only where one sync link carries")
+@pytest.mark.covers("The replication chapters", "who may fail over between instances needs")
 def test_a_peer_is_safe_only_where_a_sync_link_carries_all_that_is_published_here() -> None:
     """`b` gets trades alone and `c` everything; over `c` orders reach `b` as well, but nobody at
     `a` hears when that link stops."""
@@ -867,6 +894,7 @@ def test_a_peer_is_safe_only_where_a_sync_link_carries_all_that_is_published_her
     assert told[-1] == ("c",) and not any("b" in safe for safe in told)
 
 
+@pytest.mark.covers("Clients and protocol", "a peer is safe only where one sync link carries")
 def test_a_peer_is_unsafe_while_it_may_lack_what_a_client_published_again() -> None:
     """What `b` has from `a` does not pass on to `c`. The client of `a` moves to `b` and publishes
     it again there: acknowledged by `b`, and not at `c` while `a` is down."""
@@ -905,6 +933,7 @@ def test_a_peer_is_unsafe_while_it_may_lack_what_a_client_published_again() -> N
     assert ledger.safe
 
 
+@pytest.mark.covers("Replication", "safe again only with everything")
 def test_a_destination_that_comes_back_is_safe_only_when_it_has_everything() -> None:
     play = Play(fabric(a=(to("b"),), b=(to("a"),)), policy=DowngradePolicy(100))
     client = play.client("p", "a", "b")
@@ -930,6 +959,8 @@ def test_a_destination_that_comes_back_is_safe_only_when_it_has_everything() -> 
     assert safe[0] > journaled_at_us(history, "b", client, 20)
 
 
+@pytest.mark.covers("Replication", "several addresses in priority order")
+@pytest.mark.covers("The replication chapters", "addresses in order")
 def test_a_failover_list_moves_to_the_second_server_and_back() -> None:
     play = Play(fabric(False, a=(to("b1", "b2"),), b1=(), b2=()))
     client = play.client("p", "a")
@@ -1158,6 +1189,8 @@ def test_words_that_a_crash_took_go_with_the_acks_that_came_behind_them() -> Non
     play.end()
 
 
+@pytest.mark.covers("Replication", "without an address")
+@pytest.mark.covers("The replication chapters", "no InetAddr: replicates when the other")
 def test_the_side_that_cannot_dial_shares_the_fate_of_the_others_connection() -> None:
     """`a` has no address of `b`: it pushes over the connection of `b`, waits when that is gone."""
     play = Play(fabric(a=(replace(to("b"), dials=False),), b=(to("a"),)))
@@ -1196,6 +1229,8 @@ def test_the_side_that_cannot_dial_shares_the_fate_of_the_others_connection() ->
     assert sum(isinstance(op, AckGiven) for op in history.operations) >= 12
 
 
+@pytest.mark.covers("Replication", "one link from an instance to an instance")
+@pytest.mark.covers("The replication chapters", "the order of each source is kept")
 @pytest.mark.parametrize("dials", [True, False])
 def test_one_link_from_an_instance_to_an_instance(dials: bool) -> None:
     """Two destinations with the same servers: the second one takes the next, whether `a` dials them
@@ -1320,6 +1355,7 @@ def failed_ahead_of_the_disk(*, goes_on: bool = False) -> tuple[Play, set[str]]:
     return play, {found.law for found in checkers.check_all(play.end(check=False))}
 
 
+@pytest.mark.covers("Journal", "a commit that fails behind that ends the instance")
 def test_a_commit_that_fails_ahead_of_the_disk_ends_the_instance_and_loses_nothing() -> None:
     play, broken = failed_ahead_of_the_disk()
     assert not broken
@@ -1329,6 +1365,7 @@ def test_a_commit_that_fails_ahead_of_the_disk_ends_the_instance_and_loses_nothi
     assert all(play.had(name, client, 2) for name in ("m1", "m2")), "sent again, and acked"
 
 
+@pytest.mark.covers("Journal", "a commit that fails behind that ends the instance")
 def test_what_was_said_of_a_commit_that_failed_shows() -> None:
     _, broken = failed_ahead_of_the_disk(goes_on=True)
     assert broken
@@ -1348,6 +1385,8 @@ def test_a_crash_before_the_commit_loses_nothing_that_was_acked() -> None:
     assert acked_at_us(history, client, 1) >= journaled_at_us(history, "m2", client, 1)
 
 
+@pytest.mark.covers("Clients and protocol", "resumption by ranges on another instance")
+@pytest.mark.covers("The replication chapters", "a bookmark store")
 def test_a_subscriber_that_fails_over_goes_on_with_exact_ranges() -> None:
     """The order of the other instance is another one: a single bookmark would lose messages."""
     play = Play(plans.mesh(2), policy=DowngradePolicy(200))
@@ -1370,6 +1409,8 @@ def test_a_subscriber_that_fails_over_goes_on_with_exact_ranges() -> None:
     assert used[:2] == ["m1", "m2"]
 
 
+@pytest.mark.covers("Laws", "4 safe removal")
+@pytest.mark.covers("The replication chapters", "delivery is guaranteed")
 def test_a_segment_is_removed_when_every_destination_has_it_and_not_before() -> None:
     play = Play(fabric(a=(to("b"), to("c", sync=False)), b=(), c=()))
     client = play.client("p", "a")
@@ -1391,6 +1432,7 @@ def test_a_segment_is_removed_when_every_destination_has_it_and_not_before() -> 
     play.end()
 
 
+@pytest.mark.covers("The replication chapters", "the table, column for column")
 @pytest.mark.parametrize("own_group_only", [False, True])
 def test_each_message_crosses_once_to_each_region_of_the_published_table(
     own_group_only: bool,
@@ -1439,6 +1481,7 @@ def test_of_two_that_reach_a_site_the_one_that_is_nearer_sends() -> None:
     play.end()
 
 
+@pytest.mark.covers("Journal", "what was committed a moment ago is compared in memory")
 @pytest.mark.parametrize("recent_bytes_max", [0, 1_000])
 def test_what_came_a_moment_ago_by_another_way_is_not_looked_up_on_disk(
     recent_bytes_max: int,
@@ -1519,6 +1562,7 @@ def target_came_back(planted: str = "", *, falls_silent: bool = True) -> tuple[i
     return took_ms, vain
 
 
+@pytest.mark.covers("Resync and bootstrap", "a resync beside another link is over soon")
 @pytest.mark.parametrize("falls_silent", [True, False])
 def test_beside_another_link_a_resync_is_over_soon_after_its_target_was_killed(
     falls_silent: bool,
@@ -1581,6 +1625,7 @@ def topics_held(history: RunHistory, name: str) -> set[str]:
     }
 
 
+@pytest.mark.covers("Resync and bootstrap", "where `txlog` is left out")
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_topic_that_the_other_side_lacks_is_told_and_holds_up_no_other_one(sync: bool) -> None:
     """Nobody waits for what is passed over, and all else is there, also what comes again."""
@@ -1651,6 +1696,7 @@ def put_back(*, in_place: bool, size: int = 2) -> tuple[Play, SimClient]:
     return play, client
 
 
+@pytest.mark.covers("Replication", "an old copy of a data directory begins anew and takes")
 @pytest.mark.parametrize("in_place", [False, True])
 def test_an_old_copy_takes_back_its_own_tail(in_place: bool) -> None:
     """Loop protection would keep from `m1` what it once published itself."""
@@ -1935,6 +1981,7 @@ def behind_one_address(*, declared: bool) -> Play:
     return Play(replace(topology, wide={"wide": ("x", "y")}))
 
 
+@pytest.mark.covers("The replication chapters", "wide IP: several servers behind one address")
 @pytest.mark.parametrize("restarts", [False, True])
 def test_of_several_servers_behind_one_address_persisted_frees_the_journal(restarts: bool) -> None:
     """`x` has stored everything, `y` nothing of it, and then the disk of `x` is lost."""
@@ -1967,6 +2014,7 @@ def test_of_several_servers_behind_one_address_persisted_frees_the_journal(resta
     assert a.journal.first_txid > 1
 
 
+@pytest.mark.covers("The replication chapters", "wide IP: several servers behind one address")
 def test_an_address_that_has_led_to_two_servers_is_taken_for_one_of_several() -> None:
     """Nobody said so; it is found out, and known after a restart."""
     play = behind_one_address(declared=False)
@@ -2014,6 +2062,7 @@ def come_back_with_less(machines: Machines | None = None) -> tuple[Play, SimClie
     return play, client
 
 
+@pytest.mark.covers("Laws", "4 safe removal")
 def test_nothing_is_removed_by_what_an_earlier_life_released() -> None:
     play, client = come_back_with_less()
     assert play.world.disks["a"].journal.first_txid == 1
@@ -2046,6 +2095,7 @@ def lost_its_disk(machines: Machines | None = None) -> tuple[Play, SimClient]:
     return play, client
 
 
+@pytest.mark.covers("Laws", "4 safe removal")
 def test_a_destination_that_comes_back_with_less_wins_against_retention() -> None:
     play, client = lost_its_disk()
     assert play.world.disks["a"].journal.first_txid == 1
@@ -2076,6 +2126,7 @@ def subscribed_after_removal(machines: Machines | None = None) -> tuple[set[int]
     return got, set(range(kept_from, 61))
 
 
+@pytest.mark.covers("Journal", "a subscriber that comes after removal misses nothing")
 def test_a_subscriber_that_comes_after_removal_gets_all_that_is_there() -> None:
     got, there = subscribed_after_removal()
     assert got == there
@@ -2116,6 +2167,7 @@ def away_while_it_is_removed(
     return history, told, kept_from
 
 
+@pytest.mark.covers("Journal", "a subscriber that goes on is told what retention removed")
 def test_a_subscriber_that_was_away_is_told_once_what_retention_removed() -> None:
     """It comes back twice, and gets all the rest."""
     history, told, kept_from = away_while_it_is_removed()
@@ -2161,6 +2213,11 @@ def overtaken(machines: Machines | None = None) -> tuple[RunHistory, list[Missin
     return history, told, kept_from
 
 
+@pytest.mark.covers(
+    "Journal",
+    "a subscriber that goes on is told what retention removed",
+    note="while it is connected",
+)
 def test_a_connected_subscriber_that_retention_overtakes_is_told_as_one_that_comes_back() -> None:
     history, told, kept_from = overtaken()
     assert not checkers.check_all(history)
@@ -2174,6 +2231,11 @@ def test_a_connected_subscriber_that_retention_overtakes_is_told_as_one_that_com
     assert len(got) + told[0].messages == 85 and 20 < told[0].messages < kept_from
 
 
+@pytest.mark.covers(
+    "Journal",
+    "a subscriber that goes on is told what retention removed",
+    note="while it is connected",
+)
 def test_where_a_connected_subscriber_goes_on_behind_a_gap_in_silence_it_is_seen() -> None:
     history, told, _ = overtaken(SHOWN_BY_A_SCENARIO["overtaken untold"])
     assert not told
@@ -2234,6 +2296,7 @@ def failed_behind_a_commit(machines: Machines | None = None) -> tuple[Play, SimC
     return play, client
 
 
+@pytest.mark.covers("Journal", "a commit that failed takes nothing with it that was committed")
 def test_a_failed_commit_takes_nothing_with_it_that_was_committed_before() -> None:
     play, client = failed_behind_a_commit()
     assert play.world.probes["commit failure behind a commit that is not taken"] == 1
@@ -2244,6 +2307,7 @@ def test_a_failed_commit_takes_nothing_with_it_that_was_committed_before() -> No
         failed_behind_a_commit(SHOWN_BY_A_SCENARIO["failure forgets commits"])
 
 
+@pytest.mark.covers("Laws", "4 safe removal", note="with the mistakes")
 @pytest.mark.parametrize(
     ("mistake", "scenario"),
     [("floor of an earlier life", come_back_with_less), ("floor at the tick", lost_its_disk)],
@@ -2260,6 +2324,8 @@ def unavailable_at(play: Play, name: str, client: SimClient) -> list[tuple[int, 
     return list(missing) if missing is not None else []
 
 
+@pytest.mark.covers("Resync and bootstrap", "what no upstream has any more is recorded")
+@pytest.mark.covers("The replication chapters", "a command whose journal was removed")
 def test_what_every_upstream_has_removed_is_recorded_and_replication_goes_on() -> None:
     """`b` loses its disk when `a` has removed the oldest segments."""
     play = Play(fabric(a=(to("b"),), b=(to("a"),)))
@@ -2291,6 +2357,7 @@ def test_what_every_upstream_has_removed_is_recorded_and_replication_goes_on() -
     assert play.world.probes["unavailable recorded"] == 1, "one note, however often it is told"
 
 
+@pytest.mark.covers("Resync and bootstrap", "it waits for who may still bring it")
 def test_what_another_upstream_brings_after_all_is_taken_back() -> None:
     """`c` loses its disk and hears `a` alone, which has removed what `b` has still."""
     play = Play(plans.mesh(3))
@@ -2313,6 +2380,7 @@ def test_what_another_upstream_brings_after_all_is_taken_back() -> None:
     play.end()
 
 
+@pytest.mark.covers("Resync and bootstrap", "it waits for who may still bring it")
 def test_nobody_is_called_missing_what_another_upstream_is_about_to_bring() -> None:
     """As before, but both are there: what `b` brings late is waited for."""
     play = Play(plans.mesh(3))
@@ -2358,6 +2426,7 @@ def test_a_link_that_is_gone_when_its_logon_is_decided_is_waited_for_by_nobody()
     play.end()
 
 
+@pytest.mark.covers("Resync and bootstrap", "a link that carries a part says how many at most")
 def test_of_what_a_link_carries_in_part_nobody_can_say_what_is_missing() -> None:
     """`b` gets trades alone. `a` has removed orders and trades: at most so many are missing."""
     play = Play(fabric(uniform=False, a=(to("b", topic="trades"),), b=()))
@@ -2401,6 +2470,7 @@ def test_what_is_removed_and_not_answered_is_asked_for_by_its_name(planted: str)
     assert found == ({"liveness"} if planted else set())
 
 
+@pytest.mark.covers("Resync and bootstrap", "what was removed by force keeps nobody waiting")
 def test_what_was_removed_by_force_is_not_waited_for_after_a_downgrade() -> None:
     """`b` is down and downgraded when `a` removes by force what `b` lacks."""
     play = Play(fabric(a=(to("b"),), b=()))
@@ -2471,6 +2541,7 @@ def test_where_the_source_of_a_copy_waits_for_it_another_one_is_named() -> None:
     assert world.instances["b"].machine.ready and play.had("a", client, 10)
 
 
+@pytest.mark.covers("Resync and bootstrap", "bootstrap: the log of one source")
 def test_an_instance_that_begins_as_a_copy_is_sent_only_what_came_since() -> None:
     """`a` publishes and `b` publishes; `b` loses its disk and copies from `a`, which has removed
     its oldest segments and `c` has not."""
@@ -2545,6 +2616,7 @@ def test_a_list_owes_nothing_of_what_only_a_copy_behind_it_holds(planted: str) -
     assert found == ({"liveness"} if planted else set())
 
 
+@pytest.mark.covers("Resync and bootstrap", "a new disk whose group never returns is admitted")
 def test_an_instance_whose_group_never_returns_is_admitted_by_hand() -> None:
     play = Play(fabric(a=(to("b"),), b=(to("a"),)))
     client = play.client("p", "b", "a")
@@ -2573,6 +2645,7 @@ def test_an_instance_whose_group_never_returns_is_admitted_by_hand() -> None:
     assert any(isinstance(op, InstanceReady) and op.by_hand for op in history.operations)
 
 
+@pytest.mark.covers("Resync and bootstrap", "a new disk whose group never returns is admitted")
 def test_what_every_peer_of_the_group_holds_is_here_so_it_is_admitted_unforced() -> None:
     """`b` reaches `a`, whose own link to `b` is broken: nobody says that it has caught up."""
     play = Play(fabric(a=(to("b"),), b=(to("a"),)))
@@ -2600,6 +2673,9 @@ def test_what_every_peer_of_the_group_holds_is_here_so_it_is_admitted_unforced()
         play.world.instances["b"].machine.admit(("a",))
 
 
+@pytest.mark.covers(
+    "Resync and bootstrap", "a new disk whose group never returns is admitted", note="planted"
+)
 @pytest.mark.parametrize("planted", ["", "admits unasked"])
 def test_who_only_replicates_to_an_instance_may_hold_what_it_lacks(planted: str) -> None:
     """`a` replicates to `b`, and `b` to `c`: what `a` took while `b` was away only `a` has."""
@@ -2623,6 +2699,7 @@ def test_who_only_replicates_to_an_instance_may_hold_what_it_lacks(planted: str)
     assert found == ({"readiness"} if planted else set())
 
 
+@pytest.mark.covers("Resync and bootstrap", "checkpoints: a quiet instance is known to be up")
 def test_a_quiet_instance_is_known_to_be_up_to_date_without_checkpoints() -> None:
     """What checkpoints are for: `m3` knows of each peer that there is nothing more to come, of the
     one that never had anything and of the one whose publisher is silent, and they know it of it."""
@@ -2648,6 +2725,7 @@ def test_a_quiet_instance_is_known_to_be_up_to_date_without_checkpoints() -> Non
     assert len([op for op in history.operations if isinstance(op, RunJournaled)]) == journaled == 3
 
 
+@pytest.mark.covers("Clients and protocol", "`fully_durable`")
 def test_a_fully_durable_subscriber_waits_until_the_downgrade_and_again_after_the_upgrade() -> None:
     play = Play(plans.mesh(2))
     client = play.client("p", "m1")
@@ -2691,6 +2769,7 @@ def batch_of(client: SimClient, *sequences: int) -> bytes:
     return b"".join(builder.build(sequence, b"{}", 1) for sequence in sequences)
 
 
+@pytest.mark.covers("Clients and protocol", "a sequence that nobody may give is refused")
 @pytest.mark.parametrize("planted", ["", "any sequence taken"])
 def test_a_sequence_that_nobody_may_give_is_refused_at_the_door(planted: str) -> None:
     machines = SHOWN_BY_A_SCENARIO.get(planted)
@@ -2713,6 +2792,7 @@ def test_a_sequence_that_nobody_may_give_is_refused_at_the_door(planted: str) ->
     assert play.had("b", client, 3)
 
 
+@pytest.mark.covers("Clients and protocol", "a sequence that nobody may give is refused")
 def test_a_journal_that_holds_such_a_sequence_stops_no_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

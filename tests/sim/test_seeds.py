@@ -13,6 +13,10 @@ import pytest
 from raylay.services.replication.instance import intake
 from sim import mistakes, plans, run
 
+pytestmark = pytest.mark.covers(
+    "SOW", "a query behind a persisted ack sees what was acknowledged", note="every seed"
+)
+
 TESTS = Path(__file__).resolve().parents[1]
 FEW = 24
 BASE = 3_000_000
@@ -44,6 +48,9 @@ def test_seeds_keep_the_laws() -> None:
     keep_the_laws(FEW, behind=0)
 
 
+@pytest.mark.covers("The replication chapters", "the order of each source is kept")
+@pytest.mark.covers("The replication chapters", "it is composable")
+@pytest.mark.covers("The replication chapters", "the order of each publisher on a topic")
 @pytest.mark.slow
 @pytest.mark.timeout(1_300)
 def test_a_thousand_seeds_keep_the_laws_and_hit_every_probe() -> None:

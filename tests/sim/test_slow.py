@@ -22,6 +22,8 @@ from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 from sim import run
 from sim.slow import MET, Loop, Pipe, SlowWorld
 
+pytestmark = pytest.mark.covers("Clients and protocol", "order, once, limits")
+
 SEEDS = 40
 SEEDS_OF_A_MISTAKE = 120
 

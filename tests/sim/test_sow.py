@@ -20,6 +20,8 @@ from sim import instance, plans, queries, sow
 from sim.mistakes import MISTAKES
 from sim.test_scenarios import Play
 
+pytestmark = pytest.mark.covers("SOW", "in a simulated fabric every SOW topic holds what follows")
+
 
 def play_with(planted: str = "") -> Play:
     return Play(plans.mesh(2), machines=MISTAKES[planted] if planted else None, sow=True)
@@ -186,6 +188,7 @@ def test_a_delta_is_refused_where_the_last_writer_counts() -> None:
     assert [(each.sequence, each.reason) for each in failed] == [(1, "not_supported")]
 
 
+@pytest.mark.covers("SOW", "a query behind a persisted ack sees what was acknowledged")
 @pytest.mark.parametrize("planted", ["", "SOW asked too soon"])
 def test_a_query_behind_an_ack_sees_what_was_acknowledged(
     planted: str, monkeypatch: pytest.MonkeyPatch

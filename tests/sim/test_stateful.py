@@ -15,6 +15,8 @@ from sim.mistakes import MISTAKES
 from sim.stateful import Overlay
 from sim.test_scenarios import Play
 
+pytestmark = pytest.mark.covers("Replication", "what a topic's state adds to a message is made")
+
 ORDERS = (TopicRule("orders"),)
 
 

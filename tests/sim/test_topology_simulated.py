@@ -125,6 +125,8 @@ def compare(seed: int) -> Counter[str]:
     return told
 
 
+@pytest.mark.covers("Topology check", "reach is what the simulator delivers")
+@pytest.mark.covers("The replication chapters", "a part only: whether all still reaches")
 @pytest.mark.slow
 def test_reach_is_what_the_simulator_delivers_also_with_an_instance_down() -> None:
     told: Counter[str] = Counter()
@@ -165,6 +167,7 @@ def orders(
     return states, outcomes
 
 
+@pytest.mark.covers("Topology check", "possible and certain are exact")
 def test_what_is_possible_and_what_is_certain_is_exact_by_every_order_of_arrivals() -> None:
     compared = dependent = 0
     for seed in range(1_000, 1_120):
@@ -229,6 +232,7 @@ def late(seed: int, draw: Callable[[random.Random], Topology]) -> tuple[set[tupl
     return found, len(found - told)
 
 
+@pytest.mark.covers("Topology check", "what comes late comes where the check warns of it")
 @pytest.mark.slow
 def test_late_records_come_only_where_the_check_warns_of_them() -> None:
     runs_with_late = 0

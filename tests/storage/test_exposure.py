@@ -10,6 +10,10 @@ import pytest
 from raylay.storage import exposure
 from raylay.storage.exposure import PathStep, exposed, judge
 
+pytestmark = pytest.mark.covers(
+    "Configuration", "what is open all the same is said with the command"
+)
+
 OWN, ANOTHER = 1000, 27
 ALL = "every user of this host"
 

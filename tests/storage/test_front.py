@@ -28,6 +28,8 @@ from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.verify import VerifyResult, verify_journal
 from raylay.storage.wipe import wipe_journal
 
+pytestmark = pytest.mark.covers("Journal", "the front log: an entry's bytes")
+
 
 @pytest.fixture(autouse=True)
 def _nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +178,7 @@ class Watched:
         self._mapped.close()
 
 
+@pytest.mark.covers("Journal", "readers in other processes see an entry of `front-end`")
 def test_an_entry_is_seen_when_the_whole_of_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

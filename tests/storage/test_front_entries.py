@@ -26,6 +26,8 @@ from raylay.storage.front_entries import (
     scan,
 )
 
+pytestmark = pytest.mark.covers("Journal", "the front log: an entry's bytes")
+
 FILE_BYTES = 16 * PAGE_BYTES
 BLOCK_LENGTHS = [1, 300, 4039, 4040, 4041, 4096, 8128, 8129, 20_000]
 

@@ -18,6 +18,8 @@ from raylay.storage.archive import archive_of
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import FLOOR_FILE, read_floor, write_floor
 
+pytestmark = pytest.mark.covers("Journal", "the documented way frees a full disk")
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
@@ -95,6 +97,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.covers("Journal", "a full disk ends no process where the file system copies")
 def test_a_full_disk_that_copies_on_each_write_ends_no_process(copying_disk: Path) -> None:
     """LMDB notes readers and the writer through a mapping: SIGBUS where that needed space."""
     command = [sys.executable, "-c", COMMITS, str(copying_disk)]

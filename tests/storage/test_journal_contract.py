@@ -19,6 +19,8 @@ from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 
+pytestmark = pytest.mark.covers("Journal", "the front log: an entry's bytes")
+
 AnyJournal = MemoryJournal | StepJournal
 SEGMENT_BYTES = 8 * 1024
 
@@ -202,6 +204,7 @@ def test_a_restart_finds_everything(make: Callable[..., AnyJournal]) -> None:
         again.close()
 
 
+@pytest.mark.covers("Resync and bootstrap", "what no upstream has any more is recorded")
 def test_removal_never_shrinks_what_is_held(make: Callable[..., AnyJournal]) -> None:
     journal = make()
     written = filled(journal)
@@ -230,6 +233,7 @@ def test_removal_never_shrinks_what_is_held(make: Callable[..., AnyJournal]) -> 
         again.close()
 
 
+@pytest.mark.covers("Laws", "4 safe removal", note="on real processes")
 def test_retention_waits_for_the_floor(make: Callable[..., AnyJournal]) -> None:
     journal = make(retention_bytes=1)
     filled(journal)
@@ -241,6 +245,7 @@ def test_retention_waits_for_the_floor(make: Callable[..., AnyJournal]) -> None:
     assert len(settled(journal).segments()) == 1
 
 
+@pytest.mark.covers("Laws", "4 safe removal", note="on real processes")
 def test_retention_asks_for_the_floor_of_this_life(make: Callable[..., AnyJournal]) -> None:
     """What an earlier life released, a destination may have lost since."""
     journal = make(retention_bytes=1 << 30)
@@ -267,6 +272,7 @@ def test_retention_asks_for_the_floor_of_this_life(make: Callable[..., AnyJourna
     assert settled(again).first_txid > last
 
 
+@pytest.mark.covers("Laws", "4 safe removal", note="on real processes")
 def test_a_floor_that_moves_back_wins_against_a_removal_that_is_due(
     make: Callable[..., AnyJournal],
 ) -> None:

@@ -19,6 +19,15 @@ from raylay.storage.archive import POINTER_FILE
 from raylay.storage.files import FAULT_VARIABLE
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 
+pytestmark = [
+    pytest.mark.covers("Journal", "the front log: an entry's bytes"),
+    pytest.mark.covers(
+        "Journal",
+        "what is prepared while the disk writes a commit leaves",
+        note="SIGKILL in between",
+    ),
+]
+
 CHILD = Path(__file__).with_name("journal_child.py")
 CHILD_TIMEOUT_S = 60
 
@@ -106,6 +115,7 @@ def check(directory: Path, acknowledged: int) -> int:
     return last
 
 
+@pytest.mark.covers("Journal", "SIGKILL at every step and at random instants")
 @pytest.mark.parametrize(
     ("front", "fault"),
     [
@@ -150,6 +160,7 @@ def test_killed_while_it_moves_what_the_kill_before_left_in_front(tmp_path: Path
         check(copy / fault, committed_by(output))
 
 
+@pytest.mark.covers("Journal", "SIGKILL at every step and at random instants")
 @pytest.mark.parametrize("front", ["", "front"])
 def test_killed_again_and_again(front: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -168,6 +179,7 @@ def test_killed_again_and_again(front: str, tmp_path: Path) -> None:
         check(tmp_path, committed_by(output))
 
 
+@pytest.mark.covers("Journal", "rotation, compression")
 @pytest.mark.parametrize("front", ["", "front", "retired"])
 def test_a_reader_in_another_process_follows_everything(front: str, tmp_path: Path) -> None:
     child = start(tmp_path, 1_500, front=front)

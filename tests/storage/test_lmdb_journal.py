@@ -97,6 +97,7 @@ def raylay_journal(*arguments: str | Path) -> tuple[int, str]:
 
 
 # -- one owner -----------------------------------------------------------------------------------
+@pytest.mark.covers("Journal", "one process a directory")
 def test_a_second_process_is_refused(journal: StepJournal) -> None:
     with pytest.raises(StorageLocked, match=rf"{journal.directory}.*pid {os.getpid()}"):
         LmdbJournal(journal.directory)
@@ -124,6 +125,7 @@ def test_a_closed_one_gives_the_directory_back(journal: StepJournal) -> None:
 
 
 # -- disk full -----------------------------------------------------------------------------------
+@pytest.mark.covers("Journal", "a full disk refuses and recovers")
 def test_a_full_directory_refuses_and_recovers(tmp_path: Path) -> None:
     journal = open_journal(tmp_path, storage_bytes_max=1024 * 1024)
     txid = 1
@@ -166,6 +168,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.covers("Journal", "a full disk refuses and recovers")
 def test_a_full_disk_refuses_and_recovers(small_disk: Path) -> None:
     journal = open_journal(small_disk, segment_bytes=1024 * 1024)
     ballast = small_disk / "ballast"
@@ -413,6 +416,7 @@ def test_a_segment_that_is_sealed_while_it_is_opened_can_be_opened(
         gc.enable()
 
 
+@pytest.mark.covers("Journal", "torn, damaged, missing")
 def test_a_torn_segment_is_named(closed: Path) -> None:
     live = newest(closed, ".live")
     os.truncate(live, live.stat().st_size // 2)
@@ -426,6 +430,7 @@ def test_a_torn_segment_is_named(closed: Path) -> None:
         LmdbJournal(closed)
 
 
+@pytest.mark.covers("Journal", "torn, damaged, missing")
 def test_another_version_is_refused(closed: Path) -> None:
     live = newest(closed, ".live")
     with lmdb.open(str(live), subdir=False, map_size=1 << 28) as env, env.begin(write=True) as txn:
@@ -518,6 +523,7 @@ def test_a_missing_segment_is_named(closed: Path) -> None:
         assert at + 1 == int(sealed[1].stem.split("-")[1], 16), "what is before it can be read"
 
 
+@pytest.mark.covers("Journal", "torn, damaged, missing")
 def test_verify_names_each_damage_and_goes_on(closed: Path, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     assert SegmentMaintenance(closed, archive).compress(1500)
@@ -564,6 +570,7 @@ def test_a_run_is_found_in_its_block_by_each_of_its_ids() -> None:
     assert run_at(block, 1) == 0 and run_at(block, 13) == len(block)
 
 
+@pytest.mark.covers("Filters by content", "retention waits for reads that other processes")
 def test_retention_waits_for_a_planned_read_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -634,6 +641,7 @@ def test_a_segment_in_use_is_passed_over(journal: StepJournal) -> None:
     check_all(journal, last)
 
 
+@pytest.mark.covers("Fabrics and tracing", "a reader at the end of the log holds up")
 def test_a_reader_that_came_to_the_end_lets_go_of_what_is_behind_it(journal: StepJournal) -> None:
     last = fill(journal)
     with LmdbJournalReader(journal.directory) as reader:
@@ -733,6 +741,7 @@ def test_compressed_and_archived_segments_stay_in_the_log(journal: StepJournal) 
     again.close()
 
 
+@pytest.mark.covers("Journal", "archived segments stay in the log")
 def test_segments_archived_by_hand_stay_in_the_log_of_an_instance_that_was_not_told(
     tmp_path: Path,
 ) -> None:
@@ -758,6 +767,7 @@ def test_segments_archived_by_hand_stay_in_the_log_of_an_instance_that_was_not_t
         journal.reopen()
 
 
+@pytest.mark.covers("Journal", "archived segments stay in the log")
 def test_an_archive_takes_segments_of_one_journal(tmp_path: Path) -> None:
     """Those of two have the same names: the second's would take the place of the first's."""
     archive = tmp_path / "archive"
@@ -781,6 +791,7 @@ def test_an_archive_takes_segments_of_one_journal(tmp_path: Path) -> None:
     assert (code, f"{last} records: sound" in output) == (0, True)
 
 
+@pytest.mark.covers("Replication", "a wall clock that is set both ways")
 def test_a_clock_that_is_set_forward_removes_nothing_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -836,6 +847,7 @@ def test_retention_by_age(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.covers("Laws", "4 safe removal", note="on real processes")
 @pytest.mark.parametrize("by_tool", [False, True])
 def test_a_removal_under_way_stops_where_the_floor_moves_back(
     journal: StepJournal, by_tool: bool
@@ -864,6 +876,7 @@ def test_a_removal_under_way_stops_where_the_floor_moves_back(
     assert journal.first_txid == ends[1] + 1
 
 
+@pytest.mark.covers("Journal", "a serving instance writes nothing on its event loop")
 def test_a_floor_is_told_without_touching_the_disk(
     journal: StepJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -939,6 +952,7 @@ def test_what_is_kept_begins_exactly_where_it_is_asked_for(journal: StepJournal)
 
 
 # -- commands ------------------------------------------------------------------------------------
+@pytest.mark.covers("Journal", "rotation, compression")
 def test_commands_beside_a_running_instance(journal: StepJournal, tmp_path: Path) -> None:
     last = fill(journal)
     archive = tmp_path / "archive"

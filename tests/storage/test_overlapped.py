@@ -17,6 +17,8 @@ from raylay.storage.front_entries import PAGE_BYTES
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.overlapped import OverlappedWrite
 
+pytestmark = pytest.mark.covers("Journal", "what is prepared while the disk writes a commit leaves")
+
 
 @pytest.fixture(autouse=True)
 def _nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,10 @@ from raylay.storage.state import LmdbStateStore, open_store
 
 __all__ = ["no_umask"]
 
-pytestmark = pytest.mark.usefixtures("no_umask")
+pytestmark = [
+    pytest.mark.usefixtures("no_umask"),
+    pytest.mark.covers("Configuration", "what is made on the disk is its owner's alone"),
+]
 
 
 def mode_of(path: Path) -> int:

@@ -24,6 +24,8 @@ from raylay.storage.queue import (
 )
 from raylay.storage.state import open_store
 
+pytestmark = pytest.mark.covers("Queues", "nothing acknowledged comes again and nothing is lost")
+
 FIRST = StoredQueue(4, b"rules", b"snapshot")
 SECOND = StoredQueue(9, b"", bytes(range(256)) * 4_000)
 KILLED = -signal.SIGKILL

@@ -11,6 +11,10 @@ import pytest
 from raylay.storage import read_holds
 from raylay.storage.read_holds import HOLD_S, held_read, hold_read
 
+pytestmark = pytest.mark.covers(
+    "Filters by content", "retention waits for reads that other processes"
+)
+
 
 def test_the_lowest_of_several_counts_and_none_for_longer_than_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

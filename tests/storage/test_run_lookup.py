@@ -14,6 +14,8 @@ from raylay.services.messages.records import Kind, Run
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.storage.memory_journal import MemoryJournal
 
+pytestmark = pytest.mark.covers("Replication", "what is held is found by the ranges of its runs")
+
 PUBLISHERS = (7, 8, 9)
 TOPICS = (b"orders", b"trades", b"rare")
 SEQUENCES = 400

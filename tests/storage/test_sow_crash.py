@@ -14,6 +14,10 @@ import pytest
 from raylay.storage.files import FAULT_VARIABLE
 from raylay.storage.sow import LmdbSowStore
 
+pytestmark = pytest.mark.covers(
+    "SOW", "SIGKILL at any instant leaves a topic as its transaction left it"
+)
+
 CHILD = Path(__file__).with_name("sow_child.py")
 sys.path.insert(0, str(CHILD.parent))
 
@@ -43,6 +47,7 @@ def check(path: Path, output: bytes) -> int:
     return topic.txid
 
 
+@pytest.mark.covers("Journal", "SIGKILL at every step and at random instants")
 @pytest.mark.parametrize("fault", ["sow.begin:1", "sow.synced:1", "sow.begin:60", "sow.synced:60"])
 def test_killed_at(fault: str, tmp_path: Path) -> None:
     child = start(tmp_path / "sow", fault)
@@ -55,6 +60,7 @@ def test_killed_at(fault: str, tmp_path: Path) -> None:
     assert (valid > 0) == (fault != "sow.begin:1")
 
 
+@pytest.mark.covers("Journal", "SIGKILL at every step and at random instants")
 def test_killed_again_and_again(tmp_path: Path) -> None:
     chance = random.Random(7)
     valid = 0

@@ -28,6 +28,7 @@ def restarted(store: SowStore, path: Path) -> SowStore:
 BOTH = pytest.mark.parametrize("kind", ["memory", "lmdb"])
 
 
+@pytest.mark.covers("SOW", "what is folded is read before it is on disk")
 @BOTH
 def test_contract(kind: str, tmp_path: Path) -> None:
     store = opened(kind, tmp_path)
@@ -153,6 +154,7 @@ def test_a_store_in_memory_can_fail() -> None:
     assert store.crash().topic("a").get(b"k") == b"3"
 
 
+@pytest.mark.covers("SOW", "the cache keeps to its limit")
 def test_a_full_store_refuses_and_changes_nothing(tmp_path: Path) -> None:
     store = LmdbSowStore(tmp_path / "sow", map_bytes=128 * 1024)
     store.commit({"a": ({b"k": b"1"}, 1)})
@@ -164,6 +166,7 @@ def test_a_full_store_refuses_and_changes_nothing(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.covers("SOW", "the cache keeps to its limit")
 def test_the_cache_keeps_to_its_limit_and_to_the_disk(tmp_path: Path) -> None:
     limit = 20 * (1000 + ENTRY_BYTES)
     store = LmdbSowStore(tmp_path / "sow", cache_bytes_max=limit)

@@ -22,6 +22,8 @@ from raylay.storage.stores import (
     PublishStore,
 )
 
+pytestmark = pytest.mark.covers("Clients and protocol", "publish store: bounded")
+
 
 # -- state ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["memory", "lmdb"])

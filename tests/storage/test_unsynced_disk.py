@@ -36,10 +36,14 @@ CUT_TIMEOUT_S = 200
 LOST = 3
 """Exit code where something is lost."""
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("cc") is None,
-    reason="no C compiler for tests/unsynced_disk.c: sudo apt-get install gcc libc6-dev",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        shutil.which("cc") is None,
+        reason="no C compiler for tests/unsynced_disk.c: sudo apt-get install gcc libc6-dev",
+    ),
+    pytest.mark.covers("Journal", "the front log: an entry's bytes"),
+    pytest.mark.covers("Journal", "what is prepared while the disk writes a commit leaves"),
+]
 
 
 class _Whole(random.Random):
@@ -247,6 +251,7 @@ def cut_often(
                 shutil.rmtree(image)
 
 
+@pytest.mark.covers("Journal", "a power cut at any instant")
 @pytest.mark.parametrize("what", CHECKS)
 def test_what_was_told_outlives_a_power_cut(what: str, library: Path, tmp_path: Path) -> None:
     entries = recorded(what, "", library, tmp_path)
@@ -255,6 +260,7 @@ def test_what_was_told_outlives_a_power_cut(what: str, library: Path, tmp_path: 
     cut_often(what, entries, tmp_path, CUTS, seed)
 
 
+@pytest.mark.covers("Journal", "a power cut at any instant", note="that it sees every write")
 @pytest.mark.parametrize("what", CHECKS)
 def test_the_record_is_whole(what: str, library: Path, tmp_path: Path) -> None:
     """With everything synced the rebuilt directory is the one that the process left: nothing that
@@ -305,6 +311,12 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.covers(
+    "Journal",
+    "a power cut at any instant",
+    note="that each sync is needed, one left out at a time, "
+    "MDB_NOSYNC and MDB_NOMETASYNC among them",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "mistake"), MISTAKES)
 def test_a_sync_left_out_shows(what: str, mistake: str, library: Path, tmp_path: Path) -> None:

@@ -661,6 +661,7 @@ OPEN_MAKINGS = {
 }
 
 
+@pytest.mark.covers("Configuration", "what is made on the disk is its owner's alone")
 def test_what_is_made_on_the_disk_is_its_owners_alone() -> None:
     """A umask of 022, the usual one, lets every user of the host read messages and keys."""
     found = {name_of(path): [*open_makings(parsed(path))] for path in files(*PARTS)}

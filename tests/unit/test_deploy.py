@@ -44,6 +44,7 @@ def read(path: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.covers("Deployment", "cloud files, manifests")
 @pytest.mark.parametrize("path", CLUSTERS)
 def test_rays_launcher_takes_the_cluster_files(path: str) -> None:
     from ray.autoscaler._private.util import prepare_config, validate_config
@@ -78,6 +79,7 @@ def test_every_host_of_a_cluster_gets_the_credentials_of_the_head(path: str) -> 
     assert not [place for place in mounted if "authority" in place], "the CA's key stays there"
 
 
+@pytest.mark.covers("Configuration", "a fabric with TLS and authentication on every transport")
 def test_the_guarded_fabric_asks_everybody_on_every_transport(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +384,7 @@ def expressions() -> list[str]:
     return found + [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
 
 
+@pytest.mark.covers("Deployment", "cloud files, manifests")
 def test_dashboard_and_alerts_name_metrics_that_there_are() -> None:
     named = {name for text in expressions() for name in re.findall(r"raylay_\w+", text)}
     assert named <= served(), named - served()

@@ -76,6 +76,8 @@ from raylay.services.server.links.upstream_connection import UpstreamConnection
 from raylay.services.telemetry.logs import LogOptions
 from raylay.storage.state import KEY_BYTES_MAX
 
+pytestmark = pytest.mark.covers("SOW", "frames of queries and changes")
+
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 DEADLINE_S = 30.0
 KEY = "the key of a fabric"

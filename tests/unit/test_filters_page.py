@@ -20,6 +20,8 @@ from raylay.services.expressions.expression import REPLICATION, expression
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 
+pytestmark = pytest.mark.covers("Filters by content", "`raylay filter`")
+
 PAGE = Path(__file__).parents[2] / "docs" / "filters.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 TOKENS: list[Token] = MarkdownIt("commonmark").enable("table").parse(TEXT)
@@ -71,6 +73,7 @@ def test_what_is_typed_answers_so(
     assert found.stdout + found.stderr == answer
 
 
+@pytest.mark.covers("Filters by content", "a filter of a destination")
 def test_the_fabric_with_region_tags_is_one(tmp_path: Path) -> None:
     (shown,) = (each.content for each in TOKENS if each.type == "fence" and each.info == "yaml")
     file = tmp_path / "trading.yaml"

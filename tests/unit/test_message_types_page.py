@@ -5,8 +5,12 @@ from __future__ import annotations
 import doctest
 from pathlib import Path
 
+import pytest
+
 from raylay.services.messages.types.definitions import REFUSED
 from raylay.services.messages.types.registry import KINDS
+
+pytestmark = pytest.mark.covers("Message types", "the page's examples")
 
 PAGE = Path(__file__).parents[2] / "docs" / "message-types.md"
 

@@ -387,6 +387,7 @@ FEW = settings(
 )  # fmt: skip
 
 
+@pytest.mark.covers("Configuration", "a user who says anything harms no neighbour's acks")
 @pytest.mark.timeout(600)
 def test_a_victim_beside_any_session_of_an_attacker(
     street: Street, monkeypatch: pytest.MonkeyPatch
@@ -395,6 +396,7 @@ def test_a_victim_beside_any_session_of_an_attacker(
     run_machine(Neighbour, settings=FEW)
 
 
+@pytest.mark.covers("Configuration", "a user who says anything harms no neighbour's acks")
 def test_a_fault_in_what_an_attacker_says_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def wires(delay_s: float = 0.0, loss: float = 0.0, **options: int) -> Any:
     return made
 
 
+@pytest.mark.covers("Deployment", "the playground's network")
 def test_a_packet_arrives_after_the_delay_of_its_way() -> None:
     made = wires(delay_s=0.04)
     made.take(packet(A, B), 1.0, 0.5)
@@ -138,6 +139,7 @@ def test_a_packet_arrives_after_the_delay_of_its_way() -> None:
     assert made.next_due_s() is None and made.passed == 2
 
 
+@pytest.mark.covers("Deployment", "the playground's network")
 def test_a_share_of_the_packets_is_lost() -> None:
     made = wires(loss=0.25)
     for number in range(100):

@@ -14,6 +14,8 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.server.clients.slow_clients import ClientPools, memory_of_process
 from raylay.services.server.runtime import InstanceRuntime
 
+pytestmark = pytest.mark.covers("Clients and protocol", "defaults; a transport that says anything")
+
 GIB = 1 << 30
 
 

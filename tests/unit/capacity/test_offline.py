@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.capacity.offline import OfflineFrames
+
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "an offlined client gets all in order and once"
+)
 
 
 @given(st.lists(st.sampled_from(["put", "see", "ask", "answer"]), max_size=200))

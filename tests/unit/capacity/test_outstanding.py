@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.capacity.outstanding import OutstandingPublishes
+
+pytestmark = pytest.mark.covers("Clients and protocol", "outstanding publishes are limited")
 
 
 @given(

@@ -20,6 +20,10 @@ from raylay.services.capacity.pool import (
     Pool,
 )
 
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "over the memory limit the largest goes offline"
+)
+
 
 def memory(size: int) -> ClientHolding:
     return ClientHolding(size, 0, size, size)

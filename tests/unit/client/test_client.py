@@ -47,6 +47,8 @@ from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import publisher_id
 from raylay.storage.stores import LmdbBookmarkStore, LmdbPublishStore, MemoryPublishStore
 
+pytestmark = pytest.mark.covers("Clients and protocol", "publish store: bounded")
+
 
 def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Runs an async test with a deadline: a client that hangs is a failure, not a wait."""
@@ -91,6 +93,7 @@ def client_of(*servers: FakeServer, **options: Any) -> Client:
 
 
 # -- publishing ----------------------------------------------------------------------------------
+@pytest.mark.covers("The replication chapters", "names and sequences")
 @run
 async def test_publish_to_persisted() -> None:
     server = await FakeServer().start()
@@ -409,6 +412,7 @@ async def test_a_refused_logon_carries_the_reason() -> None:
     await server.stop()
 
 
+@pytest.mark.covers("The replication chapters", "reconnection and failover")
 @run
 async def test_fails_over_and_resends_exactly_what_is_not_durable_in_order() -> None:
     first_server = await FakeServer("A", B=True).start()
@@ -454,6 +458,7 @@ async def test_a_resend_larger_than_the_socket_takes_keeps_order_before_new_publ
     await server.stop()
 
 
+@pytest.mark.covers("The replication chapters", "no publisher and no bookmark subscriber")
 @run
 async def test_an_unsafe_peer_is_remembered_across_the_death_of_who_said_so() -> None:
     first_server = await FakeServer("A", B=True).start()
@@ -481,6 +486,7 @@ async def test_an_unsafe_peer_is_remembered_across_the_death_of_who_said_so() ->
     await second_server.stop()
 
 
+@pytest.mark.covers("The replication chapters", "no publisher and no bookmark subscriber")
 @run
 async def test_a_subscriber_does_not_follow_to_a_downgraded_peer_either() -> None:
     """With a bookmark subscription and nothing published."""
@@ -645,6 +651,7 @@ async def test_a_refused_subscription_raises_with_the_reason() -> None:
     await server.stop()
 
 
+@pytest.mark.covers("The replication chapters", "an ordinary subscription is restored")
 @run
 async def test_an_ordinary_subscription_is_restored_where_the_client_reconnects() -> None:
     """As it was asked for, without a word of the application; what was unsubscribed is not."""
@@ -672,6 +679,7 @@ async def test_an_ordinary_subscription_is_restored_where_the_client_reconnects(
     await second_server.stop()
 
 
+@pytest.mark.covers("The replication chapters", "subscriptions resume exactly where they were")
 @run
 async def test_a_bookmark_subscription_resumes_elsewhere_without_gap_or_duplicate() -> None:
     server = await FakeServer("A", B=True).start()
@@ -704,6 +712,7 @@ async def test_a_bookmark_subscription_resumes_elsewhere_without_gap_or_duplicat
     await other.stop()
 
 
+@pytest.mark.covers("The replication chapters", "a subscriber that is killed")
 @run
 async def test_with_no_time_between_flushes_a_batch_is_kept_before_the_next_is_given() -> None:
     server = await FakeServer().start()
@@ -768,6 +777,7 @@ for message in client.subscribe("t", bookmark=EPOCH, subscription_id="s"):
 """
 
 
+@pytest.mark.covers("The replication chapters", "a subscriber that is killed")
 @run
 async def test_a_subscriber_killed_at_once_has_kept_all_but_its_last_batch(tmp_path: Path) -> None:
     server = await FakeServer().start()
@@ -788,6 +798,7 @@ async def test_a_subscriber_killed_at_once_has_kept_all_but_its_last_batch(tmp_p
     await server.stop()
 
 
+@pytest.mark.covers("The replication chapters", "a bookmark store")
 @run
 async def test_a_bookmark_store_has_what_the_consumer_is_done_with() -> None:
     server = await FakeServer().start()

@@ -14,6 +14,8 @@ from raylay.services.client import deletes
 from raylay.services.client.deletes import delete_body, delete_in_parts
 from raylay.services.errors import CommandFailed, LocalProtocolError
 
+pytestmark = pytest.mark.covers("SOW", "deltas and deletes of a client are kept and sent again")
+
 
 @pytest.mark.parametrize(
     "given",
@@ -28,6 +30,7 @@ def test_it_is_a_map_of_the_one_that_is_given(given: dict[str, Any]) -> None:
     assert msgpack.unpackb(delete_body(**given)) == given
 
 
+@pytest.mark.covers("SOW", "`sow_delete` by filter")
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -78,6 +81,7 @@ class Topic:
         return len(self.deleted)
 
 
+@pytest.mark.covers("SOW", "of any number at once")
 @pytest.mark.parametrize(
     ("records", "sizes"),
     [(0, None), (1, None), (10, None), (11, [4, 4, 3]), (12, [4, 4, 3, 1]), (19, [4, 4, 3, 4, 4])],

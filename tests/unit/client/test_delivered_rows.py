@@ -263,6 +263,7 @@ def test_who_is_not_told_what_leaves_is_given_it_when_it_is_newly_in_focus() -> 
     assert focus.end() == (b"", 0)
 
 
+@pytest.mark.covers("SOW", "sow_and_subscribe across failovers")
 @given(st.integers(0, 1 << 40))
 def test_the_consumers_view_is_the_instances_whatever_fails_over_when(seed: int) -> None:
     draw = Random(seed)

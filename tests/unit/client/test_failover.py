@@ -14,6 +14,10 @@ from raylay.services.client.failover import (
     read_peers,
 )
 
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "safe failover; what is unsafe is remembered"
+)
+
 
 def peers(**safe: bool) -> list[PeerStatus]:
     return [PeerStatus(name, "G", (f"{name}:1",), flag) for name, flag in safe.items()]
@@ -128,6 +132,7 @@ def test_peers_of_the_same_group_are_followed_though_not_listed() -> None:
     assert made.candidates() == ["b:1", "l:1", "a:1"]
 
 
+@pytest.mark.covers("The replication chapters", "a group is one of equals")
 def test_another_group_is_refused_unless_allowed_in_so_many_words() -> None:
     made = ServerChooser([Server("a:1")], group="Chicago")
     assert made.refusal("L", "London") == "it is in group London, not Chicago"

@@ -64,6 +64,11 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import SEQUENCE_MAX, sequences_of
 from raylay.services.protocol.client.answers import OVERTAKEN
 
+pytestmark = [
+    pytest.mark.covers("Clients and protocol", "pause, resume; those resumed in one command"),
+    pytest.mark.covers("Clients and protocol", "publish store: bounded"),
+]
+
 CLOCK_US = 5_000
 
 
@@ -561,6 +566,7 @@ def test_a_refusal_for_good_ends_the_client(reason: str) -> None:
     assert bench.machine.state is ClientState.ENDED
 
 
+@pytest.mark.covers("Configuration", "a challenge (`retry`) is answered on the same")
 def test_a_challenge_is_answered_on_the_same_connection() -> None:
     asked = []
 
@@ -593,6 +599,7 @@ def test_another_client_of_the_name_ends_this_one() -> None:
 
 
 # -- heartbeat -----------------------------------------------------------------------------------
+@pytest.mark.covers("The replication chapters", "heartbeats, the interval chosen")
 def test_beats_are_sent_and_silence_ends_the_connection() -> None:
     bench = Bench("A", heartbeat_s=4.0)
     [start] = frames(bench.log_on(), "heartbeat")
@@ -687,6 +694,11 @@ def overtaken(bench: Bench, name: str, command_id: str) -> list[Effect]:
     return bench.step(FrameReceived(bench.machine.connection, ended | {"cid": command_id}))
 
 
+@pytest.mark.covers(
+    "Journal",
+    "a subscriber that goes on is told what retention removed",
+    note="while it is connected",
+)
 def test_a_subscription_that_retention_overtook_is_made_again_with_what_it_has() -> None:
     bench = Bench()
     bench.log_on()

@@ -12,6 +12,10 @@ import pytest
 from raylay.services.commands import client_names
 from raylay.services.commands.client_names import client_name
 
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "lives without a publish store", note="of commands"
+)
+
 _HOLD = """
 import sys
 from raylay.services.commands.client_names import client_name

@@ -32,6 +32,11 @@ from raylay.services.messages.records import (
     sequences_of,
 )
 
+pytestmark = [
+    pytest.mark.covers("Clients and protocol", "lives without a publish store"),
+    pytest.mark.covers("SOW", "deltas and deletes of a client are kept and sent again"),
+]
+
 CLOCK_US = 5_000
 FRAME_BYTES = 1 << 20
 
@@ -315,6 +320,7 @@ def test_an_origin_time_far_ahead_of_every_clock_is_not_gone_by() -> None:
     assert stamps(outbox)[1] == 1_002 + CLOCK_AHEAD_US_MAX
 
 
+@pytest.mark.covers("Replication", "a wall clock that is set both ways")
 def test_a_clock_that_was_ahead_once_is_gone_by_no_longer_than_it_is() -> None:
     """What was published meanwhile was refused on topics where the last writer counts."""
     outbox = logged_on()

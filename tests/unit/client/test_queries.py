@@ -21,6 +21,8 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import iterate_records
 from raylay.storage.stores import MemoryPublishStore
 
+pytestmark = pytest.mark.covers("SOW", "a client asks for rows")
+
 
 def grouped(
     asked: PendingQuery | QuerySubscription, command: str, *rows: bytes, **header: Any
@@ -178,6 +180,7 @@ class Instance:
         return None
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe` of the past", note="over failovers and restarts")
 @pytest.mark.parametrize("seed", range(40))
 def test_rows_and_replay_over_failovers_are_every_message_once(seed: int) -> None:
     """Whoever is failed over to and when: what was handed out is the state in the end, no message

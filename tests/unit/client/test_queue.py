@@ -50,6 +50,7 @@ async def take(work: QueueConsumer, messages: int) -> list[bytes]:
     return [(await anext(work)).body for _ in range(messages)]
 
 
+@pytest.mark.covers("Queues", "the client: acknowledgments go together and again until")
 @run
 async def test_a_message_is_acknowledged_when_the_next_one_is_asked_for() -> None:
     server = await FakeServer().start()
@@ -70,6 +71,7 @@ async def test_a_message_is_acknowledged_when_the_next_one_is_asked_for() -> Non
     await server.stop()
 
 
+@pytest.mark.covers("Queues", "the client: acknowledgments go together and again until")
 @run
 async def test_acknowledgments_go_together_and_at_once_where_there_is_nothing_else_to_do() -> None:
     server = await FakeServer().start()
@@ -151,6 +153,7 @@ async def test_a_flush_says_acknowledgments_that_wait_for_others(
     await server.stop()
 
 
+@pytest.mark.covers("Queues", "the client: acknowledgments go together and again until")
 @run
 async def test_what_an_exception_leaves_is_given_back() -> None:
     server = await FakeServer().start()
@@ -295,6 +298,7 @@ async def test_by_hand_each_message_says_what_became_of_it_once() -> None:
     await server.stop()
 
 
+@pytest.mark.covers("Queues", "the client: acknowledgments go together and again until")
 @run
 async def test_after_a_failover_acknowledgments_are_sent_again_and_what_waited_is_dropped() -> None:
     first, second = await FakeServer("A", B=True).start(), await FakeServer("B", A=True).start()
@@ -362,6 +366,7 @@ async def test_what_cannot_be_kept_is_said_when_there_is_room() -> None:
     await server.stop()
 
 
+@pytest.mark.covers("Queues", "the client: acknowledgments go together and again until")
 @run
 async def test_messages_are_acknowledged_by_bookmark_whoever_holds_them() -> None:
     server = await FakeServer().start()
@@ -393,6 +398,7 @@ class Answering(FakeServer):
             session.send(front | self.answers, self.body)
 
 
+@pytest.mark.covers("Queues", "the client: acknowledgments go together and again until")
 @run
 async def test_messages_are_acknowledged_by_filter_and_counted() -> None:
     server = Answering()

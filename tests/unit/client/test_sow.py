@@ -21,6 +21,11 @@ from raylay.services.errors import (
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Command
 
+pytestmark = [
+    pytest.mark.covers("SOW", "a client asks for rows"),
+    pytest.mark.covers("SOW", "deltas and deletes of a client are kept and sent again"),
+]
+
 
 def row(sequence: int, key: bytes = b"", body: bytes = b"") -> bytes:
     return records(7, [sequence], body, key=key or b"k%d" % sequence)
@@ -261,6 +266,7 @@ async def test_rows_then_changes_then_what_leaves() -> None:
     await server.stop()
 
 
+@pytest.mark.covers("SOW", "sow_and_subscribe across failovers")
 @pytest.mark.parametrize("oof", [True, False])
 def test_after_a_failover_no_row_is_doubled_and_none_is_missing(oof: bool) -> None:
     @run
@@ -439,6 +445,7 @@ async def test_nothing_before_the_rows_is_something_to_go_on_with() -> None:
     await second.stop()
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe` of the past", note="over failovers and restarts")
 @run
 async def test_with_a_bookmark_store_it_goes_on_without_rows_once_they_were_taken() -> None:
     server, store = await FakeServer().start(), DictBookmarkStore()

@@ -157,6 +157,7 @@ def complete(bench: Bench) -> list[Effect]:
     return bench.answer(sub="f", a="completed")[1]
 
 
+@pytest.mark.covers("SOW", "`replace`: what comes into focus is sent")
 def test_another_filter_is_asked_for_behind_the_group_and_holds_at_the_next_server() -> None:
     bench, frame = focused()
     assert replace(bench, 1, filter="/a = 2") == []

@@ -37,6 +37,7 @@ def address(server: InstanceServer, name: str) -> str:
     return str(transports(server)[name]["address"])
 
 
+@pytest.mark.covers("Configuration", "TLS between clients and instances")
 def test_a_client_publishes_and_reads_over_tls(tmp_path: Path) -> None:
     made = tls_files()
 
@@ -74,6 +75,7 @@ def test_a_client_publishes_and_reads_over_tls(tmp_path: Path) -> None:
     in_instance(tmp_path / "solo", visit, config())
 
 
+@pytest.mark.covers("Configuration", "TLS between clients and instances")
 def test_each_mistake_is_one_clear_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +112,7 @@ def test_each_mistake_is_one_clear_sentence(
     in_instance(tmp_path / "solo", visit, config())
 
 
+@pytest.mark.covers("Configuration", "TLS between clients and instances")
 def test_handshakes_count_as_connections_and_end_with_their_transport(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +139,12 @@ def test_handshakes_count_as_connections_and_end_with_their_transport(
     in_instance(tmp_path / "solo", visit, config())
 
 
+@pytest.mark.covers(
+    "Configuration", "files of certificates: what is wrong is said before anything opens;"
+)
+@pytest.mark.covers(
+    "Configuration", "files of certificates: what is wrong is said before anything opens or"
+)
 def test_a_wrong_file_keeps_an_instance_from_starting(tmp_path: Path) -> None:
     made = tls_files()
     wrong = made.serving(private_key=made.client.key)

@@ -14,6 +14,8 @@ import typer
 
 from raylay.services.cli import COMMANDS, app
 
+pytestmark = pytest.mark.covers("Filters by content", "bash and zsh complete")
+
 LINES = [
     ("raylay jour", {"journal"}),
     ("raylay journal ", {"dump", "grep", "verify", "repair", "compress", "archive", "remove"}),

@@ -136,6 +136,7 @@ links:
 """
 
 
+@pytest.mark.covers("Filters by content", "a filter of a destination")
 @pytest.mark.parametrize("message_type", ["'*'", "json", "mine"])
 def test_a_filter_of_a_destination_runs(tmp_path: Path, message_type: str) -> None:
     path = tmp_path / "f.yaml"
@@ -145,6 +146,7 @@ def test_a_filter_of_a_destination_runs(tmp_path: Path, message_type: str) -> No
     assert settings.instances[0].destinations[0].topics[0].filter == "/price > 1"
 
 
+@pytest.mark.covers("Filters by content", "a filter of a destination")
 @pytest.mark.parametrize(
     ("text", "message_type", "problem"),
     [
@@ -222,6 +224,8 @@ def test_the_publish_store_that_a_rate_needs(pair: list[str], tmp_path: Path) ->
     assert "at least 6,000 messages" in output("show", str(path), "--rate", "1000")
 
 
+@pytest.mark.covers("Configuration", "Automatically Downgrading")
+@pytest.mark.covers("The replication chapters", "the publish store that it takes")
 def test_the_rule_of_the_publish_store() -> None:
     def store(age: str, every: str) -> int | None:
         return publish_store_messages(

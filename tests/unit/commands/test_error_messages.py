@@ -22,6 +22,8 @@ from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import registry
 from raylay.services.fabric.plan import FabricRecord, record_of
 
+pytestmark = pytest.mark.covers("Fabrics and tracing", "no command ends in a traceback")
+
 FABRIC = "fabric: walked\ntopics: [notes]\nregions: {here: 2}\n"
 # Of every command, what it needs to be given; PATH is a file or directory, F a running fabric.
 GIVEN = {

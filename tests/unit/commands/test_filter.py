@@ -32,6 +32,7 @@ def test_nothing_that_passes_is_no_failure() -> None:
     assert (found.exit_code, found.stdout) == (0, "")
 
 
+@pytest.mark.covers("Filters by content", "`raylay filter`")
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -49,6 +50,7 @@ def test_what_is_no_filter_ends_with_2_and_the_column(text: str, shown: str) -> 
     assert max(map(len, found.stderr.splitlines()[1:])) <= 102
 
 
+@pytest.mark.covers("Filters by content", "`raylay filter`")
 def test_a_message_that_cannot_be_read_is_told_with_its_line_and_the_others_go_on() -> None:
     found = filtered("/a = 1", given='{"a": 1}\nno json\n{"a": 1, "b": 1}\n')
     assert found.exit_code == 1
@@ -67,6 +69,7 @@ def test_an_unknown_type_is_refused() -> None:
     assert "no message type is called 'jsn'" in str(found.exception)
 
 
+@pytest.mark.covers("Filters by content", "`raylay filter`")
 def test_each_part_is_explained() -> None:
     found = filtered("/a > 1 AND /b", "--explain", given='{"a": 2}\n{"a": 1}\n')
     assert found.stdout.splitlines() == [

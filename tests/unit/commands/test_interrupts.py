@@ -22,6 +22,8 @@ from raylay.services.fabric.apply import Progress
 from raylay.services.fabric.locks import starting
 from raylay.services.fabric.plan import FabricRecord, record_of
 
+pytestmark = pytest.mark.covers("Fabrics and tracing", "Ctrl-C ends a start")
+
 FILE = "fabric: f\ntopics: [notes]\nregions: {here: 2}\n"
 ANSWERED_S = 20.0
 """What is not answered sleeps for a minute. A busy machine may take its time for the rest."""

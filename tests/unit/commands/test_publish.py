@@ -105,6 +105,7 @@ def test_what_is_refused_is_counted_and_said(tmp_path: Path) -> None:
     with_server(test)
 
 
+@pytest.mark.covers("The replication chapters", "what no transaction log takes")
 def test_what_nobody_journals_is_called_so(tmp_path: Path) -> None:
     async def test(server: FakeServer) -> None:
         for json_wanted in (False, True):

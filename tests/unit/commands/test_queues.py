@@ -16,6 +16,8 @@ from unit.fake_server import FakeServer, Session, records
 
 from raylay.services.cli import app
 
+pytestmark = pytest.mark.covers("Queues", "`raylay queue`")
+
 STATUS = {"queue_depth": 12_345, "owned": 3, "topic": "work", "pid": 15476}
 
 

@@ -16,6 +16,8 @@ from unit.fake_server import records
 from raylay.services.cli import app
 from raylay.services.errors import CommandFailed, LocalProtocolError
 
+pytestmark = pytest.mark.covers("SOW", "`raylay sow`, `delete`")
+
 
 @pytest.fixture
 def there(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerThread]:

@@ -26,6 +26,8 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.plan import record_of
 from raylay.services.sow.comparison import RecordDifference, held
 
+pytestmark = pytest.mark.covers("SOW", "`raylay sow diff`")
+
 TOPIC = ("orders", "json")
 FILE = """fabric: f
 regions: {A: 2}

@@ -27,6 +27,8 @@ from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
 
+pytestmark = pytest.mark.covers("Replication", "ResyncPassThrough")
+
 
 def full() -> InstanceConfig:
     return InstanceConfig(
@@ -136,6 +138,7 @@ def test_a_destination_without_an_address_waits() -> None:
     assert shared.dials and shared.share_connection
 
 
+@pytest.mark.covers("Replication", "the name of a link as a client")
 def test_the_name_of_a_link_as_a_client() -> None:
     hot = DestinationConfig("HotBackup", "h", True)
     assert client_name("OrderServer", hot) == "OrderServer!HotBackup!sync!amps-replication"

@@ -14,6 +14,8 @@ from raylay.services.configuration.yaml_file import load
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
 
+pytestmark = pytest.mark.covers("Configuration", "Slow Client Management")
+
 FILE = """\
 fabric: f
 capacity: {memory: 2GiB, disk_path: offline, client_share: 100%}

@@ -24,6 +24,8 @@ from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_co
 from raylay.services.replication.membership.validation import ValidationFailure, check
 from raylay.services.server.describe import describe
 
+pytestmark = pytest.mark.covers("Replication", "what a declared fabric leaves out")
+
 
 def record(settings: FabricSettings) -> FabricRecord:
     """Without asking the machine which ports are free."""
@@ -88,6 +90,7 @@ def test_a_link_without_a_way_back_is_not_meant_so_of_a_queue_at_both_ends(topic
     assert "replicate" not in [each[2].check for each in archived]
 
 
+@pytest.mark.covers("Replication", "what a link takes of a queue")
 def test_a_queue_of_which_nothing_comes_back_is_an_error_whatever_is_left_out() -> None:
     said = "['.*'], exclude_validation: [replicate, cascade]"
     checked = check_settings(parse(SHARED % ("", said)))
@@ -158,6 +161,7 @@ def test_a_queue_over_regions_that_each_send_on_what_is_theirs(regions: tuple[in
     assert left_out(made.settings()) == {}
 
 
+@pytest.mark.covers("Queues", "an archive that takes the underlying topic alone needs")
 def test_an_archive_of_what_a_queue_is_of_keeps_no_link_from_being_one() -> None:
     """It takes the underlying topic alone, and passes nothing on."""
     builder = FabricBuilder("f").region("C", 2).region("L", 2).connect_regions()

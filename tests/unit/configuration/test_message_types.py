@@ -17,6 +17,8 @@ from raylay.services.messages.types.json import Json
 from raylay.services.plugins import message_types
 from raylay.services.plugins.message_types import plugins
 
+pytestmark = pytest.mark.covers("Message types", "`message_types` of a fabric's file")
+
 FILE = """fabric: f
 regions: {{A: 2}}
 message_types:

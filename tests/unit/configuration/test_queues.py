@@ -31,6 +31,7 @@ def declared(entry: str) -> FabricSettings:
     return parse(FILE.replace(ENTRY, entry), "f.yaml")
 
 
+@pytest.mark.covers("Queues", "`Queue`, `LocalQueue`")
 def test_a_queue_with_everything() -> None:
     settings = declared(
         """
@@ -98,11 +99,13 @@ def test_what_else_there_is() -> None:
     assert (once.definition().target_depth, once.definition().at_most_once) == (5000, True)
 
 
+@pytest.mark.covers("Queues", "`Queue`, `LocalQueue`")
 def test_what_is_not_given_is_as_documented() -> None:
     settings = parse(FILE)
     assert settings.queues[0].definition() == QueueDefinition("work", "json", underlying="orders")
 
 
+@pytest.mark.covers("Queues", "`Queue`, `LocalQueue`")
 def test_in_python_it_is_the_same() -> None:
     made = FabricBuilder(
         "f",
@@ -141,6 +144,7 @@ def test_an_instance_may_have_its_own() -> None:
     assert TopicRule("other", "json") in settings.journaled_of(settings.instance("A-2"))
 
 
+@pytest.mark.covers("Queues", "`Queue`, `LocalQueue`")
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
@@ -221,6 +225,7 @@ def test_a_queue_of_the_name_of_a_topic_with_state() -> None:
         parse(FILE + "sow_topics: [{name: work, message_type: json, keys: [/id]}]\n")
 
 
+@pytest.mark.covers("Queues", "a local queue is not replicated")
 def test_a_local_queue_whose_underlying_topic_alone_is_replicated() -> None:
     text = FILE.replace("regions: {A: 2}", "instances: {A: {}, B: {}}").replace(
         ENTRY, "{name: work, message_type: json, kind: local, underlying: orders}"
@@ -287,6 +292,8 @@ def test_a_right_fabric_with_a_local_queue_has_no_error(topics: str, log: str) -
     assert not [each for each in left if "topic work" in each.explanation + each.repair]
 
 
+@pytest.mark.covers("Queues", "a group-local queue is of a group")
+@pytest.mark.covers("Queues", "where a queue is replicated its PassThrough lets all on")
 @pytest.mark.parametrize(
     ("owner", "domain", "without"),
     [
@@ -307,6 +314,7 @@ def test_messages_that_begin_at_who_has_no_such_queue_are_warned_of(
     assert all(each.severity == "warning" and owner in each.explanation for each in found)
 
 
+@pytest.mark.covers("Queues", "an archive that takes the underlying topic alone needs")
 @pytest.mark.parametrize("more", ["", ", kind: group_local, initial_owner: A-1, domain: d"])
 def test_an_archive_takes_the_underlying_topic_and_has_no_queue(more: str, tmp_path: Path) -> None:
     """What a queue has to be is asked of nobody who has none."""

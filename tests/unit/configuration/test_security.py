@@ -36,6 +36,7 @@ def configs(tmp_path: Path) -> dict[str, InstanceConfig]:
     return {each.name: instance_config(settings, record, each) for each in settings.instances}
 
 
+@pytest.mark.covers("Configuration", "Authentication: the modules")
 def test_the_nearest_module_counts(tmp_path: Path) -> None:
     found = configs(tmp_path)
     assert found["a"].authentication == ModuleConfig("passwords", {"File": str(tmp_path / "who")})
@@ -101,6 +102,7 @@ links:
 """
 
 
+@pytest.mark.covers("Configuration", "Authenticator of outgoing links")
 def test_the_nearest_module_counts_of_links_too(tmp_path: Path) -> None:
     settings = parse(LINKS)
     record = record_of(settings, tmp_path)

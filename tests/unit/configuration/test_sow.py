@@ -15,6 +15,8 @@ from raylay.services.replication.membership.validation import SowTerms
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
 
+pytestmark = pytest.mark.covers("SOW", "`sow_topics` of a fabric and of an instance")
+
 FILE = """fabric: f
 topics: [{name: "^orders", message_type: json}, {name: ticks, journaled: false}]
 regions: {A: 2}
@@ -94,6 +96,7 @@ def test_an_instance_may_have_its_own() -> None:
     assert none.sow_of(none.instance("A-2")) == ()
 
 
+@pytest.mark.covers("SOW", "what excludes one another")
 @pytest.mark.parametrize(
     ("entry", "says"),
     [

@@ -13,6 +13,11 @@ from raylay.services.core.feature import CommitBatch, FeatureRegistry
 from raylay.services.core.fold_backlog import SLICE_RECORDS, FoldBacklog
 from raylay.services.replication.effects import AckClient, Effect, RunsCommitted
 
+pytestmark = [
+    pytest.mark.covers("Replication", "what was committed is folded behind the acks"),
+    pytest.mark.covers("Journal", "what is prepared while the disk writes a commit leaves"),
+]
+
 
 class Live:
     """Notes in whose order it is called."""
@@ -132,6 +137,7 @@ class InTurns(Bench):
         return told
 
 
+@pytest.mark.covers("Journal", "… and nothing of it is in other files")
 def test_behind_its_end_nothing_is_performed_or_folded() -> None:
     """What was taken ahead of a disk that then failed, above all."""
     bench = InTurns()

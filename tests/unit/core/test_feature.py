@@ -7,6 +7,8 @@ import pytest
 from raylay.services.core.compose import FOLD_ORDER, FeatureClasses, folding
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
 
+pytestmark = pytest.mark.covers("Replication", "what was committed is folded behind the acks")
+
 
 class Noting:
     """A feature that notes what it is told."""

@@ -20,6 +20,8 @@ from raylay.services.subscriptions.filtered import FilteredSubscriptions
 from raylay.services.subscriptions.matching import FollowTerms, LiveSubscription, topic_filter
 from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
+pytestmark = pytest.mark.covers("Replication", "what was committed is folded behind the acks")
+
 
 def run(first: int, count: int = 1, topic: str = "orders", command: int = Command.PUBLISH) -> Run:
     builder = RecordBuilder(7, topic, "json")
@@ -99,6 +101,7 @@ def test_what_is_not_journaled_is_delivered_at_once_and_without_a_place() -> Non
     assert bench.got == [(["one"], 0, 2)]
 
 
+@pytest.mark.covers("Filters by content", "a subscription with a filter gets what passes")
 def test_who_filters_by_content_gets_what_passes_and_nobody_else_pays() -> None:
     bench = Bench()
     plain = bench.subscribe("plain")

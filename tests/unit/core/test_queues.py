@@ -225,6 +225,7 @@ def test_a_lease_counts_until_its_end_by_the_clock_of_the_queues() -> None:
     assert not state(here).prepare(run, 0, door.behind_us + 1_000).runs
 
 
+@pytest.mark.covers("Queues", "`Leasing` strict")
 def test_what_counts_in_part_is_refused_and_the_instance_says_what_counts_of_it() -> None:
     """Cut, it would say one thing here and another thing where its client sends it again."""
     run = published(ack((1, 2)), ack((1, 1), (1, 3), (1, 4)), ack((1, 3)))
@@ -241,6 +242,7 @@ def test_what_counts_in_part_is_refused_and_the_instance_says_what_counts_of_it(
     assert refused[0].text.startswith("2 of 3 messages are not leased to this client here")
 
 
+@pytest.mark.covers("Queues", "`Leasing` strict")
 def test_two_instances_never_journal_two_contents_of_one_acknowledgment() -> None:
     """A client that fails over sends the same bytes: whoever takes them journals these."""
     run = published(ack((1, 2), (1, 3)))
@@ -254,6 +256,7 @@ def test_two_instances_never_journal_two_contents_of_one_acknowledgment() -> Non
     assert [list(runs) for runs in found] == [[], [run], [run]]
 
 
+@pytest.mark.covers("Configuration", "who may read some of a queue acknowledges what he holds")
 def test_who_may_not_read_all_acknowledges_what_he_holds_alone() -> None:
     here = queues()
     door = here.doors["json/work"]
@@ -443,6 +446,7 @@ def claimed(definition: QueueDefinition, given: str = "") -> list[OwnershipChang
     return moves
 
 
+@pytest.mark.covers("Queues", "a resend claims")
 def test_an_instance_claims_what_is_sent_again_and_new_to_it() -> None:
     mine = [OwnershipChange(5, 1, 2, 1, "a"), OwnershipChange(5, 9, 9, 1, "a")]
     assert claimed(QueueDefinition("work", "json")) == mine

@@ -19,6 +19,8 @@ from raylay.services.sow.topic import SowChange
 from raylay.storage.memory_journal import MemoryJournal
 from raylay.storage.sow import MemorySowStore
 
+pytestmark = pytest.mark.covers("SOW", "an instance folds its journal into its SOW topics")
+
 S = 1_000_000
 BINARY = SowTopicDefinition("b", "binary")
 
@@ -42,6 +44,7 @@ def given(txid: int, name: bytes, body: bytes = b"", at_us: int = 1_000, **more:
     return put(txid, body, topic="b", kind="binary", key=name, at_us=at_us, **more)
 
 
+@pytest.mark.covers("SOW", "it is journaled")
 def test_publishes_and_deletions_are_folded_and_said() -> None:
     there = book()
     feature, (orders,) = SowFeature(there), there.topics
@@ -111,6 +114,7 @@ def test_logical_topics_are_said() -> None:
     assert change.name == b"o/us"
 
 
+@pytest.mark.covers("SOW", "expiration of message and topic")
 def test_expirations_are_those_of_when_it_was_published() -> None:
     there = book(replace(BINARY, rules=SowRules(expires=True, lifetime_us=60 * S)))
     feature, (topic,) = SowFeature(there), there.topics
@@ -244,6 +248,7 @@ def journal_of(*runs: Run) -> MemoryJournal:
     return journal
 
 
+@pytest.mark.covers("SOW", "recovery: the store behind the log")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_recovery_from_any_point_has_what_was_folded(seed: int) -> None:
     chance = random.Random(seed)
@@ -300,6 +305,7 @@ def test_what_was_folded_is_told_on_the_way() -> None:
     assert told == [3, 6, 7] and feature.recovered_txid == 9
 
 
+@pytest.mark.covers("SOW", "`persistent` and `transient`")
 def test_recovery_points() -> None:
     runs = [given(txid, b"%d" % txid, at_us=txid * S) for txid in range(1, 6)]
     found = {}
@@ -313,6 +319,7 @@ def test_recovery_points() -> None:
     assert list(found.values()) == [5, 0, 3, 3]
 
 
+@pytest.mark.covers("SOW", "`persistent` and `transient`")
 def test_a_recovery_point_is_for_what_begins_anew() -> None:
     store = MemorySowStore()
     store.commit({"binary/b": ({}, 2)})
@@ -372,6 +379,7 @@ def test_an_instant_holds_for_each_recovery() -> None:
     assert set(bodies(again.book)) == {key(n) for n in (5, 6, 7, 8)}
 
 
+@pytest.mark.covers("SOW", "recovery: the store behind the log")
 def test_a_store_that_was_ahead_is_so_once_only() -> None:
     """However far the journal has come until anything else is saved."""
     store = MemorySowStore()

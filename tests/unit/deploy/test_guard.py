@@ -19,7 +19,10 @@ from raylay.services.plugins.authentication import hasher, read_passwords
 
 FILE = Path(__file__).parents[3] / "deploy" / "node" / "guard.py"
 HEAD, WORKER = "10.0.0.1", "10.0.0.7"
-pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="no OpenSSH here")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="no OpenSSH here"),
+    pytest.mark.covers("Configuration", "`ray up` deployments come with certificates"),
+]
 
 
 def on(home: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

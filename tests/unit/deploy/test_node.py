@@ -181,6 +181,7 @@ def test_other_hosts_are_those_that_live(monkeypatch: pytest.MonkeyPatch) -> Non
     assert node.others(known) == [OTHER]
 
 
+@pytest.mark.covers("Configuration", "nobody else gets at the sockets")
 def test_what_ray_has_on_a_host_is_its_users_alone(tmp_path: Path) -> None:
     token = tmp_path / ".ray" / "auth_token"
     token.parent.mkdir()

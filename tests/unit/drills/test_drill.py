@@ -47,6 +47,8 @@ from raylay.services.fabric.registry import (
     register,
 )
 
+pytestmark = pytest.mark.covers("Drills", "what is refused before anything runs")
+
 WAIT_S = 60.0
 
 

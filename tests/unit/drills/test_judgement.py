@@ -29,6 +29,8 @@ from raylay.services.verification.history import HistoryMember
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
 
+pytestmark = pytest.mark.covers("Drills", "which regions are owed what")
+
 A1, A2, B1 = 101, 102, 103
 INCARNATIONS = {"A-1": A1, "A-2": A2, "B-1": B1}
 

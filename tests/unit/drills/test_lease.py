@@ -15,6 +15,10 @@ from raylay.services.drills.lease import FaultLease
 from raylay.services.drills.scenario import FaultHit, FaultStep
 from raylay.services.errors import FabricError
 
+pytestmark = pytest.mark.covers(
+    "Drills", "one instance that is silent lets nobody else's fault lapse"
+)
+
 WAIT_S = 30.0
 
 

@@ -31,6 +31,8 @@ from raylay.services.drills.measure import (
     worst,
 )
 
+pytestmark = pytest.mark.covers("Drills", "standstill, recovery")
+
 GOOD = LinkSample(True, True, True, True, True, 0, 0.0)
 BEHIND = GOOD._replace(caught_up=False)
 

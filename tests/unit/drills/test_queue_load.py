@@ -24,6 +24,8 @@ from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.verification.history import HistoryMember
 from raylay.services.verification.laws.queue_delivery import ArrivalSpan, Kill, QueueJournal
 
+pytestmark = pytest.mark.covers("Drills", "messages of a queue against publishers")
+
 GROUPS = {"near": ["near-1", "near-2"], "far": ["far-1"]}
 NAMES = ("near-1", "near-2", "far-1")
 S = 1_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from journal_cases import StepJournal
 
 from raylay.services.drills.queue_reading import read_queue, with_names
@@ -18,6 +19,8 @@ from raylay.services.queues.records import (
     pack_transfer,
 )
 from raylay.services.verification.laws.queue_delivery import ArrivalSpan, QueueJournal
+
+pytestmark = pytest.mark.covers("Drills", "messages of a queue against publishers")
 
 EAST, WEST, CONSUMER = 7, 9, 11
 HERE, THERE, NOBODY = 21, 22, 23

@@ -39,6 +39,11 @@ from raylay.services.verification.laws.queue_delivery import (
 from raylay.services.verification.laws.slow_clients import ClientPath, SlowVerdict, Stall
 from raylay.services.verification.laws.sow_topics import SowVerdict
 
+pytestmark = [
+    pytest.mark.covers("Drills", "the page and the JSON say what happened"),
+    pytest.mark.covers("Clients and protocol", "the drill shows the whole way"),
+]
+
 T0_US = 1_700_000_000_000_000
 FAULT_US = T0_US + 5_000_000
 MOVED = FailoverTime(

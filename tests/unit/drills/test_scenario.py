@@ -21,6 +21,8 @@ from raylay.services.drills.scenario import (
 )
 from raylay.services.errors import ConfigurationError
 
+pytestmark = pytest.mark.covers("Drills", "steps as data, their errors")
+
 
 def a_step(**values: Any) -> FaultStep:
     return parse({"name": "x", "steps": [values]}, "x").steps[0]

@@ -29,6 +29,8 @@ from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.verification.history import HistoryMember
 from raylay.services.verification.laws.sow_topics import SowRow, SowWrite, folded
 
+pytestmark = pytest.mark.covers("Drills", "SOW records against journals and publishers")
+
 GROUPS = {"near": ["near-1", "near-2"], "far": ["far-1"]}
 KEEPS: dict[str, Any] = {"sow_topics": {SOW_STORED_AS: {"records": 0}}}
 ALL: dict[str, Any] = dict.fromkeys(("near-1", "near-2", "far-1"), KEEPS)

@@ -15,6 +15,8 @@ from raylay.services.drills.step_conflicts import meet, parts, refuse_overlaps
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
 
+pytestmark = pytest.mark.covers("Drills", "steps that would undo each other are refused")
+
 
 def settings_of(regions: int = 3, instances: int = 2) -> FabricSettings:
     builder = FabricBuilder("f")

@@ -90,6 +90,7 @@ def same(found: Any, wanted: Any) -> bool:
     return repr(found) == repr(wanted) or found == wanted
 
 
+@pytest.mark.covers("Filters by content", "the compiled function gives what an interpreter")
 @pytest.mark.parametrize("seed", range(30))
 def test_compiled_and_interpreted_agree(seed: int) -> None:
     chance = random.Random(seed)

@@ -17,6 +17,7 @@ from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 
 
+@pytest.mark.covers("Filters by content", "non-deterministic functions are refused")
 @pytest.mark.parametrize(
     ("text", "use", "problem"),
     [
@@ -61,6 +62,7 @@ def test_a_refusal_is_no_other_time() -> None:
         assert told.value.expression == "/a = "
 
 
+@pytest.mark.covers("Filters by content", "the filter of a subscription may ask whose it is")
 def test_what_is_asked_of_the_client_is_written_out() -> None:
     """Wherever it stands: in a list, a function, a negation. Who asks for nothing has the same."""
     text = "/who IN ('x', CLIENT_NAME()) OR (UPPER(USER()) = /user AND 1 = 1)"

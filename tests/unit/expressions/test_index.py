@@ -28,6 +28,7 @@ def an_equality(chance: random.Random) -> str:
     return text if chance.random() < 0.6 else f"/c != 1 AND {text} AND {a_condition(chance, 1)}"
 
 
+@pytest.mark.covers("Filters by content", "10,000 filters for one value each")
 @pytest.mark.parametrize("seed", range(10))
 def test_the_index_finds_whom_each_filter_finds(seed: int) -> None:
     chance = random.Random(seed)
@@ -78,6 +79,7 @@ def test_what_names_no_value_is_asked_itself(text: str) -> None:
     assert named(expression(text).tree) is None
 
 
+@pytest.mark.covers("Filters by content", "10,000 filters for one value each")
 def test_only_those_who_named_the_value_are_asked() -> None:
     asked: list[int] = []
     index: FilterIndex[int] = FilterIndex()

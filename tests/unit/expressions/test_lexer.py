@@ -10,6 +10,7 @@ from raylay.services.errors import ExpressionError
 from raylay.services.expressions.lexer import steps_of, unescaped, words
 
 
+@pytest.mark.covers("Filters by content", "literals: numbers")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -33,6 +34,7 @@ def test_words(text: str, wanted: list[tuple[str, str, int]]) -> None:
     assert found == [*wanted, ("end", "", len(text) + 1)]
 
 
+@pytest.mark.covers("Filters by content", "literals: numbers")
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -54,6 +56,7 @@ def test_literals(text: str, value: Any) -> None:
     assert (type(found), found) == (type(value), value)
 
 
+@pytest.mark.covers("Filters by content", "literals: numbers")
 @pytest.mark.parametrize(
     ("text", "meant"),
     [

@@ -14,6 +14,8 @@ from raylay.services.messages.types.json import Json
 from raylay.services.messages.types.registry import message_type
 from raylay.services.messages.types.struct import StructType
 
+pytestmark = pytest.mark.covers("Message types", "filters on every type")
+
 JSON, FIX, NVFIX, XML, BSON, MSGPACK = (
     message_type(name) for name in ("json", "fix", "nvfix", "xml", "bson", "msgpack")
 )

@@ -15,6 +15,7 @@ from raylay.services.expressions.functions.registry import NO_CONTEXT
 from raylay.services.expressions.parser import CHARACTERS_MAX, DEPTH_MAX, PARTS_MAX, parse
 
 
+@pytest.mark.covers("Filters by content", "the grammar and precedence")
 @pytest.mark.parametrize(
     ("text", "read"),
     [
@@ -49,6 +50,7 @@ def test_what_is_written_is_read_so(text: str, read: str) -> None:
     assert shown(parse(read, BUILT_IN)) == read
 
 
+@pytest.mark.covers("Filters by content", "the grammar and precedence")
 @pytest.mark.parametrize(
     ("text", "column", "problem"),
     [
@@ -97,6 +99,7 @@ def test_what_is_no_expression_is_refused_with_its_place(
     assert (told.value.column, told.value.expression) == (column, text)
 
 
+@pytest.mark.covers("Filters by content", "whatever is written is read or refused")
 @pytest.mark.parametrize(
     "text",
     [
@@ -145,6 +148,7 @@ WORDS = (
 PIECES = WORDS.split()
 
 
+@pytest.mark.covers("Filters by content", "whatever is written is read or refused")
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_written_is_read_or_refused(seed: int) -> None:
     chance = random.Random(seed)

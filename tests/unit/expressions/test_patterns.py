@@ -18,6 +18,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.covers("Filters by content", "`LIKE`, by RE2")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -41,6 +42,7 @@ def test_like(text: str, wanted: bool) -> None:
     assert is_true(text, GIVEN) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`LIKE`, by RE2")
 def test_a_hostile_pattern_takes_linear_time() -> None:
     pattern = Pattern("(a*)*(a|aa)*b$", 1)
     begin = time.perf_counter()

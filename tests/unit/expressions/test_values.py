@@ -28,6 +28,7 @@ ORDER = {
 }
 
 
+@pytest.mark.covers("Filters by content", "`=` `!=` `< <= > >=` `BETWEEN` `IN` `BEGINS WITH`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -54,6 +55,7 @@ def test_equal(text: str, wanted: bool) -> None:
     assert is_true(text, {**ARRAYS, **ORDER}) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`=` `!=` `< <= > >=` `BETWEEN` `IN` `BEGINS WITH`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -75,6 +77,7 @@ def test_unequal(text: str, wanted: bool) -> None:
     assert is_true(text, {**ARRAYS, **ORDER}) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`=` `!=` `< <= > >=` `BETWEEN` `IN` `BEGINS WITH`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -103,6 +106,7 @@ def test_less_and_greater(text: str, wanted: bool) -> None:
     assert is_true(text, {**ARRAYS, **ORDER}) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`=` `!=` `< <= > >=` `BETWEEN` `IN` `BEGINS WITH`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -120,6 +124,7 @@ def test_between(text: str, wanted: bool) -> None:
     assert is_true(text, {**ARRAYS, **ORDER}) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`=` `!=` `< <= > >=` `BETWEEN` `IN` `BEGINS WITH`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -143,6 +148,7 @@ def test_in(text: str, wanted: bool) -> None:
     assert is_true(text, {**ARRAYS, **ORDER}) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`=` `!=` `< <= > >=` `BETWEEN` `IN` `BEGINS WITH`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -161,6 +167,7 @@ def test_begins_with(text: str, wanted: bool) -> None:
     assert is_true(text, {**ARRAYS, **ORDER}) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`=` `!=` `< <= > >=` `BETWEEN` `IN` `BEGINS WITH`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -175,6 +182,7 @@ def test_ends_with(text: str, wanted: bool) -> None:
     assert is_true(text, {**ARRAYS, **ORDER}) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`=` `!=` `< <= > >=` `BETWEEN` `IN` `BEGINS WITH`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -194,6 +202,7 @@ def test_is_null(text: str, wanted: bool) -> None:
     assert is_true(text, {**ARRAYS, **ORDER}) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`=` `!=` `< <= > >=` `BETWEEN` `IN` `BEGINS WITH`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -207,6 +216,7 @@ def test_is_nan(text: str, wanted: bool) -> None:
     assert is_true(text, ORDER) is wanted
 
 
+@pytest.mark.covers("Filters by content", "`+ - *` `/` `%` `AND OR` `NOT` `IF`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -231,6 +241,7 @@ def test_plus_minus_and_times(text: str, wanted: Any) -> None:
     gives(text, wanted, {**ARRAYS, **ORDER})
 
 
+@pytest.mark.covers("Filters by content", "`+ - *` `/` `%` `AND OR` `NOT` `IF`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -249,6 +260,7 @@ def test_divided(text: str, wanted: Any) -> None:
     gives(text, wanted, ORDER)
 
 
+@pytest.mark.covers("Filters by content", "`+ - *` `/` `%` `AND OR` `NOT` `IF`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -284,6 +296,7 @@ NULL_TABLE = [
 ]
 
 
+@pytest.mark.covers("Filters by content", "`+ - *` `/` `%` `AND OR` `NOT` `IF`")
 @pytest.mark.parametrize(("left", "operator", "right", "wanted"), NULL_TABLE)
 def test_and_and_or(left: str, operator: str, right: str, wanted: bool | None) -> None:
     written = {"TRUE": "/yes", "FALSE": "/no", "NULL": "/nothing"}
@@ -297,6 +310,7 @@ def test_and_and_or(left: str, operator: str, right: str, wanted: bool | None) -
     )
 
 
+@pytest.mark.covers("Filters by content", "`+ - *` `/` `%` `AND OR` `NOT` `IF`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -312,6 +326,7 @@ def test_not(text: str, wanted: bool | None) -> None:
     gives(text, wanted, ORDER)
 
 
+@pytest.mark.covers("Filters by content", "`+ - *` `/` `%` `AND OR` `NOT` `IF`")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -350,6 +365,7 @@ def test_values_as_conditions(value: Any, wanted: bool | None) -> None:
     assert values.truth(value) is wanted
 
 
+@pytest.mark.covers("Filters by content", "identifiers: nested")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -400,6 +416,7 @@ def test_numbers_in_texts(text: str, wanted: float) -> None:
     assert (type(found), repr(found)) == (type(wanted), repr(wanted))
 
 
+@pytest.mark.covers("Filters by content", "no message makes a filter long")
 def test_arrays_are_compared_in_linear_time() -> None:
     many, others = list(range(20_000)), [str(-each - 1) for each in range(20_000)]
     deep: list[Any] = []
@@ -453,6 +470,7 @@ ELEMENTS = (
 )
 
 
+@pytest.mark.covers("Filters by content", "a body has 65,536 values at most where it is read")
 @pytest.mark.parametrize("name", values.COMPARISONS)
 @pytest.mark.parametrize("seed", range(30))
 def test_long_arrays_compare_as_their_elements_do(name: str, seed: int) -> None:

@@ -14,6 +14,8 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.check import check_settings, impossible
 from raylay.services.topology.check import TopologyFinding
 
+pytestmark = pytest.mark.covers("Replication", "what a link takes of a queue")
+
 KINDS = ("local", "queue", "group_local")
 STEPS_MAX = 12
 Link = dict[str, Any]

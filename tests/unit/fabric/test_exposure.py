@@ -19,6 +19,10 @@ from raylay.services.security.modules import ModuleConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.storage import exposure as judgement
 
+pytestmark = pytest.mark.covers(
+    "Configuration", "what is open all the same is said with the command"
+)
+
 FABRIC = """
 fabric: f
 authentication: {{module: passwords, options: {{File: {place}/passwords}}}}

@@ -17,6 +17,8 @@ from raylay.services.fabric import find_running, registry
 from raylay.services.fabric.discovery import all_running
 from raylay.services.fabric.locks import LOCK_FILE, StartLocks, holder_of, starting, starting_path
 
+pytestmark = pytest.mark.covers("Fabrics and tracing", "a fabric is started once")
+
 HOLDING = """
 import sys
 from pathlib import Path

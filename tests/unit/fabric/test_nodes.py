@@ -35,6 +35,7 @@ NODES = [
 ]
 
 
+@pytest.mark.covers("Deployment", "an instance is put where its labels say")
 def test_instances_go_to_the_nodes_of_their_region_evenly() -> None:
     found, places = placed(settings(), {}, NODES)
     assert {name: place.address for name, place in places.items()} == {
@@ -48,6 +49,7 @@ def test_instances_go_to_the_nodes_of_their_region_evenly() -> None:
     assert chicago.node_labels == {"region": "Chicago", "host": "c2"}
 
 
+@pytest.mark.covers("Deployment", "an instance is put where its labels say")
 def test_what_was_placed_stays_and_follows_its_node_to_another_address() -> None:
     _, places = placed(settings(), {}, NODES)
     moved = [node._replace(address="10.9.9.9") if "c1" in node.labels.values() else node

@@ -69,6 +69,7 @@ def test_who_does_not_dial_is_given_no_address_but_the_names(tmp_path: Path) -> 
     assert (dialling.share_connection, waiting.share_connection) == (True, False)
 
 
+@pytest.mark.covers("Resync and bootstrap", "`Bootstrap` in AMPSConfig")
 def test_where_an_instance_is_copied_from(tmp_path: Path) -> None:
     made = builder().instance(
         "London-2",

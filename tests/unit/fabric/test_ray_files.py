@@ -13,7 +13,10 @@ from raylay.services.fabric import ray_files, registry
 
 __all__ = ["no_umask"]
 
-pytestmark = pytest.mark.usefixtures("no_umask")
+pytestmark = [
+    pytest.mark.usefixtures("no_umask"),
+    pytest.mark.covers("Configuration", "nobody else gets at the sockets"),
+]
 
 
 @pytest.fixture

@@ -44,6 +44,8 @@ from raylay.services.fabric.relocation import (
 )
 from raylay.services.server.data.salvage import SALVAGED_FILE
 
+pytestmark = pytest.mark.covers("Moved instances", "whether and where to it is moved")
+
 LABELS = {"region": "east", "host": "a"}
 NODES = [
     ClusterNode(f"10.0.0.{at}", {"region": "east", "host": host})

@@ -55,6 +55,7 @@ def configs(text: str) -> dict[str, InstanceConfig]:
     return {name: InstanceConfig.from_json(each.to_json()) for name, each in made.items()}
 
 
+@pytest.mark.covers("Configuration", "Transports with TLS")
 def test_what_is_declared_once_holds_for_what_says_nothing_else() -> None:
     found = configs(FILE)
     a, b = found["a"], found["b"]
@@ -74,6 +75,7 @@ def test_what_is_declared_once_holds_for_what_says_nothing_else() -> None:
     assert terms is not None and terms.tls is None and found["mixed"].client_terms is not None
 
 
+@pytest.mark.covers("Configuration", "Transports with TLS")
 def test_links_dial_as_those_they_dial_listen() -> None:
     found = configs(FILE)
     dialled = {each.name: each.tls for each in found["a"].destinations}
@@ -129,6 +131,9 @@ def _has_ray() -> bool:
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
+@pytest.mark.covers(
+    "Configuration", "files of certificates: what is wrong is said before anything opens or"
+)
 def test_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
     made = tls_files()
     base = {"certificate": made.server.certificate, "private_key": made.server.key}

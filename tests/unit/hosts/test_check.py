@@ -59,6 +59,7 @@ def test_a_good_host_has_nothing_to_change() -> None:
     assert all(not each.change and each.why and each.wanted for each in findings)
 
 
+@pytest.mark.covers("Deployment", "a host's limits")
 @pytest.mark.parametrize(
     ("changed", "what", "level", "command"),
     [
@@ -109,6 +110,7 @@ def test_what_is_to_be_changed_is_found_alone_with_its_command(
     assert len(lines_of(findings[what])) == 3
 
 
+@pytest.mark.covers("Configuration", "what is open all the same is said with the command")
 def test_what_is_open_to_others_is_found_with_the_command_that_closes_it() -> None:
     assert [each.level for each in examine(facts(open_paths=[])) if each.what == "access"] == ["ok"]
     read = OpenPath(
@@ -139,6 +141,7 @@ def test_versions_are_read(text: str, version: tuple[int, ...]) -> None:
     assert version_of(text) == version
 
 
+@pytest.mark.covers("Deployment", "a host's limits")
 def test_this_hosts_facts_are_gathered(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("", 0))

@@ -6,6 +6,8 @@ import pytest
 
 from raylay.services.messages.aging_clock import AgingClock
 
+pytestmark = pytest.mark.covers("Replication", "a wall clock that is set both ways")
+
 S_US = 1_000_000
 DAY_US = 86_400 * S_US
 START_US = 20_000 * DAY_US

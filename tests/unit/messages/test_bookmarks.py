@@ -15,6 +15,8 @@ from raylay.services.messages.bookmarks import (
     parse_position,
 )
 
+pytestmark = pytest.mark.covers("Clients and protocol", "bookmarks: epoch")
+
 DAY_US = 1_767_323_045_000_000  # 2026-01-02T03:04:05Z
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.client.arguments import remembered_as
 from raylay.services.messages.digests import FILTER, SOW_BODY, digest, summand, summed
+
+pytestmark = pytest.mark.covers("Configuration", "digests that decide are BLAKE2b")
 
 
 def test_golden_digests() -> None:

@@ -22,6 +22,8 @@ from raylay.services.messages.records import (
 from raylay.storage.segment_index import read_header
 from raylay.storage.segments import OpenSegment, SegmentFile
 
+pytestmark = pytest.mark.covers("Configuration", "a run whose header is not what its records say")
+
 P = 7
 
 

@@ -8,6 +8,10 @@ import pytest
 
 from raylay.services.messages.plain_text import json_line, plain, plain_lines, plain_value
 
+pytestmark = pytest.mark.covers(
+    "Configuration", "names, topics and bodies cannot write into a terminal"
+)
+
 HOSTILE = "\x1b[2J\x9b31m\r\nforged\x00\x7f\x85\u2028\u202ecba\u200b\ufeff\ud800\U000e0041"
 """Screen cleared, colour by a C1 control, a new line in four ways, a name turned round, marks that
 show nothing, half a character, a tag."""

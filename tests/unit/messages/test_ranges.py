@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import CHUNK, PublisherRanges, SequenceSet
 
+pytestmark = pytest.mark.covers("Replication", "exact ranges, not a high-water mark")
+
 
 def as_set(ranges: SequenceSet) -> set[int]:
     return {n for first, last in ranges for n in range(first, last + 1)}

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.rates import Rate, parse_rate
 
+pytestmark = pytest.mark.covers("Clients and protocol", "`rate` in messages")
+
 
 @pytest.mark.parametrize(
     ("rate", "max_gap", "wanted"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.messages.content_digest import content_keys
 from raylay.services.messages.records import (
     RecordBuilder,
@@ -10,6 +12,8 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.stateful import RUN_BYTES_MAX, RefusedRecords, left_of, with_bodies
+
+pytestmark = pytest.mark.covers("Replication", "what a topic's state adds to a message is made")
 
 TRACE = bytes(range(25))
 

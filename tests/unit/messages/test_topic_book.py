@@ -13,6 +13,8 @@ from raylay.services.messages.stateful import PreparedRun, WritePermission
 from raylay.services.messages.topic_book import QueueTopics, TopicBook
 from raylay.services.messages.topics import TopicRule
 
+pytestmark = pytest.mark.covers("Replication", "one look-up for all that is asked of a topic")
+
 BOOK_OF = (TopicRule("orders", "json"), TopicRule("^fx/"))
 
 

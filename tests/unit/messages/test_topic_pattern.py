@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 from raylay.services.messages.records import TOPIC_BYTES_MAX
 from raylay.services.messages.topic_pattern import PatternError, TopicPattern, parts
 
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "any regular expression is matched in linear time"
+)
+
 LONG_S_MAX = 5.0
 """`re` would take hours where this is asked; two busy cores may take a while for 0.1 s."""
 
@@ -72,6 +76,7 @@ def test_it_finds_what_re_finds(flags: str, pattern: str, topic: str) -> None:
     assert TopicPattern(flags + pattern).search(topic) == expected
 
 
+@pytest.mark.covers("Clients and protocol", "look-aheads that say *all but*")
 @settings(max_examples=300, deadline=None)
 @example("^((?!{}).)*$", "$", "", "ab")
 @given(

@@ -22,6 +22,8 @@ from raylay.services.messages.topics import (
     is_regex,
 )
 
+pytestmark = pytest.mark.covers("Replication", "validation: each of the nine checks passes")
+
 
 @pytest.mark.parametrize(
     ("rule", "found"),
@@ -119,6 +121,7 @@ def test_no_topic_disproves_it(one: str, other: str, topics: list[str]) -> None:
         assert _takes(one, name) or not name
 
 
+@pytest.mark.covers("Clients and protocol", "a peer is safe only where one sync link carries")
 @pytest.mark.parametrize(
     ("carried", "journaled", "expected"),
     [

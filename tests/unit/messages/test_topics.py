@@ -6,7 +6,11 @@ import pytest
 
 from raylay.services.messages.topics import TopicMatcher, TopicRule, is_regex
 
+pytestmark = pytest.mark.covers("Replication", "four conditions of routing")
 
+
+@pytest.mark.covers("The replication chapters", "by topic and message type")
+@pytest.mark.covers("The replication chapters", "the four conditions")
 @pytest.mark.parametrize(
     ("rule", "topic", "kind", "expected"),
     [
@@ -24,6 +28,7 @@ def test_topics_and_types(rule: TopicRule, topic: bytes, kind: bytes, expected: 
     assert matcher.matches(topic, kind) is expected, "the kept answer is the same"
 
 
+@pytest.mark.covers("The replication chapters", "by topic and message type")
 def test_several_topics_are_a_union() -> None:
     matcher = TopicMatcher((TopicRule("a"), TopicRule("^b", "json")))
     assert matcher.matches(b"a", b"fix") and matcher.matches(b"bc", b"json")

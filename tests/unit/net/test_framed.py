@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from raylay.services.net.framed import FramedConnection, WriteQueue
 from raylay.services.protocol.frames import FrameReader
+
+pytestmark = pytest.mark.covers("Journal", "what is prepared while the disk writes a commit leaves")
 
 
 class Loop:

@@ -11,6 +11,8 @@ import pytest
 
 from raylay.services.net.impaired import OPEN, ImpairedLine, Impairment
 
+pytestmark = pytest.mark.covers("Drills", "what a line does to what passes")
+
 WAIT_S = 30.0
 DROPPED = Impairment("dropped")
 

@@ -14,6 +14,8 @@ import pytest
 from raylay.services.net.impaired import ImpairedTransport
 from raylay.services.net.liveness import BUSY_TIMES, SilenceDetector, host_answers, why_lost
 
+pytestmark = pytest.mark.covers("Configuration", "an instance whose loop is held for longer")
+
 Answers = Callable[[], bool]
 
 

@@ -21,6 +21,7 @@ def made(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["certificates", *arguments])
 
 
+@pytest.mark.covers("Configuration", "a whole fabric with client certificates everywhere")
 def test_what_is_made_serves_and_is_renewed_by_the_same_ca(tmp_path: Path) -> None:
     place = tmp_path / "tls"
     names = ["--name", "here-1=host-a.example,10.0.0.5,::1", "--name", "desk"]

@@ -12,6 +12,8 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.net.tls_authority import CertificateAuthority
 from raylay.services.net.tls_hosts import names_for, problem, request, requested_name
 
+pytestmark = pytest.mark.covers("Configuration", "`ray up` deployments come with certificates")
+
 NAMES = {
     "chicago-1": ["10.0.0.7", "fe80::7"],
     "head": ["10.0.0.1"],

@@ -246,6 +246,7 @@ def test_a_ca_that_is_renewed_is_taken_up(
     assert "other-ca" in str(names) and "our-ca" not in str(names)
 
 
+@pytest.mark.covers("Configuration", "TLS between clients and instances")
 @pytest.mark.parametrize(
     ("which", "here", "there"),
     [
@@ -278,6 +279,7 @@ def test_who_has_none_that_is_good_is_told_why(
     visit(made.serving(verify_client=True, ca_file=made.ours.file), work)
 
 
+@pytest.mark.covers("Configuration", "TLS between clients and instances")
 @pytest.mark.parametrize(
     ("serving", "dialling", "host", "words"),
     [
@@ -334,6 +336,7 @@ def test_who_speaks_no_tls_is_told_so(made: Files, said: bytes) -> None:
     visit(made.serving(), work)
 
 
+@pytest.mark.covers("Configuration", "TLS between clients and instances")
 def test_old_tls_is_refused(made: Files) -> None:
     async def work(house: House) -> None:
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -385,6 +388,7 @@ def test_one_that_says_nothing_is_given_up(
     visit(made.serving(), work)
 
 
+@pytest.mark.covers("Configuration", "TLS between clients and instances")
 def test_a_handshake_that_never_ends_is_given_up(made: Files) -> None:
     async def work(house: House) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", house.port)
@@ -473,6 +477,12 @@ def wrong_files(made: Files, directory: Path) -> list[tuple[TlsConfig, str]]:
     ]  # fmt: skip
 
 
+@pytest.mark.covers(
+    "Configuration", "files of certificates: what is wrong is said before anything opens;"
+)
+@pytest.mark.covers(
+    "Configuration", "files of certificates: what is wrong is said before anything opens or"
+)
 def test_what_is_wrong_with_files_is_said(made: Files, tmp_path: Path) -> None:
     for config, words in wrong_files(made, tmp_path):
         with pytest.raises(ConfigurationError, match=f"transport t: .*{words}"):
@@ -495,6 +505,12 @@ def test_a_certificate_is_told_to_another_process_by_its_names() -> None:
         assert PeerCertificate.from_wire(wrong) is None
 
 
+@pytest.mark.covers(
+    "Configuration", "files of certificates: what is wrong is said before anything opens;"
+)
+@pytest.mark.covers(
+    "Configuration", "files of certificates: what is wrong is said before anything opens or"
+)
 def test_renewed_files_are_taken_up_and_wrong_ones_are_not(
     made: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

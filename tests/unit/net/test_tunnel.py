@@ -14,6 +14,8 @@ from raylay.services.net.framed import WriteQueue
 from raylay.services.net.tunnel import TunnelHost, TunnelStream
 from raylay.services.protocol.frames import FrameReader, Header
 
+pytestmark = pytest.mark.covers("Replication", "a carried stream")
+
 
 class Socket:
     """A transport that keeps what is written."""

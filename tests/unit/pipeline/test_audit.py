@@ -212,6 +212,7 @@ def some_messages(chance: random.Random) -> list[Message]:
     return made
 
 
+@pytest.mark.covers("Data pipeline", "parts read in any order give what one pass over a log")
 @pytest.mark.parametrize("seed", range(5))
 def test_stretches_give_what_one_pass_gives(seed: int) -> None:
     chance = random.Random(seed)
@@ -221,6 +222,7 @@ def test_stretches_give_what_one_pass_gives(seed: int) -> None:
         assert plain(log_of("a", messages, cuts)) == naive(messages)
 
 
+@pytest.mark.covers("Data pipeline", "parts read in any order give what one pass over a log")
 @pytest.mark.parametrize("seed", range(4))
 def test_checksums_tell_contents_apart_wherever_the_log_is_cut(seed: int) -> None:
     chance = random.Random(seed)
@@ -280,6 +282,7 @@ def reasons(found: Audit) -> list[tuple[str, str, list[list[int]]]]:
     return [(each["instance"], each["reason"], each["ranges"]) for each in found.missing]
 
 
+@pytest.mark.covers("Data pipeline", "each planted fault is found with its reason")
 def test_each_reason() -> None:
     here = log_of("a", messages(1, 100))
     there = log_of("b", [*messages(11, 20, origin="aa"), *messages(41, 90, origin="aa")])
@@ -638,6 +641,7 @@ links:
 """
 
 
+@pytest.mark.covers("Data pipeline", "what the configuration does not bring is told")
 def test_why_it_does_not(tmp_path: Any) -> None:
     path = tmp_path / "chain.yaml"
     path.write_text(CHAIN)

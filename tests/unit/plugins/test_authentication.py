@@ -28,6 +28,8 @@ from raylay.services.security.credentials import (
 )
 from raylay.services.security.modules import ModuleConfig
 
+pytestmark = pytest.mark.covers("Configuration", "Authentication: the modules")
+
 SECRET = "s" * 32
 CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 

@@ -142,6 +142,7 @@ def over_http(
     return asyncio.run(ask()), paths
 
 
+@pytest.mark.covers("Configuration", "the permissions document")
 def test_a_server_is_asked_for_the_user() -> None:
     def answers(request: web.Request) -> web.Response:
         assert request.headers["X-From"] == "raylay"
@@ -160,6 +161,7 @@ def test_a_server_is_asked_for_the_user() -> None:
     assert asked == "/of/nobody%2F..%2Fadmin/is", "nobody asks for another one's"
 
 
+@pytest.mark.covers("Configuration", "the permissions document")
 @pytest.mark.parametrize("user", [".", ".."])
 @pytest.mark.parametrize("place", ["", "/of/{user}/is", "/of/{user}", "/of/{user}?a=1"])
 def test_nobody_is_called_the_way_up(user: str, place: str) -> None:

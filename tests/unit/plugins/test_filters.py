@@ -45,6 +45,11 @@ def test_a_type_of_the_configuration_is_read() -> None:
     assert "no message type is called 'mine'" in filter_problem("/55 = 'IBM'", "mine")
 
 
+@pytest.mark.covers(
+    "Filters by content",
+    "a subscription with a filter gets what passes",
+    note="what an instance cannot use is told to the client",
+)
 def test_what_cannot_be_used_is_told_where_it_was_asked_for() -> None:
     with pytest.raises(ConfigurationError, match="no kind is called 'of nobody'"):
         filter_language([TopicRule("orders", filter="/a = 1")], [BROKEN])

@@ -45,6 +45,7 @@ typed.takes = "number [number"  # type: ignore[attr-defined]
 typed.deterministic = True  # type: ignore[attr-defined]
 
 
+@pytest.mark.covers("Filters by content", "functions from entry points")
 def test_an_installed_function_can_be_called() -> None:
     found = with_installed([Entry("Spread", spread), Entry("typed", typed)])
     message = {"bid": 1.5, "ask": 4}
@@ -60,6 +61,7 @@ def test_only_what_is_called_deterministic_may_decide_where_messages_go() -> Non
         expression("SPREAD(1, 2) = 1", REPLICATION, found)
 
 
+@pytest.mark.covers("Filters by content", "functions from entry points")
 @pytest.mark.parametrize(
     ("name", "loaded", "problem"),
     [

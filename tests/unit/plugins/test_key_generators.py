@@ -12,6 +12,8 @@ from raylay.services.errors import ConfigurationError, SowKeyError
 from raylay.services.plugins import key_generators
 from raylay.services.plugins.key_generators import key_generator
 
+pytestmark = pytest.mark.covers("SOW", "key generators from entry points")
+
 
 def by_day(options: Mapping[str, str]) -> Callable[[str, Any], Any]:
     if "field" not in options:

@@ -14,6 +14,8 @@ from raylay.services.plugins.own_credentials import OwnCredentials
 from raylay.services.security.credentials import Challenge
 from raylay.services.security.modules import ModuleConfig
 
+pytestmark = pytest.mark.covers("Configuration", "Authenticator of outgoing links")
+
 
 def test_nothing_is_said_without_a_module() -> None:
     own = OwnCredentials(None, "A: destination B")

@@ -48,6 +48,7 @@ def test_fields_are_computed_before_and_behind_the_key() -> None:
     assert topic.enrich({"n": 5}, {"n": 3}) == {"n": 5, "change": 2}
 
 
+@pytest.mark.covers("SOW", "key generators from entry points")
 def test_an_installed_generator_makes_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     from raylay.services.plugins import key_generators
 

@@ -11,6 +11,8 @@ import pytest
 from raylay.services.errors import ConfigurationError
 from raylay.services.plugins.watched_file import WatchedFile
 
+pytestmark = pytest.mark.covers("Configuration", "a file of passwords or permissions that is gone")
+
 
 class Module:
     """Takes texts, but not such as begin with `bad`."""

@@ -47,6 +47,7 @@ class Fed:
         return {publisher: list(ranges) for publisher, ranges in held.sets.items()}
 
 
+@pytest.mark.covers("Queues", "a restarted owner begins at its floor")
 def test_the_floor_is_before_the_oldest_message_and_knows_what_was_held_there() -> None:
     fed = Fed()
     first, second = fed.come(3), fed.come(2, OTHER, JOINED_US)
@@ -152,6 +153,7 @@ def test_one_message_that_stays_does_not_keep_what_came_behind_it() -> None:
     assert fed.held_then() == {publisher: [(1, last)] for publisher, last in fed.sequence.items()}
 
 
+@pytest.mark.covers("Queues", "`DeferredAckExpiration`")
 def test_one_message_that_stays_does_not_keep_what_was_acknowledged_before_it_came() -> None:
     fed = Fed()
     oldest = fed.come(1)
@@ -223,6 +225,7 @@ class Drawn:
         return self.history.snapshot({}).to_bytes()
 
 
+@pytest.mark.covers("Queues", "`DeferredAckExpiration`")
 def test_what_is_forgotten_no_floor_asks_for() -> None:
     forgotten = 0
     for seed in range(40):

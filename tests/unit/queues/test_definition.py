@@ -11,6 +11,7 @@ from raylay.services.messages.bookmarks import Point
 from raylay.services.queues.definition import DAY_US, QueueDefinition, recovery_from
 
 
+@pytest.mark.covers("Queues", "`Queue`, `LocalQueue`")
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -66,6 +67,7 @@ def test_what_is_not_given_is_as_documented() -> None:
     assert not QueueDefinition("w", "json", kind="local").is_distributed
 
 
+@pytest.mark.covers("Queues", "`UnderlyingTopic`")
 def test_where_a_publish_to_its_name_goes() -> None:
     assert QueueDefinition("w", "json", underlying="orders").target == "orders"
     made = QueueDefinition("w", "json", underlying="^orders/", publish_target="orders/new")

@@ -19,6 +19,8 @@ from raylay.services.queues.message import AVAILABLE, LEASED, QueuedMessage
 from raylay.services.queues.ownership import UNKNOWN, Ownership
 from raylay.services.queues.records import OwnershipChange
 
+pytestmark = pytest.mark.covers("Queues", "what an owner does not have it lets go")
+
 KEY: Key = (1, 7)
 NOTHING = TransferReply([], [], [], [], [])
 

@@ -24,6 +24,7 @@ def filled(picking: Dispatcher[Any], count: int) -> list[QueueEntry]:
     return found
 
 
+@pytest.mark.covers("Queues", "the oldest message that a consumer with room takes")
 def test_the_oldest_message_goes_first() -> None:
     picking = given(subscribed("a", 10))
     for txid in (3, 1, 2):
@@ -31,6 +32,7 @@ def test_the_oldest_message_goes_first() -> None:
     assert delivered(picking) == [("a", 1), ("a", 2), ("a", 3)]
 
 
+@pytest.mark.covers("Queues", "the oldest message that a consumer with room takes")
 def test_what_comes_back_is_in_its_place() -> None:
     picking = given(subscribed("a", 2))
     messages = filled(picking, 4)
@@ -40,6 +42,7 @@ def test_what_comes_back_is_in_its_place() -> None:
     assert delivered(picking) == [("a", 1)]
 
 
+@pytest.mark.covers("Queues", "`Priority`: unsigned 64 bits")
 def test_a_higher_priority_goes_first_and_among_equals_the_older() -> None:
     picking = given(subscribed("a", 10))
     for txid, priority in ((1, 0), (2, 5), (3, 2**64 - 1), (4, 5), (5, 0)):
@@ -47,6 +50,7 @@ def test_a_higher_priority_goes_first_and_among_equals_the_older() -> None:
     assert [txid for _, txid in delivered(picking)] == [3, 2, 4, 1, 5]
 
 
+@pytest.mark.covers("Queues", "`MaxBacklog`, `MaxPerSubscriptionBacklog`")
 def test_a_consumer_holds_no_more_than_its_backlog() -> None:
     picking = given(subscribed("a"), subscribed("b", 3))
     messages = filled(picking, 6)
@@ -77,6 +81,7 @@ def test_leases_of_before_a_restart_beyond_a_smaller_backlog_take_no_room_of_oth
     assert delivered(picking) == [("a", 6)]
 
 
+@pytest.mark.covers("Clients and protocol", "a consumer of a queue that goes offline keeps")
 def test_who_may_hold_nothing_keeps_what_it_has_and_is_given_nothing_when_that_is_over() -> None:
     picking = given(subscribed("a", 2))
     messages = filled(picking, 4)
@@ -92,12 +97,14 @@ def test_who_may_hold_nothing_keeps_what_it_has_and_is_given_nothing_when_that_i
     assert delivered(picking) == [("a", 3), ("a", 4)]
 
 
+@pytest.mark.covers("Queues", "`MaxBacklog`, `MaxPerSubscriptionBacklog`")
 def test_the_definition_limits_what_a_subscription_may_hold() -> None:
     picking = given(subscribed("a", 10), subscription_backlog_max=2)
     filled(picking, 6)
     assert delivered(picking) == [("a", 1), ("a", 2)]
 
 
+@pytest.mark.covers("Queues", "`MaxBacklog`, `MaxPerSubscriptionBacklog`")
 def test_all_consumers_together_hold_no_more_than_the_backlog_of_the_queue() -> None:
     picking = given(subscribed("a", 10), subscribed("b", 10), backlog_max=3)
     messages = filled(picking, 6)
@@ -122,6 +129,7 @@ def test_who_left_holds_nothing_and_gets_nothing() -> None:
     assert picking.next() is None and picking.room() == 0
 
 
+@pytest.mark.covers("Queues", "`MaxBacklog`, `MaxPerSubscriptionBacklog`")
 def test_who_replaces_its_subscription_goes_on_holding_what_it_has() -> None:
     bodies = Bodies({txid: {"n": txid % 2} for txid in range(1, 9)})
     picking = given(subscribed("a", 3), bodies=bodies)
@@ -146,6 +154,7 @@ def test_a_filter_that_is_none_changes_nothing() -> None:
     assert delivered(picking) == [("a", 1), ("a", 2)]
 
 
+@pytest.mark.covers("Queues", "filters of subscriptions")
 def test_of_messages_that_pass_a_filter_the_oldest_goes_first() -> None:
     bodies = Bodies({txid: {"n": txid} for txid in range(1, 9)})
     picking = given(subscribed("a", 2, "/n > 4"), subscribed("b", 1, "/n = 2"), bodies=bodies)
@@ -160,6 +169,7 @@ def test_of_messages_that_pass_a_filter_the_oldest_goes_first() -> None:
     assert picking.taker(messages[0]) is None
 
 
+@pytest.mark.covers("Queues", "`BarrierExpression`")
 def test_a_barrier_holds_up_what_is_behind_it_and_goes_to_all_whose_filter_it_passes() -> None:
     bodies = Bodies({txid: {"n": txid} for txid in range(1, 9)})
     everyone = (subscribed("a"), subscribed("b", 5, "/n = 2"), subscribed("c", 5, "/n = 9"))
@@ -183,6 +193,7 @@ def test_a_barrier_holds_up_what_is_behind_it_and_goes_to_all_whose_filter_it_pa
     assert delivered(picking) == [("a", 3)]
 
 
+@pytest.mark.covers("Queues", "`BarrierExpression`")
 def test_barriers_go_one_after_the_other() -> None:
     picking = given(subscribed("a", 9))
     second, first = message(5, is_barrier=True), message(3, is_barrier=True)
@@ -197,6 +208,7 @@ def test_barriers_go_one_after_the_other() -> None:
     assert picking.barrier(oldest_txid=5) == (second, [(1, "a")])
 
 
+@pytest.mark.covers("Queues", "`TargetQueueDepth`")
 def test_no_more_than_the_target_depth_are_active() -> None:
     picking = given(subscribed("a", 9), target_depth=3)
     messages = filled(picking, 6)
@@ -378,6 +390,7 @@ def compare(seeds: range) -> None:
                 raise
 
 
+@pytest.mark.covers("Queues", "the oldest message that a consumer with room takes")
 def test_random_histories_go_as_the_simple_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     # So that blocks split, cohorts ask the index, and what was found is forgotten.
     monkeypatch.setattr(ready_list, "BLOCK", 4)

@@ -18,6 +18,8 @@ from raylay.services.queues.entry import INACTIVE, QueueEntry
 from raylay.services.queues.fairness import ConsumerTurn, Fairness
 from raylay.services.queues.filters import Cohort, FilterGroup, Filters
 
+pytestmark = pytest.mark.covers("Queues", "each of these with mistakes planted")
+
 of_picking, of_fairness, of_filters = test_dispatcher, test_fairness, test_filters
 Test = Callable[..., None]
 MISTAKES: list[tuple[type[Any], Test, bool]] = []

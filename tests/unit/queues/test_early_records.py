@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 
+import pytest
+
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.queues.early_records import STEPS, EarlyRecords, RangeMap, early_ranges
 from raylay.services.queues.ownership import Ownership, is_better
@@ -87,6 +89,7 @@ def test_the_better_of_two_early_transfers_counts_whichever_was_read_last() -> N
     assert is_better(SECOND, FIRST)
 
 
+@pytest.mark.covers("Queues", "`DeferredAckExpiration`")
 def test_removals_are_forgotten_after_their_time_and_transfers_never() -> None:
     early = EarlyRecords(KEPT_US)
     early.removed(P, [(1, 4)], 1, STEP_US)

@@ -68,6 +68,7 @@ def test_the_filter_lets_in_what_it_fits_and_nothing_that_cannot_be_read() -> No
     assert [(each.at, each.sequence) for each in found] == [(0, 1), (3, 4)]
 
 
+@pytest.mark.covers("Queues", "`Priority`: unsigned 64 bits")
 @pytest.mark.parametrize(
     ("value", "priority"),
     [(7, 7), (2.9, 2), (-1, 0), (None, 0), ("9", 9), ("x", 0), (1e30, PRIORITY_MAX), (True, 1)],

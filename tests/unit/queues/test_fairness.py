@@ -17,14 +17,17 @@ def names(model: str, count: int) -> str:
     return "".join(name for name, _ in delivered(picking))
 
 
+@pytest.mark.covers("Queues", "`FairnessModel`")
 def test_fast_fills_one_after_the_other() -> None:
     assert names("fast", 12) == "aabbbbcccc"
 
 
+@pytest.mark.covers("Queues", "`FairnessModel`")
 def test_round_robin_goes_around_those_with_room() -> None:
     assert names("round-robin", 12) == "abcabcbcbc"
 
 
+@pytest.mark.covers("Queues", "`FairnessModel`")
 def test_proportional_serves_who_holds_the_least_of_its_backlog() -> None:
     # a: 1/2 after one; b and c: 1/4, so they are served once more each before it.
     assert names("proportional", 12) == "abcbcabcbc"

@@ -8,6 +8,7 @@ from unit.queues_given import Bodies, delivered, given, message, subscribed
 from raylay.services.queues import dispatcher, filters
 
 
+@pytest.mark.covers("Queues", "filters of subscriptions")
 def test_a_filter_that_few_pass_looks_at_each_message_once() -> None:
     bodies = Bodies({txid: {"n": txid % 500} for txid in range(1, 5_001)})
     queue = given(subscribed("a", 1, "/n = 7"), bodies=bodies)
@@ -49,6 +50,7 @@ def test_who_has_no_room_misses_nothing_that_others_look_at() -> None:
     assert bodies.reads == 9, "one look is for all that have looked as far"
 
 
+@pytest.mark.covers("Queues", "filters of subscriptions")
 def test_a_search_is_done_in_pieces_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "LOOKS_BESIDE", 10)
     monkeypatch.setattr(dispatcher, "LOOKS_MAX", 100)
@@ -78,6 +80,7 @@ def test_new_messages_are_asked_once_for_all_filters() -> None:
     assert bodies.reads == 0
 
 
+@pytest.mark.covers("Queues", "filters of subscriptions")
 def test_many_filters_look_at_the_same_messages_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some are given at once, the others while those are looking."""
     monkeypatch.setattr(dispatcher, "LOOKS_BESIDE", 10)

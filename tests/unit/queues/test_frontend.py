@@ -154,6 +154,7 @@ def test_what_the_owner_had_folded_is_not_judged_for_ever() -> None:
     assert not found.bounced
 
 
+@pytest.mark.covers("Queues", "at-most-once: out of the queue before it is sent")
 def test_at_most_once_is_sent_though_its_removal_is_in_the_journal() -> None:
     here = door()
     sent = records.pack_removal(Removal("a", 1, {P: [(1, 1)]}, "sent"))
@@ -316,6 +317,7 @@ def judged(here: QueueFrontend, client: str, keys: Sequence[Key], now_us: int = 
     ]
 
 
+@pytest.mark.covers("Queues", "`Leasing` strict")
 def test_where_leasing_is_strict_a_client_acknowledges_what_it_holds_here() -> None:
     here = door(strict=True)
     here.decide(DeliverLeased(ANN, leased((P, 2), (P, 3), until_us=50), 10), 0)
@@ -328,6 +330,7 @@ def test_where_leasing_is_strict_a_client_acknowledges_what_it_holds_here() -> N
     assert here.judged(said, publisher_id("ann"), 0) is said
 
 
+@pytest.mark.covers("Queues", "`Leasing` strict")
 def test_where_leasing_is_strict_an_instance_without_the_lease_takes_nothing() -> None:
     """docs/queues.md, "Strict leasing": it does not know who holds what elsewhere."""
     here, other = door(strict=True), door(strict=True)
@@ -344,6 +347,7 @@ def test_what_an_instance_numbers_for_a_client_is_that_clients() -> None:
     assert not here.judged(said, unnumbered_publisher_id("bob", 0xA, 0), 0).keys
 
 
+@pytest.mark.covers("Queues", "`Leasing` strict")
 def test_no_client_is_taken_for_another_one_by_the_id_that_an_instance_gives_that_one() -> None:
     """Its incarnation and its life are told to who logs on, and a client may have any name."""
     here = door(strict=True)
@@ -390,6 +394,7 @@ def test_by_a_filter_a_client_says_what_becomes_of_all_that_no_other_one_holds()
     assert left("ann") == left("bob", now_us=50) == {P: [(1, 3)]}
 
 
+@pytest.mark.covers("Configuration", "who may read some of a queue acknowledges what he holds")
 def test_what_a_client_holds_is_what_it_was_delivered_and_nobody_else_was_since() -> None:
     here = door()
     here.decide(DeliverLeased(ANN, leased(*((P, at) for at in (2, 3, 4, 7)), until_us=50), 10), 0)

@@ -20,6 +20,8 @@ from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.message import GONE, LEASED, QueuedMessage
 from raylay.services.queues.replicated_state import ReplicatedQueueState
 
+pytestmark = pytest.mark.covers("Queues", "each of these with mistakes planted")
+
 Lost = Sequence[tuple[Key, int]]
 
 

@@ -53,6 +53,10 @@ from raylay.services.queues.records import (
     read_removal,
 )
 
+pytestmark = pytest.mark.covers(
+    "Queues", "a dead letter is in the journal before its message is gone"
+)
+
 QUEUE = QueueDefinition("work", "json", underlying="orders", dead_letters="failed")
 
 

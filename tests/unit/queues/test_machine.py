@@ -226,6 +226,7 @@ def test_messages_go_in_order_to_who_has_room_and_end_with_their_acknowledgment(
     assert (here.machine.depth, here.machine.floor_txid) == (0, 5)
 
 
+@pytest.mark.covers("Queues", "`UnderlyingTopic`")
 def test_a_queue_takes_what_its_topic_type_and_filter_let_in() -> None:
     here = Instance(queue(underlying="^ord", filter="/a > 1", publish_target="orders"))
     here.join()
@@ -253,6 +254,7 @@ def test_an_expression_that_is_none_is_refused() -> None:
         Instance(queue(filter="/a >"))
 
 
+@pytest.mark.covers("Queues", "leases end by time")
 def test_leases_end_by_time_and_by_their_consumers_end() -> None:
     here = Instance()
     here.join()
@@ -267,6 +269,7 @@ def test_leases_end_by_time_and_by_their_consumers_end() -> None:
     assert here.machine.status()["expired_leases"] == 1
 
 
+@pytest.mark.covers("Queues", "leases end by time")
 def test_messages_that_are_given_back_too_often_expire() -> None:
     here = Instance(queue(cancels_max=2, deliveries_max=9))
     here.join()
@@ -280,6 +283,7 @@ def test_messages_that_are_given_back_too_often_expire() -> None:
     assert here.machine.depth == 0
 
 
+@pytest.mark.covers("Queues", "leases end by time")
 def test_messages_that_are_delivered_too_often_in_vain_expire_and_bounced_ones_do_not() -> None:
     here = Instance(queue(deliveries_max=2))
     here.join()
@@ -292,6 +296,7 @@ def test_messages_that_are_delivered_too_often_in_vain_expire_and_bounced_ones_d
     assert read_removal(draft.body).why == "max_deliveries"
 
 
+@pytest.mark.covers("Queues", "leases end by time")
 @pytest.mark.parametrize("how", ["dies", "stands still"])
 def test_a_message_that_ends_its_consumers_is_the_only_one_that_expires(how: str) -> None:
     """The others lay behind it in the backlog of a consumer that handles one after the other."""
@@ -428,6 +433,7 @@ def test_where_the_append_of_its_removal_fails_it_is_removed_again_and_not_deliv
     assert here.machine.depth == 0
 
 
+@pytest.mark.covers("Queues", "`Expiration`, `ExpirationModel`")
 @pytest.mark.parametrize(
     ("model", "own_s", "queue_s", "expires_s"),
     [
@@ -451,6 +457,7 @@ def test_the_model_says_when_a_message_expires(
         assert read_removal(the_draft(here.tick(300_000)).body).why == "time_limit"
 
 
+@pytest.mark.covers("Queues", "`Expiration`, `ExpirationModel`")
 def test_a_leased_message_expires_when_its_lease_ends() -> None:
     here = Instance(queue(expiration_us=S_US))
     here.join()
@@ -465,6 +472,7 @@ def test_a_leased_message_expires_when_its_lease_ends() -> None:
     assert here.take() == [Expiration(1, (P, 1), "time_limit")]
 
 
+@pytest.mark.covers("Replication", "a wall clock that is set both ways")
 @pytest.mark.parametrize("jump_us", [-3_600 * S_US, 3_600 * S_US])
 def test_messages_age_while_the_clock_on_the_wall_is_set(jump_us: int) -> None:
     here = Instance(queue(expiration_us=10 * S_US))
@@ -614,6 +622,7 @@ def test_a_barrier_of_a_local_queue_waits_for_a_consumer() -> None:
         assert (here.take() == []) == waits
 
 
+@pytest.mark.covers("Queues", "`BarrierExpression`")
 def test_a_barrier_of_another_instance_stays_here_until_its_turn() -> None:
     here = Instance(queue(barrier="/b = 1"))
     here.publish(1, 1, path=(B,), bodies=[{"b": 1}])
@@ -626,6 +635,7 @@ def test_a_barrier_of_another_instance_stays_here_until_its_turn() -> None:
 
 
 # -- rules 1 and 2 -----------------------------------------------------------------------------
+@pytest.mark.covers("Queues", "the register: higher generation")
 def test_the_register_is_taken_by_its_order_whoever_wrote_it() -> None:
     here = Instance()
     here.publish(1)
@@ -715,6 +725,7 @@ def test_who_was_first_given_a_message_that_is_sent_again_counts_instead_of_its_
     assert here.machine.registers() == {(P, 1): (1, "C"), (P, 2): (0, "C")}
 
 
+@pytest.mark.covers("Queues", "the register: higher generation")
 def test_acknowledgments_win_everywhere_whoever_sent_them() -> None:
     here = Instance()
     here.join()
@@ -737,6 +748,7 @@ def test_an_acknowledgment_of_all_that_there_can_be_is_counted() -> None:
     assert QueueCheckpoint.from_bytes(here.machine.stored())
 
 
+@pytest.mark.covers("Queues", "the register: higher generation")
 def test_what_comes_before_its_message_is_kept_and_what_left_is_not() -> None:
     here = Instance()
     here.ack(1)
@@ -795,6 +807,7 @@ def test_records_that_cannot_be_read_say_nothing() -> None:
 
 
 # -- rules 4 and 5 -----------------------------------------------------------------------------
+@pytest.mark.covers("Queues", "the owner prefers consumers of its own")
 def test_an_instance_with_room_asks_the_owner_again_and_again() -> None:
     here = Instance()
     here.publish(1, 30, path=(B,))
@@ -884,6 +897,7 @@ def test_what_a_message_costs_is_for_all_of_a_batch() -> None:
     assert calls < 6 * 1_000
 
 
+@pytest.mark.covers("Clients and protocol", "who leaves right behind its acknowledgment")
 def test_what_is_done_with_and_not_acknowledged_after_all_comes_back_with_its_lease() -> None:
     for ends in ("time", "left", "cancel"):
         here = Instance()
@@ -907,6 +921,7 @@ def test_what_is_done_with_and_not_acknowledged_after_all_comes_back_with_its_le
             assert delivered(here.tick(LEASE_US)) == {TWO: [1, 2]}
 
 
+@pytest.mark.covers("Clients and protocol", "who leaves right behind its acknowledgment")
 def test_who_leaves_behind_his_acknowledgment_has_it_given_to_nobody_else() -> None:
     here = Instance()
     here.join(backlog=2)
@@ -948,6 +963,7 @@ def wanted(*sequences: int) -> list[TransferCandidate]:
     return [TransferCandidate((P, sequence), 0, "A") for sequence in sequences]
 
 
+@pytest.mark.covers("Queues", "the owner prefers consumers of its own")
 def test_what_is_free_and_nobody_here_can_take_is_granted_once() -> None:
     here = Instance()
     here.publish(1, 3)
@@ -982,6 +998,7 @@ def test_a_refusal_is_silence_and_what_was_refused_may_be_granted_later() -> Non
     assert read_transfer(the_draft(here.take()).body).moves == [OwnershipChange(P, 1, 1, 1, "B")]
 
 
+@pytest.mark.covers("Queues", "the owner prefers consumers of its own")
 def test_what_was_refused_just_now_is_granted_when_nobody_here_can_take_it_any_more() -> None:
     here = Instance()
     here.join(backlog=2)
@@ -1012,6 +1029,7 @@ def test_consumers_here_come_before_a_request_that_was_refused() -> None:
     assert delivered(here.take()) == {TWO: [1]}
 
 
+@pytest.mark.covers("Queues", "the owner prefers consumers of its own")
 def test_where_the_append_fails_the_message_is_free_again() -> None:
     here = Instance()
     here.publish(1)
@@ -1064,6 +1082,7 @@ def asked_for_a_while(here: Instance, *wanted: TransferCandidate, count: int = 9
     return said
 
 
+@pytest.mark.covers("Queues", "what an owner does not have it lets go")
 def test_what_an_owner_does_not_have_it_lets_go_to_who_asks() -> None:
     here = Instance()
     here.machine.requested("B", 1, wanted(1, 2))
@@ -1125,6 +1144,7 @@ def test_who_takes_messages_over_lets_go_of_those_that_it_does_not_have() -> Non
     assert read_transfer(draft.body).moves == [OwnershipChange(P, 1, 1, 1, "B")]
 
 
+@pytest.mark.covers("Queues", "what an owner does not have it lets go")
 def test_an_acknowledgment_that_came_before_its_message_is_said_behind_it() -> None:
     here = Instance()
     here.ack(1, 3)
@@ -1161,6 +1181,7 @@ def test_a_transfer_that_came_before_its_message_is_said_behind_it_if_it_may_be_
 
 
 # -- rule 9 ------------------------------------------------------------------------------------
+@pytest.mark.covers("Queues", "a restarted owner begins at its floor")
 def test_a_restarted_owner_waits_for_the_fence_and_begins_at_the_floor() -> None:
     here = Instance()
     here.publish(1, 2)
@@ -1189,6 +1210,7 @@ def test_a_fence_that_failed_is_not_waited_for() -> None:
     assert machine.is_ready
 
 
+@pytest.mark.covers("Queues", "a restarted owner begins at its floor")
 def test_live_leases_are_told() -> None:
     here = Instance()
     here.publish(1, 3)
@@ -1253,6 +1275,7 @@ def test_what_was_told_before_a_restart_is_not_told_again() -> None:
 
 
 # -- rules 10, 12 and 13 -----------------------------------------------------------------------
+@pytest.mark.covers("Queues", "leases end by time")
 def test_a_cancel_names_the_lease() -> None:
     here = Instance()
     here.join()
@@ -1277,6 +1300,7 @@ def test_an_instance_that_does_not_serve_decides_nothing() -> None:
     assert read_removal(the_draft(here.take()).body).keys == {P: [(1, 2)]}
 
 
+@pytest.mark.covers("Queues", "proxied transfer")
 def test_messages_of_who_is_not_reachable_are_claimed_where_that_is_allowed() -> None:
     here = Instance()
     here.publish(1, path=(B,))
@@ -1359,6 +1383,7 @@ def test_status_counts() -> None:
     assert {name: said[name] for name in expected} == expected
 
 
+@pytest.mark.covers("Queues", "`BarrierExpression`")
 def test_who_was_sent_a_barrier_and_acknowledges_it_takes_it_from_nobody() -> None:
     here = Instance(queue(barrier="/b = 1"))
     here.join()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.ownership import OWNERS_MAX, Ownership, OwnershipTable, is_better
 
@@ -51,6 +53,7 @@ def test_an_incarnation_is_named_once() -> None:
     assert found.initial((OLD_B,)) == (0, "B")
 
 
+@pytest.mark.covers("Queues", "a group-local queue is of a group")
 def test_a_group_local_queue_begins_at_its_initial_owner_and_a_local_one_here() -> None:
     group = QueueDefinition("q", "json", kind="group_local", initial_owner="C")
     assert owners(group).initial(()) == owners(group).initial((B,)) == (0, "C")

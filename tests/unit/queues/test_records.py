@@ -114,6 +114,7 @@ def test_a_key_that_no_record_has_is_refused(body: bytes) -> None:
             read(body)
 
 
+@pytest.mark.covers("Configuration", "thousands of commands at once are taken in turns")
 @pytest.mark.parametrize("read", [*READERS, read_keys])
 def test_a_body_that_no_right_record_has_is_not_decoded(
     read: Callable[[bytes], Any], monkeypatch: pytest.MonkeyPatch
@@ -126,6 +127,7 @@ def test_a_body_that_no_right_record_has_is_not_decoded(
     assert not decoded
 
 
+@pytest.mark.covers("Configuration", "thousands of commands at once are taken in turns")
 def test_arrays_and_maps_are_no_longer_than_a_right_record_has() -> None:
     for body in ({7: [1] * (2 * RANGES_MAX + 1)}, {key: [] for key in range(1, RANGES_MAX + 2)}):
         with pytest.raises(RemoteProtocolError, match="more than 4096 ranges: send several"):

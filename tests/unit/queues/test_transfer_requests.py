@@ -68,6 +68,7 @@ def test_candidates_are_more_than_there_is_room_for_and_not_too_many() -> None:
     assert len(many.requests(USUAL_US, 1_000, all_of)[0].wanted) == CANDIDATES_MAX
 
 
+@pytest.mark.covers("Queues", "the owner prefers consumers of its own")
 def test_what_is_younger_than_usual_is_not_asked_for_nor_what_came_behind_it() -> None:
     made = asking(message(1), message(2, at_us=1), message(3, at_us=2))
     (request,) = made.requests(USUAL_US, 5, all_of)
@@ -103,6 +104,7 @@ def requested(made: TransferRequests, times: range, room: int = 1) -> list[tuple
     return [(now_us, keys(each[0])) for now_us, each in asked if each]
 
 
+@pytest.mark.covers("Queues", "the owner prefers consumers of its own")
 def test_where_nothing_is_new_an_owner_is_asked_twice_a_second() -> None:
     made = asking(*map(message, range(1, CANDIDATES_MIN + 1)))
     times = [at for at, _ in requested(made, range(USUAL_US, USUAL_US + 10 * S_US, 10_000))]

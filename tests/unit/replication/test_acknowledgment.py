@@ -18,6 +18,8 @@ from raylay.services.replication.acknowledgment import (
 from raylay.services.replication.ages import AGE_BUCKET_US
 from raylay.services.replication.link.routing import DestinationRoute
 
+pytestmark = pytest.mark.covers("Replication", "the waiter rule")
+
 P, Q = 0x11, 0x22
 ROOT, OTHER = 0xA, 0xB
 

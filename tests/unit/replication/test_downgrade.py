@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from raylay.services.errors import ConfigurationError
 from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
 
+pytestmark = pytest.mark.covers("Replication", "schedule of downgrade and upgrade")
+
 MS = 1000
 
 
@@ -25,6 +27,7 @@ def test_without_ages_nothing_is_ever_due() -> None:
     assert looks(DowngradePolicy(), 0, 1) == [(None, None)] * 2
 
 
+@pytest.mark.covers("The replication chapters", "by schedule and age")
 def test_an_interval_lies_between_two_looks() -> None:
     found = looks(DowngradePolicy(100, every_ms=20), 0, 10, 20, 30, 39, 40)
     assert [downgrade is not None for downgrade, _ in found] == [
@@ -47,6 +50,7 @@ def test_in_the_grace_period_nobody_looks() -> None:
     assert looks(policy, 0, 10, 49, 50, 60) == [*[(None, None)] * 3, *[(100, 50)] * 2]
 
 
+@pytest.mark.covers("The replication chapters", "by schedule and age")
 def test_the_two_have_grace_periods_of_their_own() -> None:
     policy = DowngradePolicy(100, 10, grace_period_ms=50, upgrade_grace_period_ms=0)
     assert looks(policy, 0, 50) == [(None, 10), (100, 10)]
@@ -61,6 +65,7 @@ def test_a_late_look_is_not_made_up_for() -> None:
     assert [downgrade for downgrade, _ in found] == [None, 100, None, 100]
 
 
+@pytest.mark.covers("The replication chapters", "by schedule and age")
 @given(st.lists(st.integers(0, 10_000), min_size=2, max_size=60), st.integers(0, 500))
 def test_a_clock_that_jumps_stops_nothing(times_ms: list[int], every_ms: int) -> None:
     """Whatever the clock did before, once it goes on there is a look within two intervals."""

@@ -20,6 +20,8 @@ from raylay.services.replication.gap_limit import check_gaps, check_step
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.journal_lookup import LookupResult
 
+pytestmark = pytest.mark.covers("Configuration", "gaps in what a user's names number are bounded")
+
 ALLOWED = gap_limit.PIECES_MAX
 PIECES = 6
 P = publisher_id("p")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from unit.held_runs import HeldRuns
 
 from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Run
 from raylay.services.replication.inbound_queue import InboundQueue
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult, RunOverlap
+
+pytestmark = pytest.mark.covers("Journal", "a serving instance reads no journal on its event loop")
 
 RUN = Run(7, 1, 1, 1, b"")
 

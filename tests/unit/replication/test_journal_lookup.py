@@ -29,6 +29,8 @@ from raylay.services.replication.journal_lookup import (
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.storage.memory_journal import MemoryJournal
 
+pytestmark = pytest.mark.covers("Journal", "a serving instance reads no journal on its event loop")
+
 UP, OTHER = 0xC, 0xD
 P = 7
 

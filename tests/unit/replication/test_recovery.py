@@ -23,6 +23,11 @@ from raylay.services.replication.recovery import (
 )
 from raylay.storage.state import LmdbStateStore
 
+pytestmark = [
+    pytest.mark.covers("Replication", "a restart with other filters"),
+    pytest.mark.covers("Replication", "a restart goes on from what was written down"),
+]
+
 ROUTE = Route(0xB, b"orders", b"json", (0xA, 0xB), "g", 64)
 OTHER_ROUTE = ROUTE._replace(sender=0, path=())
 

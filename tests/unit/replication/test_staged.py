@@ -11,6 +11,8 @@ from raylay.services.messages.records import Run
 from raylay.services.replication import staged
 from raylay.services.replication.staged import BatchStaged, RunStaged, StagedLog
 
+pytestmark = pytest.mark.covers("Journal", "what was committed a moment ago is compared in memory")
+
 LAST_TXID = 1 << 62
 RUNS = st.lists(
     st.tuples(st.integers(1, 3), st.integers(1, 60), st.integers(0, 12)), min_size=1, max_size=40

@@ -48,6 +48,7 @@ def berlin() -> Iterator[None]:
     time.tzset()
 
 
+@pytest.mark.covers("Configuration", "Actions: journal is compressed")
 @pytest.mark.parametrize(
     ("at", "now", "due"),
     [
@@ -132,6 +133,7 @@ def test_a_grace_period_holds_for_a_time_of_the_day_too() -> None:
     assert due_at(table, start, start + 60 * S, start + DAY + 60 * S) == [False, False, True]
 
 
+@pytest.mark.covers("Configuration", "Actions: journal is compressed")
 def test_several_actions_are_due_in_their_order_each_by_its_own_schedule() -> None:
     archive = JournalAction("archive", 0, (Occasion(20_000), Occasion(at="00:00:30Z")))
     remove = JournalAction("remove", 0, (Occasion(at="00:00:40Z"),))

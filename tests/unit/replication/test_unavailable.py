@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.replication.unavailable import (
     RANGES_SHOWN_MAX,
     UnavailableMessages,
     decode_unavailable,
 )
+
+pytestmark = pytest.mark.covers("Resync and bootstrap", "what no upstream has any more is recorded")
 
 P, Q = 1, 2
 UP, OTHER = 0xA, 0xB

@@ -109,6 +109,7 @@ def test_a_restart_and_a_life_that_was_killed_cost_one_range_each() -> None:
     assert instance.live() == [second + 1]
 
 
+@pytest.mark.covers("Clients and protocol", "lives without a publish store")
 @pytest.mark.slow
 def test_a_million_lives_cost_what_a_hundred_cost() -> None:
     """By the clock they were a million ranges: 600 MB, and refused from the 250,001st on."""

@@ -8,6 +8,8 @@ import pytest
 
 from raylay.services.security.connection_shares import ConnectionShares, ShareHolder, share_of
 
+pytestmark = pytest.mark.covers("Configuration", "one user, and one address")
+
 AMY, BOB = ShareHolder("amy", "10.0.0.1"), ShareHolder("bob", "10.0.0.2")
 
 

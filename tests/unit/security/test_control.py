@@ -43,6 +43,7 @@ DOCUMENTED = {
 
 
 # -- the table -----------------------------------------------------------------------------------
+@pytest.mark.covers("Configuration", "Entitlement of administrator actions")
 def test_documented_actions_have_the_documented_paths() -> None:
     assert {call: path_of(call, NAMES) for call in DOCUMENTED} == DOCUMENTED
 
@@ -81,6 +82,7 @@ def test_what_is_no_call_has_no_path(call: str, details: dict[str, str]) -> None
 
 
 # -- who may -------------------------------------------------------------------------------------
+@pytest.mark.covers("Configuration", "Entitlement of administrator actions")
 @pytest.mark.parametrize(
     ("admin", "may"),
     [
@@ -143,6 +145,7 @@ READS = {"status", "events", "pid", "authorize"}
 """Methods of the actor that change nothing."""
 
 
+@pytest.mark.covers("Configuration", "Entitlement of administrator actions")
 def test_every_method_of_an_instance_is_judged_or_changes_nothing() -> None:
     tree = ast.parse((ROOT / "actors" / "instance.py").read_text(encoding="utf-8"))
     (actor,) = (each for each in tree.body if isinstance(each, ast.ClassDef))
@@ -204,6 +207,7 @@ DECLARES = {"region", "instance", "destination", "connect_regions", "settings"}
 """Of a declaration that does not run yet."""
 
 
+@pytest.mark.covers("Configuration", "Entitlement of administrator actions")
 def test_every_method_of_a_fabric_asks_or_says_why_not() -> None:
     public = {name for name, _ in inspect.getmembers(Fabric) if not name.startswith("_")}
     known = {*ASKED, *AT_THE_INSTANCE, *ELSEWHERE, *LOOKS, *DECLARES}
@@ -245,6 +249,7 @@ class Refused(Fabric):
         return [{"name": name, "ready": True} for name in names]
 
 
+@pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
 @pytest.mark.parametrize("method", ASKED)
 def test_who_may_not_changes_nothing_from_outside(method: str, tmp_path: Path) -> None:
     do, call, names = ASKED[method]
@@ -298,6 +303,7 @@ def test_who_asks_is_said_to_the_instance_that_judges(
     assert said == [Caller("amy", "secret"), Caller("bob", "other")]
 
 
+@pytest.mark.covers("Configuration", "what an instance cannot judge in time")
 @pytest.mark.parametrize(
     ("cause", "may"),
     [

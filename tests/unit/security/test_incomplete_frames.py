@@ -15,6 +15,8 @@ from raylay.services.security.incomplete_frames import (
     incomplete_bytes_max,
 )
 
+pytestmark = pytest.mark.covers("Configuration", "frames that are not whole are bounded for all")
+
 AMY, BOB = ShareHolder("amy", "10.0.0.1"), ShareHolder("bob", "10.0.0.2")
 MIB = 1024 * 1024
 

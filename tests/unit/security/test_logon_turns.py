@@ -19,6 +19,10 @@ from raylay.services.security.logon_turns import (
     network_of,
 )
 
+pytestmark = pytest.mark.covers(
+    "Configuration", "a flood of wrong logons keeps nobody out at other"
+)
+
 A, B = "10.0.0.1:1", "10.0.0.2:1"
 
 

@@ -24,6 +24,7 @@ def permissions(*topics: dict[str, Any], **others: Any) -> Any:
     return read_permissions({"topic": list(topics), **others}, "here")
 
 
+@pytest.mark.covers("Configuration", "the permissions document")
 def test_the_first_entry_that_fits_says_all() -> None:
     found = permissions(
         {"topic": "orders", "write": True},
@@ -158,6 +159,7 @@ def test_a_link_brings_every_topic_where_the_first_entry_says_so(
     assert made.replicates_all is all_
 
 
+@pytest.mark.covers("Configuration", "a copy is given the topics that its user may bring")
 def test_what_an_instance_may_bring_it_may_copy() -> None:
     found = read_permissions(
         {"replicated-topics": [

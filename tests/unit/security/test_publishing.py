@@ -14,6 +14,8 @@ from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.security.permissions import read_permissions
 from raylay.services.security.publishing import PublishJudge
 
+pytestmark = pytest.mark.covers("Configuration", "Entitlement: publishes")
+
 BOB = publisher_id("bob")
 TYPES = MessageTypes()
 
@@ -107,6 +109,7 @@ def test_who_reads_a_queue_may_acknowledge() -> None:
     assert not runs and refused.text == "bob may not acknowledge messages of queue 'jobs'"
 
 
+@pytest.mark.covers("Configuration", "who may read some of a queue acknowledges what he holds")
 @pytest.mark.parametrize("given", [{"read": "/desk = 'fx'"}, {"read": True, "select": "-/pay"}])
 def test_who_reads_some_of_a_queue_acknowledges_what_he_holds(given: dict[str, Any]) -> None:
     sent = run(b"\x80", topic="jobs", command=Command.QUEUE_ACKNOWLEDGMENT)

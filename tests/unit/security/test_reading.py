@@ -10,6 +10,8 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.security.permissions import Permissions, read_permissions
 from raylay.services.security.reading import ReadRequest, RestrictedRead, readable, reading
 
+pytestmark = pytest.mark.covers("Configuration", "subscriptions and queries")
+
 
 def permissions(**entry: Any) -> Permissions:
     return read_permissions({"topic": [{"topic": "orders", **entry}]}, "here")

@@ -146,6 +146,7 @@ def test_a_user_is_known_by_the_name_that_his_permissions_give(is_control: bool)
     assert found.permissions is not None
 
 
+@pytest.mark.covers("Configuration", "Authentication: the modules")
 def test_who_is_not_known_is_told_no_more_than_that(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         said = set()
@@ -200,6 +201,7 @@ def test_no_password_is_computed_for_who_has_gone(
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
+@pytest.mark.covers("Configuration", "a flood of wrong logons keeps nobody out at other")
 def test_a_flood_of_wrong_logons_of_one_address_keeps_nobody_else_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +260,7 @@ async def answer_to(reader: asyncio.StreamReader) -> dict[str, Any]:
     return dict(found[0].header)
 
 
+@pytest.mark.covers("Configuration", "one user, and one address")
 def test_one_user_takes_no_more_than_its_share(tmp_path: Path) -> None:
     """20 logons of one user filled `connections_max`, and nobody else came in."""
     config = replace(
@@ -300,6 +303,7 @@ def test_one_user_takes_no_more_than_its_share(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, config)
 
 
+@pytest.mark.covers("Configuration", "one user, and one address")
 def test_one_address_takes_no_more_than_its_share(tmp_path: Path) -> None:
     """Where nothing says who somebody is, that is all that is known. This host is limited only
     where the configuration says so."""
@@ -336,6 +340,7 @@ def test_one_address_takes_no_more_than_its_share(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, config)
 
 
+@pytest.mark.covers("Configuration", "frames that are not whole are bounded for all")
 def test_half_frames_of_one_user_hold_no_more_than_its_share(tmp_path: Path) -> None:
     """30 of them, of 16 MiB each, held 450 MB for as long as their connections lasted."""
 
@@ -380,6 +385,7 @@ def test_half_frames_of_one_user_hold_no_more_than_its_share(tmp_path: Path) -> 
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
+@pytest.mark.covers("Configuration", "gaps in what a user's names number are bounded")
 def test_gaps_of_a_user_count_in_the_next_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +418,7 @@ def test_gaps_of_a_user_count_in_the_next_life(
         in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
+@pytest.mark.covers("Configuration", "Authentication: the modules")
 def test_a_transport_may_have_modules_of_its_own(tmp_path: Path) -> None:
     config = replace(
         guarded(tmp_path),
@@ -435,6 +442,7 @@ def test_a_transport_may_have_modules_of_its_own(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, config)
 
 
+@pytest.mark.covers("Configuration", "a challenge (`retry`) is answered on the same")
 def test_a_challenge_is_answered_on_the_same_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,6 +519,7 @@ def test_who_comes_in_a_flood_of_logons_is_told_to_try_again(
 
 
 # -- what he may do ------------------------------------------------------------------------------
+@pytest.mark.covers("Configuration", "Entitlement: publishes")
 def test_publishes_are_taken_as_far_as_they_are_allowed(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         failed: list[Any] = []
@@ -534,6 +543,7 @@ def test_publishes_are_taken_as_far_as_they_are_allowed(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
+@pytest.mark.covers("Configuration", "who may write some records of a SOW topic takes over")
 def test_nobody_takes_over_a_record_that_he_may_not_write(tmp_path: Path) -> None:
     """A delta shows a key and a desk, and took the whole record over."""
 
@@ -579,6 +589,7 @@ def test_nobody_takes_over_a_record_that_he_may_not_write(tmp_path: Path) -> Non
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
+@pytest.mark.covers("Configuration", "subscriptions and queries")
 def test_what_is_read_is_restricted(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         async with logged_on(server, "amy") as amy, logged_on(server, "bob") as bob:
@@ -612,6 +623,7 @@ def test_what_is_read_is_restricted(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
+@pytest.mark.covers("Configuration", "subscriptions and queries")
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
@@ -659,6 +671,7 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
     loop.close()
 
 
+@pytest.mark.covers("Configuration", "results are kept until a reset")
 def test_a_reset_asks_for_permissions_anew(tmp_path: Path) -> None:
     config = guarded(tmp_path)
 
@@ -679,6 +692,7 @@ def test_a_reset_asks_for_permissions_anew(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, config)
 
 
+@pytest.mark.covers("Configuration", "a known user's client name is kept from everybody else")
 def test_names_are_of_the_user_who_has_them(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         async with logged_on(server, "amy", name="desk"):
@@ -688,6 +702,7 @@ def test_names_are_of_the_user_who_has_them(tmp_path: Path) -> None:
     in_instance(tmp_path / "data", visit, guarded(tmp_path))
 
 
+@pytest.mark.covers("Configuration", "a known user's client name is kept from everybody else")
 @pytest.mark.parametrize(("says", "has_module"), [("", False), ("zoe", False), ("", True)])
 def test_who_is_known_gives_way_to_nobody_else(says: str, has_module: bool, tmp_path: Path) -> None:
     """By a transport that lets everybody in: without a module, or with one that believes him."""
@@ -732,6 +747,7 @@ def test_who_is_known_gives_way_to_nobody_else(says: str, has_module: bool, tmp_
     in_instance(tmp_path / "data", visit, config)
 
 
+@pytest.mark.covers("Configuration", "who publishes is who his client name says")
 def test_a_user_has_names_of_his_own(tmp_path: Path) -> None:
     """Amy is away; bob cannot publish as her meanwhile."""
     config = guarded(tmp_path)
@@ -903,6 +919,7 @@ async def told_of(server: InstanceServer, kind: str, count: int) -> dict[str, An
     return events(server, kind)[-1]
 
 
+@pytest.mark.covers("Configuration", "a file of passwords or permissions that is gone")
 def test_a_file_of_users_that_is_gone_or_wrong_is_told_once_and_shown(tmp_path: Path) -> None:
     """Its users stay: nobody would hear of it before somebody is missing."""
     passwords = tmp_path / "passwords"

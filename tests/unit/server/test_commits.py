@@ -13,6 +13,8 @@ from raylay.services.messages.records import Flag
 from raylay.services.net.framed import WriteQueue
 from raylay.services.server.commits import UNFOLDED_BYTES_MAX, Commits
 
+pytestmark = pytest.mark.covers("Journal", "what is prepared while the disk writes a commit leaves")
+
 
 def test_the_front_log_is_reported_where_its_state_changes() -> None:
     said: list[tuple[str, dict[str, Any]]] = []

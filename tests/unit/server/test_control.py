@@ -135,6 +135,7 @@ def facts(thread: InstanceThread) -> dict[str, Any]:
     return {name: status[name] for name in ("state", "ready", "transports", "moved", "incarnation")}
 
 
+@pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
 @pytest.mark.parametrize("said", WRONG)
 def test_who_may_not_control_it_changes_nothing(said: str, place: Place) -> None:
     assert set(CALLS) == JUDGED
@@ -153,6 +154,7 @@ def test_who_may_not_control_it_changes_nothing(said: str, place: Place) -> None
     assert SECRET not in json.dumps(place.thread.events())
 
 
+@pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
 def test_who_may_control_it_does_and_the_events_say_who_and_what(place: Place) -> None:
     number = place.thread.events()[-1]["number"]
     assert "is disabled" in place.thread.switch_transport("client", False, AMY)
@@ -172,6 +174,7 @@ def test_who_may_control_it_does_and_the_events_say_who_and_what(place: Place) -
     assert [each["name"] for each in place.thread.status()["moved"]] == ["Z"]
 
 
+@pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
 def test_what_changes_counts_at_the_next_call(place: Place) -> None:
     """A reset is nobody's to forget: nothing is kept."""
     assert place.thread.reset_entitlement("", BOB) == 0
@@ -236,6 +239,7 @@ def test_no_other_call_is_let_through(place: Place) -> None:
     assert place.thread.status()["ready"]
 
 
+@pytest.mark.covers("Configuration", "what an instance cannot judge in time")
 def test_nobody_stops_it_by_what_else_he_may_do(place: Place) -> None:
     """Amy may have all of it done: each call alone."""
     for call, details in (
@@ -253,6 +257,7 @@ def test_nobody_stops_it_by_what_else_he_may_do(place: Place) -> None:
     assert place.thread.status()["ready"]
 
 
+@pytest.mark.covers("Configuration", "what an instance cannot judge in time")
 def test_an_event_says_who_it_was_whatever_the_details_say(place: Place) -> None:
     forged = {"user": "amy", "path": "/amps/x", "instance": "other", "kind": "clean"}
     with pytest.raises(ControlRefused):
@@ -262,6 +267,7 @@ def test_an_event_says_who_it_was_whatever_the_details_say(place: Place) -> None
     assert told["path"] == "/amps/administrator/instance/drill" and "instance" not in told
 
 
+@pytest.mark.covers("Configuration", "what an instance cannot judge in time")
 def test_a_file_that_is_broken_is_told_of_before_somebody_is_refused(place: Place) -> None:
     permissions = place.path / "permissions"
     assert not place.thread.status()["control_problem"]
@@ -348,6 +354,7 @@ def test_what_a_module_of_ones_own_answers(
     assert SECRET not in json.dumps(here.events_log.after(0, 100))
 
 
+@pytest.mark.covers("Configuration", "what an instance cannot judge in time")
 def test_what_is_not_judged_in_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,10 @@ from raylay.services.server.fault_injection import (
     release,
 )
 
+pytestmark = pytest.mark.covers(
+    "Drills", "an instance takes faults only where its fabric is marked"
+)
+
 WAIT_S = 30.0
 
 

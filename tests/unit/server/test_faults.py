@@ -78,6 +78,7 @@ ONLY_THE_CONNECTION: list[tuple[Any, str, Callable[[Bench], None]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.covers("Configuration", "a fault in the handler of a frame ends that connection")
 @pytest.mark.parametrize("error", [KeyError, MemoryError, RecursionError])
 @pytest.mark.parametrize(
     ("where", "name", "does"),
@@ -120,6 +121,7 @@ IN_A_STEP: list[tuple[Any, str, Callable[[Bench], None]]] = [
 ]
 
 
+@pytest.mark.covers("Configuration", "a fault in the handler of a frame ends that connection")
 @pytest.mark.parametrize(
     ("where", "name", "does"), IN_A_STEP, ids=lambda value: value if isinstance(value, str) else ""
 )
@@ -138,6 +140,7 @@ def test_a_fault_in_a_step_ends_the_instance(
     monkeypatch.undo()
 
 
+@pytest.mark.covers("Configuration", "a fault in the handler of a frame ends that connection")
 def test_a_file_that_fails_ends_the_instance(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClientConnection, "_heartbeat", raises(StorageError))
     with pytest.raises((AssertionError, TimeoutError)):
@@ -145,6 +148,7 @@ def test_a_file_that_fails_ends_the_instance(bench: Bench, monkeypatch: pytest.M
     assert isinstance(bench.server.here.fault, UnfinishedStep)
 
 
+@pytest.mark.covers("Configuration", "a fault in the handler of a frame ends that connection")
 def test_each_step_of_the_machine_is_marked() -> None:
     """A door of the machine that returns effects says that it changes, or its part does."""
     inside = {"upstream_batch", "upstream_lacks"}  # behind their checks, in their part

@@ -14,6 +14,10 @@ from raylay.services.errors import StorageError, StorageFull
 from raylay.services.protocol.child.control import DIRECT_SUFFIX
 from raylay.services.server.listening import listen_where_there_is_room, unix_socket_paths
 
+pytestmark = pytest.mark.covers(
+    "Journal", "a full disk ends no process where the file system copies"
+)
+
 
 class Direct:
     """Opens the socket for descriptors; on disks that are full it cannot."""

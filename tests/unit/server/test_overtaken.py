@@ -23,6 +23,12 @@ from raylay.services.messages.records import publisher_id
 from raylay.services.protocol.client.answers import OVERTAKEN
 from raylay.services.protocol.frames import Header, encode_frame
 
+pytestmark = pytest.mark.covers(
+    "Journal",
+    "a subscriber that goes on is told what retention removed",
+    note="while it is connected",
+)
+
 SMALL = replace(CONFIG, segment_bytes=64 * 1024)
 BODY = {"text": "x" * 1_000}
 SEGMENTS = 20

@@ -22,6 +22,8 @@ from raylay.services.protocol.frames import (
 )
 from raylay.services.server import turns
 
+pytestmark = pytest.mark.covers("Configuration", "thousands of commands at once are taken in turns")
+
 MANY = 300
 
 

@@ -10,6 +10,8 @@ from raylay.services.messages.records import Run
 from raylay.services.sow.as_of import AsOf, past_of
 from raylay.services.sow.state import SowRecord, SowRules, SowState
 
+pytestmark = pytest.mark.covers("SOW", "`sow_and_subscribe` of the past")
+
 
 def run_of(first_txid: int, count: int, time_us: int) -> Run:
     last = first_txid + count - 1

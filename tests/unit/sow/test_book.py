@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from unit.sow_given import ORDERS, book
 
 from raylay.services.messages.records import Run
@@ -12,6 +13,8 @@ from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.subscriptions.matching import topic_filter
+
+pytestmark = pytest.mark.covers("SOW", "logical topics under a pattern")
 
 MANY = replace(ORDERS, name="many", pattern="orders")
 OTHER = replace(ORDERS, name="others")

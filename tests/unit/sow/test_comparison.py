@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.sow.comparison import (
     HeldRecord,
     RecordDifference,
@@ -9,6 +11,8 @@ from raylay.services.sow.comparison import (
     differ,
     held,
 )
+
+pytestmark = pytest.mark.covers("SOW", "`raylay sow diff`")
 
 A1 = held("t", 1, 5, b"a")
 A2 = held("t", 1, 6, b"b")

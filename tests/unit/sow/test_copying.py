@@ -12,6 +12,10 @@ from raylay.services.sow.copying import START, TopicCopy, older_entries, topics_
 from raylay.services.sow.state import NEVER, RecordAuthor, SowRecord, SowRules, SowState
 from raylay.storage.sow import MemorySowStore
 
+pytestmark = pytest.mark.covers(
+    "SOW", "a bootstrap copies of SOW topics what the log does not reach back"
+)
+
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_copy_and_the_rest_of_the_log_are_the_whole(seed: int) -> None:
@@ -76,6 +80,7 @@ def test_what_is_no_entry_is_refused(entry: tuple[bytes, bytes]) -> None:
         TopicCopy().take([entry])
 
 
+@pytest.mark.covers("Configuration", "a copy is given the topics that its user may bring")
 def test_the_topics_of_a_pattern_are_told() -> None:
     state = SowState(SowRules())
     for txid, topic in enumerate((b"", b"ticks/a", b"ticks/b", b"ticks/a"), 1):

@@ -10,6 +10,7 @@ from raylay.services.sow.definition import SowTopicDefinition, recovery_from_us
 from raylay.services.sow.state import SowRules
 
 
+@pytest.mark.covers("SOW", "what excludes one another")
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -28,6 +29,7 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], says: str) 
         SowTopicDefinition("orders", "json", **given)
 
 
+@pytest.mark.covers("SOW", "`persistent` and `transient`")
 @pytest.mark.parametrize(
     ("text", "us"),
     [
@@ -43,6 +45,7 @@ def test_from_where_it_is_made_anew(text: str, us: int | None) -> None:
     SowTopicDefinition("orders", "json", recovery_point=text)
 
 
+@pytest.mark.covers("SOW", "`persistent` and `transient`")
 def test_a_recovery_point_that_is_none() -> None:
     with pytest.raises(ValueError, match=r"expected epoch, now, or an instant .*, got 'soon'"):
         SowTopicDefinition("orders", "json", recovery_point="soon")

@@ -15,6 +15,8 @@ from raylay.services.messages.types.registry import message_type
 from raylay.services.messages.types.struct import StructType
 from raylay.services.sow.enrichment import ENRICHMENT, PREPROCESSING, Enrichment, tell, written
 
+pytestmark = pytest.mark.covers("SOW", "preprocessing and enrichment")
+
 JSON = message_type("json")
 
 
@@ -22,6 +24,7 @@ def made(*texts: str, kind: Any = JSON, use: Any = ENRICHMENT) -> Enrichment:
     return Enrichment(texts, kind, BUILT_IN, use)
 
 
+@pytest.mark.covers("SOW", "preprocessing before the key")
 @pytest.mark.parametrize(
     ("texts", "message", "previous", "result"),
     [
@@ -89,6 +92,7 @@ def test_a_filter_knows_no_messages_to_be_of() -> None:
         parse("/a OF PREVIOUS = 1", BUILT_IN)
 
 
+@pytest.mark.covers("SOW", "preprocessing before the key")
 def test_preprocessing_sees_the_message_alone() -> None:
     assert made("CONCAT(/a, '-', /b) AS /id", use=PREPROCESSING)({"a": "x", "b": 1})["id"] == "x-1"
     with pytest.raises(ExpressionError, match="no PREVIOUS message yet") as caught:

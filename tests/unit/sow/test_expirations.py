@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from raylay.services.sow.expirations import STALE_MAX, RecordExpirations
 
 
+@pytest.mark.covers("SOW", "expiration of message and topic")
 def test_who_is_due_comes_in_order() -> None:
     due = RecordExpirations()
     due.note(b"a", 20)

@@ -8,6 +8,8 @@ from raylay.services.errors import SowDamaged
 from raylay.services.sow.history_rules import went_on
 from raylay.services.sow.state import SowRules
 
+pytestmark = pytest.mark.covers("SOW", "rules of a history that are changed")
+
 NOW_US = 10_000
 
 

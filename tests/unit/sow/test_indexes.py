@@ -19,6 +19,8 @@ from raylay.services.sow.keys import KeyRule
 from raylay.services.sow.planning import QUERY, keys_to_look_at
 from raylay.services.sow.state import SowRecord, SowRules, SowState
 
+pytestmark = pytest.mark.covers("SOW", "an index, and the key as one")
+
 JSON, MSGPACK = Json(), Msgpack()
 RULE = KeyRule("orders", ("/id", "/k/x"))
 
@@ -116,6 +118,7 @@ def rows(of: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+@pytest.mark.covers("SOW", "hash indexes: exact text")
 @pytest.mark.parametrize(("kind", "of"), [(JSON, VALUES), (MSGPACK, VALUES | BYTES)])
 @settings(max_examples=150)
 @given(st.data())
@@ -170,6 +173,7 @@ def test_what_two_records_have_is_found_when_one_of_them_changes() -> None:
     assert topic.found("/s = 'a'") == set()
 
 
+@pytest.mark.covers("SOW", "hash indexes: exact text")
 def test_only_what_must_be_equal_is_looked_up() -> None:
     topic = Topic(("/s",))
     keys = [

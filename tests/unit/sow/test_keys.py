@@ -12,7 +12,10 @@ from raylay.services.errors import MessageTypeError, SowKeyError
 from raylay.services.messages.types.registry import message_type
 from raylay.services.sow.keys import SOW_KEY_BYTES_MAX, KeyRule, given_key, key_of
 
+pytestmark = pytest.mark.covers("Message types", "SOW keys: simple")
 
+
+@pytest.mark.covers("SOW", "the key: composite")
 def test_golden_keys() -> None:
     # What is written to disks and told to peers: a key must never change.
     assert key_of({"id": 1}, ["/id"], "orders") == b"aa896a03dda76e6df7d2d739ea6318d1"
@@ -105,6 +108,7 @@ def test_a_key_that_is_no_identifier_is_refused() -> None:
         KeyRule("orders", ["id"])
 
 
+@pytest.mark.covers("SOW", "the key: composite")
 def test_keys_of_publishers() -> None:
     assert given_key(b"aZ09+/-_==", "orders") == b"aZ09+/-_=="
     given_key(b"a" * SOW_KEY_BYTES_MAX, "orders")

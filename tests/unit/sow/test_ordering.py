@@ -13,7 +13,10 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions import values
 from raylay.services.sow.ordering import SortedRows, SortTerm, place_of, placing, read_order
 
+pytestmark = pytest.mark.covers("SOW", "queries: filter")
 
+
+@pytest.mark.covers("SOW", "`OrderBy`, `top_n`")
 @pytest.mark.parametrize(
     ("text", "terms"),
     [
@@ -52,6 +55,7 @@ MIXED: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.covers("SOW", "`OrderBy`, `top_n`")
 def test_values_of_all_types_have_one_order() -> None:
     shuffled = sorted(MIXED, key=repr)
     found = sorted(shuffled, key=place_of)
@@ -106,6 +110,7 @@ def test_texts_in_a_place_count_as_memory() -> None:
         assert ordered.memory_bytes > 5_000 and ordered.held_bytes == 3
 
 
+@pytest.mark.covers("SOW", "`OrderBy`, `top_n`")
 def test_few_of_many_take_little_memory_and_all_of_many_are_merged() -> None:
     numbers = [n * 7_919 % 10_007 for n in range(10_007)]
     few = SortedRows(10)

@@ -15,6 +15,8 @@ from raylay.services.sow.query_execution import QueryExecution, QueryPart, Query
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.sow import MemorySowStore
 
+pytestmark = pytest.mark.covers("SOW", "many topics in one")
+
 FILE = """fabric: f
 topics: [{name: "^ticks", message_type: json}]
 regions: {A: 1}
@@ -63,6 +65,7 @@ def rows(there: SowBook, asked: str) -> list[tuple[str, bytes]]:
 NYSE, XETRA = ("ticks/nyse", b'{"symbol":"A","n":1}'), ("ticks/xetra", b'{"symbol":"A","n":2}')
 
 
+@pytest.mark.covers("SOW", "Pattern: one group for all its topics")
 def test_each_topic_has_its_keys_and_its_records() -> None:
     there = declared(MANY)
     feature = fold(there, NYSE, XETRA, ("ticks/nyse", b'{"symbol":"B"}'), ("ticks", b"{}"))
@@ -78,6 +81,7 @@ def test_each_topic_has_its_keys_and_its_records() -> None:
     assert rows(there, "xetra") == [] and len(rows(there, "ticks")) == 2
 
 
+@pytest.mark.covers("SOW", "Pattern: one group for all its topics")
 @pytest.mark.parametrize("own_first", [True, False])
 def test_a_topic_of_its_own_counts_where_it_stands_earlier(own_first: bool) -> None:
     there = declared(*((OWN, MANY) if own_first else (MANY, OWN)))

@@ -23,6 +23,10 @@ from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.enrichment import PREPROCESSING, Enrichment
 from raylay.services.sow.state import SowRules
 
+pytestmark = pytest.mark.covers(
+    "Configuration", "who may write some records of a SOW topic takes over"
+)
+
 PUBLISH, DELTA = Command.PUBLISH, Command.DELTA_PUBLISH
 TYPES = MessageTypes()
 REFUSED = "not_entitled"

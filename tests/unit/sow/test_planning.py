@@ -9,6 +9,8 @@ import pytest
 from raylay.services.expressions.expression import expression
 from raylay.services.sow.planning import QUERY, equalities
 
+pytestmark = pytest.mark.covers("SOW", "an index, and the key as one")
+
 
 @pytest.mark.parametrize(
     ("text", "wanted", "keys"),

@@ -10,12 +10,15 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.sow.projection import Projection, check_select
 
+pytestmark = pytest.mark.covers("SOW", "queries: filter")
+
 TYPES = MessageTypes()
 TREE: dict[str, Any] = {
     "a": 1, "b": {"c": 2, "d": {"e": 3}}, "f": [{"g": 4, "h": 5}, {"h": 6}, 7], "i": None,
 }  # fmt: skip
 
 
+@pytest.mark.covers("SOW", "`select`: the most specific counts")
 @pytest.mark.parametrize(
     ("text", "left"),
     [

@@ -28,6 +28,8 @@ from raylay.services.sow.query_execution import (
 )
 from raylay.services.sow.state import SowRecord, SowRules, SowState
 
+pytestmark = pytest.mark.covers("SOW", "queries: filter")
+
 TYPES = MessageTypes()
 
 
@@ -71,6 +73,7 @@ TREES = st.lists(
 )
 
 
+@pytest.mark.covers("SOW", "`OrderBy`, `top_n`")
 @given(
     TREES,
     st.sampled_from(["", "/a > 0", "/b = 'x'", "/a = 1 AND /b = 'y'", "SOW_KEY() < 'k0100'"]),
@@ -135,6 +138,7 @@ def test_what_is_changed_between_turns_is_given_as_it_was() -> None:
     assert not state._queries
 
 
+@pytest.mark.covers("SOW", "`select`: the most specific counts")
 def test_rows_are_cut_to_the_select_list_behind_the_filter() -> None:
     state = filled([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
     query = QueryExecution([part(state)], QueryTerms(expression("/a = 2", QUERY), "[-/,+/b]"))
@@ -175,6 +179,7 @@ def test_what_has_expired_is_gone_though_nobody_took_it_away() -> None:
     assert [each.key for each in rows_of(query)] == [b"k0", b"k3"]
 
 
+@pytest.mark.covers("SOW", "`OrderBy`, `top_n`")
 def test_enough_rows_end_a_query_whose_matches_are_known() -> None:
     state = filled([{"a": 1}] * 1_000)
     query = QueryExecution([part(state, count=state.count)], QueryTerms(top=5))
@@ -184,6 +189,7 @@ def test_enough_rows_end_a_query_whose_matches_are_known() -> None:
     assert len(rows_of(query)) == 5 and query.matches == 1_000
 
 
+@pytest.mark.covers("SOW", "a query takes turns")
 def test_rows_that_wait_for_their_order_are_bounded() -> None:
     state = filled([{"a": "x" * 10_000}] * 1_000)
     bounded = {"order": read_order("/a"), "held_bytes_max": 2_000_000}
@@ -204,6 +210,7 @@ def test_large_bodies_make_turns_and_frames_small() -> None:
     assert len(rows_of(query)) + query.sent > 0 and query.sent == 40
 
 
+@pytest.mark.covers("SOW", "historical queries")
 def test_versions_are_a_source() -> None:
     state = SowState(SowRules(window_us=1_000_000))
     for time_us, body in ((10, b'{"a":1}'), (20, b'{"a":2}')):
@@ -226,6 +233,7 @@ def test_versions_are_a_source() -> None:
     assert rows_of(query) == []
 
 
+@pytest.mark.covers("SOW", "historical queries")
 @pytest.mark.parametrize("keys", [None, frozenset((b"b",)), frozenset()])
 def test_many_versions_of_one_key_are_looked_at_in_turns(keys: frozenset[bytes] | None) -> None:
     state = SowState(SowRules(window_us=1_000_000))
@@ -254,6 +262,7 @@ def test_many_versions_of_one_key_are_looked_at_in_turns(keys: frozenset[bytes] 
     assert left.done and not state._as_of_us
 
 
+@pytest.mark.covers("SOW", "`SowKeys`")
 def test_the_records_of_some_keys() -> None:
     state = filled([{"a": number} for number in range(100)])
     keys = [b"k0007", b"k0003", b"none", b"k0099"]

@@ -19,6 +19,8 @@ from raylay.services.sow.record_scan import KeyScan, RecordScan
 from raylay.services.sow.state import SowRules
 from raylay.services.subscriptions.matching import topic_filter
 
+pytestmark = pytest.mark.covers("SOW", "queries: filter")
+
 BINARY = SowTopicDefinition("b", "binary")
 FX = SowTopicDefinition("fx", "json", pattern="^fx/", keys=("/id",))
 SHORT = SowTopicDefinition("short", "json", keys=("/id",), rules=SowRules(expires=True))
@@ -50,6 +52,7 @@ def rows(query: QueryExecution) -> list[tuple[str, bytes]]:
     return found
 
 
+@pytest.mark.covers("SOW", "Pattern: one group for all its topics")
 def test_topics_come_as_configured_and_a_pattern_gives_what_is_asked_for() -> None:
     there = filled()
     ask = questions(there)
@@ -66,6 +69,7 @@ def test_topics_come_as_configured_and_a_pattern_gives_what_is_asked_for() -> No
     assert not any(each.state._queries for each in there.topics)
 
 
+@pytest.mark.covers("Configuration", "who may read some of a queue acknowledges what he holds")
 def test_a_physical_topic_gives_no_records_of_topics_that_may_not_be_read() -> None:
     ask = questions(filled())
 
@@ -90,6 +94,7 @@ def test_what_has_expired_is_no_row_but_of_a_subscription_until_it_is_told() -> 
     assert rows(ask.begin(ask.accept(asked("short", follows=True)), 6_000_000))
 
 
+@pytest.mark.covers("SOW", "hash indexes: exact text")
 def test_an_index_is_asked_where_the_filter_says_what_it_must_find() -> None:
     there = filled()
     ask = questions(there)
@@ -106,6 +111,7 @@ def test_an_index_is_asked_where_the_filter_says_what_it_must_find() -> None:
     assert rows(again) == [("orders", b'{"id":1}')] and not again.left
 
 
+@pytest.mark.covers("SOW", "`replace`: what comes into focus is sent")
 def test_another_filter_tells_what_it_leaves() -> None:
     ask = questions(filled())
     query = ask.begin(
@@ -133,6 +139,7 @@ def test_refusals(topic: str, words: dict[str, Any], reason: str) -> None:
     assert caught.value.reason == reason
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe`: of one moment")
 def test_a_subscription_to_a_topic_without_state_has_no_rows() -> None:
     ask = questions(filled())
     query = ask.begin(ask.accept(asked("none", follows=True)), 0)

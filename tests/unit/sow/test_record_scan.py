@@ -10,6 +10,8 @@ from raylay.services.sow.record_scan import RecordScan
 from raylay.services.sow.state import SowRecord, SowRules, SowState, body_of, decoded
 from raylay.storage.sow import MemorySowStore
 
+pytestmark = pytest.mark.covers("SOW", "a query in turns gives what there was when it began")
+
 
 def record(key: bytes, txid: int) -> SowRecord:
     return SowRecord(key, txid, 1, txid, txid, 0, b"%d" % txid)

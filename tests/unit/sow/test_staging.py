@@ -36,6 +36,8 @@ from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowRules
 from raylay.services.sow.topic import SowTopic
 
+pytestmark = pytest.mark.covers("SOW", "what clients publish to a SOW topic")
+
 DELTA, DELETE = Command.DELTA_PUBLISH, Command.DELETE
 
 
@@ -198,6 +200,7 @@ def test_what_another_instance_brought_costs_nothing_before_it_is_asked_for() ->
 
 
 # -- deltas --------------------------------------------------------------------------------------
+@pytest.mark.covers("SOW", "`delta_publish`")
 def test_a_delta_is_merged_into_the_value_as_staged() -> None:
     bench = Bench()
     made = bench.bring((1, {"id": 1, "a": 1, "b": {"x": 1}}), (DELTA, {"id": 1, "b": {"y": 2}}))
@@ -213,6 +216,7 @@ def test_a_delta_is_merged_into_the_value_as_staged() -> None:
     assert bench.folded() == {bench.key(1): {"id": 1, "d": 5}}
 
 
+@pytest.mark.covers("SOW", "`delta_publish`")
 def test_a_delta_on_nothing_is_the_message() -> None:
     bench = Bench()
     came = run(0, record_bytes(1, b'{"id": 1, "n": 2}', command=DELTA))
@@ -244,6 +248,7 @@ def test_what_has_expired_is_no_value() -> None:
     assert keys(bench.delete(filter="/m = 1")) == sorted([bench.key(1), bench.key(2)])
 
 
+@pytest.mark.covers("SOW", "`delta_publish`")
 def test_types_and_topics_without_deltas_refuse_them() -> None:
     bench = Bench(SowTopicDefinition("orders", "binary"))
     reason, text = refused(bench.publish(b"x", command=DELTA, kind="binary", key=b"k"))
@@ -269,6 +274,7 @@ def test_a_type_that_merges_in_its_own_way() -> None:
     assert next(iterate_records(made.payload)).body == b"1=a\x012=b\x013=c\x01"
 
 
+@pytest.mark.covers("SOW", "a record above the limit is refused")
 def test_what_becomes_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     half = "x" * (RECORD_BYTES_MAX // 2)
@@ -321,6 +327,7 @@ def test_what_takes_too_long_to_be_parsed_is_refused(kind: str) -> None:
 
 
 # -- what is computed ----------------------------------------------------------------------------
+@pytest.mark.covers("SOW", "preprocessing before the key")
 def test_fields_are_computed_before_the_key_and_behind_it() -> None:
     bench = Bench(
         preprocess=lambda tree: {**tree, "id": tree["raw"] * 2},
@@ -337,6 +344,7 @@ def test_fields_are_computed_before_the_key_and_behind_it() -> None:
     assert bench.folded() == {}
 
 
+@pytest.mark.covers("SOW", "preprocessing before the key")
 def test_what_is_computed_does_not_change_the_key() -> None:
     bench = Bench(enrich=lambda tree, before: {**tree, "id": 9})
     reason, text = refused(bench.publish({"id": 1}))
@@ -345,6 +353,7 @@ def test_what_is_computed_does_not_change_the_key() -> None:
 
 
 # -- deletes -------------------------------------------------------------------------------------
+@pytest.mark.covers("SOW", "`sow_delete` by filter")
 def test_a_delete_on_one_topic_of_a_pattern_takes_none_of_another() -> None:
     """Who may delete from one has no say in the others, whose keys he can compute."""
     bench = Bench(TICKS)
@@ -384,6 +393,7 @@ def ticks(bench: Bench, number: int) -> list[bytes]:
     return [bench.topic.key_of(next(iterate_records(each))) for each in records]
 
 
+@pytest.mark.covers("SOW", "`sow_delete` by filter")
 def test_a_delete_is_journaled_as_the_keys_that_it_takes_away() -> None:
     bench = Bench()
     bench.publish(*({"id": n, "n": n} for n in range(4)))
@@ -397,6 +407,7 @@ def test_a_delete_is_journaled_as_the_keys_that_it_takes_away() -> None:
     assert set(bench.folded()) == {bench.key(0), bench.key(1)}
 
 
+@pytest.mark.covers("SOW", "`sow_delete` by filter")
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -460,6 +471,7 @@ def test_no_bytes_in_the_place_of_a_delete_end_an_instance() -> None:
     assert bench.publish({"id": 2}).refused == ()
 
 
+@pytest.mark.covers("SOW", "of any number at once")
 def test_a_filter_with_keys_takes_of_those_what_passes() -> None:
     bench = Bench()
     bench.publish(*({"id": n, "n": n} for n in range(6)))
@@ -481,6 +493,7 @@ def test_a_filter_with_keys_takes_of_those_what_passes() -> None:
     assert keys(bench.delete(filter="/n > 1", keys=[])) == [], "none is not all"
 
 
+@pytest.mark.covers("SOW", "`sow_delete` by filter")
 def test_a_message_says_no_key_where_publishers_give_it() -> None:
     bench = Bench(SowTopicDefinition("orders", "json"))
     reason, text = refused(bench.delete(data=b"{}"))

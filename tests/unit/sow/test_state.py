@@ -18,6 +18,8 @@ from raylay.services.sow.state import (
     encoded,
 )
 
+pytestmark = pytest.mark.covers("SOW", "records by key")
+
 S = 1_000_000
 LATE_US = 1 << 62
 
@@ -63,6 +65,7 @@ class Disk:
                 self.entries[key] = value
 
 
+@pytest.mark.covers("SOW", "a plain publish replaces the record")
 def test_insert_update_delete() -> None:
     state = SowState(SowRules())
     first, second = record(b"a", 5, b"1"), record(b"a", 6, b"2")
@@ -84,6 +87,8 @@ def test_what_comes_late_of_a_publisher_changes_nothing() -> None:
     assert state.put(record(b"a", 7, b"other", publisher=2, sequence=1)) is not None
 
 
+@pytest.mark.covers("SOW", "expiration of topic and message")
+@pytest.mark.covers("SOW", "expiration of message and topic")
 def test_expirations_of_topic_and_message() -> None:
     state = SowState(SowRules(expires=True, lifetime_us=10 * S))
     assert state.expiration_us(None, 5 * S) == 15 * S
@@ -94,6 +99,8 @@ def test_expirations_of_topic_and_message() -> None:
     assert by_message.expiration_us(2, 5 * S) == 7 * S
 
 
+@pytest.mark.covers("SOW", "expiration of topic and message")
+@pytest.mark.covers("SOW", "expiration of message and topic")
 def test_records_expire_in_their_order_and_a_publish_sets_it_anew() -> None:
     state = SowState(SowRules(expires=True))
     state.put(record(b"a", 1, expires_us=20))
@@ -162,6 +169,7 @@ def test_what_is_added_has_as_much_looked_at_that_may_go() -> None:
     assert deleted.is_due(10) and not deleted.is_due(9)
 
 
+@pytest.mark.covers("SOW", "`disabled` keeps what messages say and never acts")
 def test_a_topic_that_does_not_expire_keeps_what_messages_say() -> None:
     state = SowState(SowRules())
     state.put(record(b"a", 1, expires_us=20))
@@ -179,6 +187,8 @@ def bodies(state: SowState, time_us: int, now_us: int) -> dict[bytes, bytes | No
     return {each.key: each.body for each in state.as_of(time_us, now_us)}
 
 
+@pytest.mark.covers("SOW", "history: what there was at an instant")
+@pytest.mark.covers("SOW", "it is journaled")
 def test_history_says_what_there_was() -> None:
     state = SowState(SowRules(window_us=100 * S))
     state.put(record(b"a", 1, b"1", at_us=10 * S))
@@ -233,6 +243,7 @@ def test_what_is_being_read_of_the_past_stays() -> None:
     assert not state._as_of_us
 
 
+@pytest.mark.covers("SOW", "history: what there was at an instant")
 def test_granularity_keeps_the_last_of_each_interval() -> None:
     state = SowState(SowRules(window_us=1_000 * S, granularity_us=10 * S))
     for second in (1, 5, 9, 12, 31):
@@ -252,6 +263,7 @@ def test_two_versions_of_one_instant_and_a_clock_that_went_back() -> None:
     assert bodies(state, 52, 60) == {b"a": b"3"}
 
 
+@pytest.mark.covers("SOW", "history: what there was at an instant")
 def test_pruning_leaves_what_the_window_needs() -> None:
     disk = Disk()
     state = SowState(SowRules(window_us=100), disk)
@@ -304,6 +316,7 @@ def test_what_could_not_be_written_is_pending_again() -> None:
     assert held is not None and held.body == b"2"
 
 
+@pytest.mark.covers("SOW", "expiration of message and topic")
 def test_a_restart_finds_records_and_expirations() -> None:
     disk = Disk()
     rules = SowRules(expires=True)
@@ -319,6 +332,7 @@ def test_a_restart_finds_records_and_expirations() -> None:
     assert [each.key for each in again.expire(10)] == [b"a"]
 
 
+@pytest.mark.covers("SOW", "what is folded is read before it is on disk")
 @pytest.mark.parametrize("seed", range(20))
 def test_it_is_a_dict_whatever_is_committed_meanwhile(seed: int) -> None:
     chance = random.Random(seed)
@@ -366,6 +380,7 @@ def held(state: SowState, key: bytes = b"a") -> bytes | None:
     return found.body if found is not None else None
 
 
+@pytest.mark.covers("SOW", "what comes late behind a deletion does not bring its record back")
 def test_what_comes_late_behind_a_deletion_does_not_bring_it_back() -> None:
     disk = Disk()
     state = SowState(SowRules(), disk)
@@ -430,6 +445,7 @@ def test_what_has_expired_makes_nothing_late() -> None:
     assert change is not None and change.previous is not None and held(state) == b"late"
 
 
+@pytest.mark.covers("SOW", "what comes late behind a deletion does not bring its record back")
 @pytest.mark.parametrize("seed", range(30))
 def test_the_last_writer_is_one_whatever_comes_in_which_order(seed: int) -> None:
     chance = random.Random(seed)

@@ -16,6 +16,8 @@ from raylay.services.sow.keys import key_of
 from raylay.services.sow.topic import SowTopic
 from raylay.storage.sow import MemorySowStore
 
+pytestmark = pytest.mark.covers("SOW", "logical topics under a pattern")
+
 
 def topic(definition: SowTopicDefinition) -> SowTopic:
     (found,) = book(definition).topics
@@ -37,6 +39,7 @@ def test_a_pattern_fits_topics_but_none_of_raylay() -> None:
     assert all_of_them.logical(b"other") == b"other"
 
 
+@pytest.mark.covers("SOW", "the key: composite")
 def test_the_key_is_made_of_the_key_fields() -> None:
     orders = topic(ORDERS)
     expected = key_of({"id": 7}, ("/id",), "orders")
@@ -54,6 +57,7 @@ def test_logical_topics_have_key_domains_of_their_own() -> None:
     assert eu == key_of({"id": 7}, ("/id",), "o/eu") != us
 
 
+@pytest.mark.covers("SOW", "the key: composite")
 def test_a_key_that_the_publisher_gives() -> None:
     given = topic(SowTopicDefinition("orders", "binary"))
     assert given.key_of(record(kind="binary", key=b"abc")) == b"abc"
@@ -61,6 +65,7 @@ def test_a_key_that_the_publisher_gives() -> None:
         given.key_of(record(kind="binary"))
 
 
+@pytest.mark.covers("SOW", "the key: composite")
 def test_a_key_generator_gets_what_there_is_and_is_not_believed() -> None:
     seen: list[Tree | None] = []
 

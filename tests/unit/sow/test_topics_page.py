@@ -6,8 +6,12 @@ import doctest
 import re
 from pathlib import Path
 
+import pytest
+
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.yaml_file import parse
+
+pytestmark = pytest.mark.covers("SOW", "`sow_topics` of a fabric and of an instance")
 
 PAGE = Path(__file__).parents[3] / "docs" / "sow-topics.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -18,6 +18,10 @@ from raylay.storage.offline import (
     joined,
 )
 
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "an offlined client gets all in order and once"
+)
+
 MIB = 1024 * 1024
 
 

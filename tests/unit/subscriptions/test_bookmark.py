@@ -26,6 +26,8 @@ from raylay.services.subscriptions.bookmark import (
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.memory_journal import MemoryJournal
 
+pytestmark = pytest.mark.covers("Clients and protocol", "bookmarks: epoch")
+
 Message = tuple[int, int]
 
 
@@ -268,6 +270,7 @@ def test_base_is_what_lies_before_the_start(log: Log) -> None:
     assert list(base.of(1)) == [(1, 3)] and list(base.of(2)) == [(1, 2)]
 
 
+@pytest.mark.covers("Clients and protocol", "persisted acks of a bookmark subscription")
 def test_persisted_ranges_name_what_is_passed_and_durable(log: Log) -> None:
     made = log.subscribe("0")
     log.pump(made)
@@ -286,6 +289,7 @@ def test_persisted_ranges_name_what_is_passed_and_durable(log: Log) -> None:
     assert total == log.held
 
 
+@pytest.mark.covers("Clients and protocol", "persisted acks of a bookmark subscription")
 def test_a_publisher_that_never_pauses_does_not_keep_the_persisted_ack_back() -> None:
     log = Log()
     made = log.subscribe("0")
@@ -300,6 +304,7 @@ def test_a_publisher_that_never_pauses_does_not_keep_the_persisted_ack_back() ->
     assert list(total.items()) == [(1, (1, 189))]
 
 
+@pytest.mark.covers("Clients and protocol", "`live`: before the disk")
 def test_what_never_came_to_be_on_disk_is_taken_back() -> None:
     log = Log()
     log.append(1, "a", 1)
@@ -358,6 +363,7 @@ def test_a_durable_subscriber_gets_exactly_what_it_has_not(seed: int) -> None:
 
 
 # -- content filters ---------------------------------------------------------------------------
+@pytest.mark.covers("Filters by content", "a bookmark subscription with a filter")
 def test_what_does_not_pass_counts_as_passed(log: Log) -> None:
     """Persisted acks name it as they name what is on other topics, up to what is not durable."""
     made = log.subscribe("0", content=Divisible(2))
@@ -382,6 +388,7 @@ def test_what_passes_nothing_goes_to_the_end_all_the_same(log: Log) -> None:
     assert log.pump(live) == [] and live.cursor == 10 and live.take_completed()
 
 
+@pytest.mark.covers("Filters by content", "a bookmark subscription with a filter")
 @pytest.mark.parametrize("seed", range(30))
 def test_a_filtered_subscriber_that_changes_between_instances_gets_what_passes_once(
     seed: int,

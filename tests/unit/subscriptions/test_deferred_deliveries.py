@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 from raylay.services.subscriptions.delivery import DeliveryContent
+
+pytestmark = pytest.mark.covers("SOW", "a query's subscription begins at its moment")
 
 
 class Log:

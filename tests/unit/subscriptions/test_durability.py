@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.messages.ranges import SequenceSet
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.subscriptions.durability import PendingMessages, first_pending_in
+
+pytestmark = pytest.mark.covers("Clients and protocol", "`fully_durable`")
 
 
 def test_the_lowest_pending_of_all_roots_counts() -> None:

@@ -20,6 +20,10 @@ from raylay.services.subscriptions.delivery import DELIVERY_BYTES_MAX
 from raylay.services.subscriptions.filtered import FilteredSubscriptions
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, topic_filter
 
+pytestmark = pytest.mark.covers(
+    "Filters by content", "a subscription with a filter gets what passes"
+)
+
 
 class Counting(dict[str, MessageType]):
     """The types, which count what they parse."""
@@ -171,6 +175,7 @@ def test_what_is_no_filter_is_refused_and_nothing_is_added(text: str) -> None:
     assert not len(to)
 
 
+@pytest.mark.covers("Filters by content", "the filter of a subscription may ask whose it is")
 def test_a_filter_may_ask_whose_it_is() -> None:
     """As of any other value: of 10,000 who ask for their own, each is found by its name."""
     clients = {

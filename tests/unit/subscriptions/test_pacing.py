@@ -16,6 +16,8 @@ from raylay.services.subscriptions.pacing import (
     Pacer,
 )
 
+pytestmark = pytest.mark.covers("Clients and protocol", "`rate` in messages")
+
 SECOND_US = 1_000_000
 
 

@@ -12,6 +12,8 @@ from raylay.services.subscriptions.matching import FilterOwner
 from raylay.services.subscriptions.replay_filters import KEPT_PIECES, ReplayFilters
 from raylay.services.subscriptions.replay_group import PIECE_BYTES, PIECE_RECORDS, pieces
 
+pytestmark = pytest.mark.covers("Filters by content", "a bookmark subscription with a filter")
+
 
 def filters(types: Counting | None = None) -> ReplayFilters:
     return ReplayFilters(Counting() if types is None else types, BUILT_IN, "London-1", "London")
@@ -84,6 +86,7 @@ def test_a_run_is_cut_into_pieces_of_a_turn_each() -> None:
     assert next(pieces([holes])).ranges() == [(7, 7), (9, PIECE_RECORDS + 7)]
 
 
+@pytest.mark.covers("Filters by content", "the filter of a subscription may ask whose it is")
 def test_a_filter_may_ask_whose_it_is() -> None:
     made = filters().made("/desk = CLIENT_NAME()", FilterOwner("ann", "", ""))
     each = run('{"desk": "bob"}', '{"desk": "ann"}', '{"desk": null}')

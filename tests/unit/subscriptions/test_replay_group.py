@@ -19,6 +19,11 @@ from raylay.services.subscriptions.replay_group import (
     groups_of,
 )
 
+pytestmark = [
+    pytest.mark.covers("Clients and protocol", "`fully_durable`"),
+    pytest.mark.covers("Clients and protocol", "pause, resume; those resumed in one command"),
+]
+
 EVERYTHING_DURABLE = Durable()
 Got = tuple[str, int, int]
 """Subscription id, publisher, sequence."""
@@ -231,6 +236,7 @@ def test_nothing_undurable_is_ever_delivered_and_everything_in_the_end(seed: int
 
 
 # -- content filters ---------------------------------------------------------------------------
+@pytest.mark.covers("Filters by content", "a bookmark subscription with a filter")
 @pytest.mark.parametrize("rate", ["10", "1KB", "2X"])
 def test_a_rate_counts_what_passes_and_what_does_not_goes_by(rate: str) -> None:
     log = Log()
@@ -259,6 +265,7 @@ def test_members_with_a_filter_and_without_are_replayed_together() -> None:
     assert [each[1:] for each in got if each[0] == "s"] == passing
 
 
+@pytest.mark.covers("Filters by content", "a bookmark subscription with a filter")
 def test_fully_durable_holds_a_filtered_replay_at_what_does_not_pass() -> None:
     """It may be of another topic, too: the log is delivered up to there."""
     log = Log()
@@ -269,6 +276,7 @@ def test_fully_durable_holds_a_filtered_replay_at_what_does_not_pass() -> None:
     assert pump(log, replay) == [("s", 1, 6), ("s", 1, 8)]
 
 
+@pytest.mark.covers("Filters by content", "a bookmark subscription with a filter")
 def test_a_turn_of_judging_is_bounded() -> None:
     log = Log()
     log.append(1, "a", *range(1, PIECE_RECORDS * 3))

@@ -26,6 +26,8 @@ from raylay.services.sow.state import SowRules
 from raylay.services.subscriptions.matching import FollowTerms, LiveSubscription, topic_filter
 from raylay.services.subscriptions.sow_subscriptions import ChangedRecords, SowSubscriptions
 
+pytestmark = pytest.mark.covers("SOW", "oof, deltas and select lists")
+
 TYPES = MessageTypes()
 JSON = TYPES["json"]
 ORDERS = SowTopicDefinition("orders", "json", keys=("/id",), rules=SowRules(expires=True))
@@ -73,6 +75,7 @@ def said(told: list[tuple[str, str, Record]]) -> list[tuple[str, str, bytes]]:
     return [(name, reason, record.body) for name, reason, record in told]
 
 
+@pytest.mark.covers("SOW", "out of focus: `deleted`")
 def test_what_comes_changes_and_leaves() -> None:
     house = House()
     house.follow("oof", "/p > 1", oof=True)
@@ -106,6 +109,7 @@ def test_what_comes_changes_and_leaves() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.covers("SOW", "out of focus: `deleted`")
 def test_who_asks_for_no_oof_is_told_of_none() -> None:
     house = House()
     house.follow("cut", "/p > 1", select="[-/,+/p]")
@@ -114,6 +118,7 @@ def test_who_asks_for_no_oof_is_told_of_none() -> None:
     assert not house.commit(put(3, b'{"id":1,"p":0}', at_us=S), delete(4, key(1)))
 
 
+@pytest.mark.covers("SOW", "`delta_subscribe`")
 def test_deltas_say_what_was_asked_for() -> None:
     house = House()
     house.follow("all", delta=True)
@@ -176,6 +181,7 @@ def test_followers_with_different_wishes_share_no_delta(is_reversed: bool) -> No
     assert keys == {"plain": key(1), "no_empties": key(1), "no_sowkey": b"", "cut": key(1)}
 
 
+@pytest.mark.covers("SOW", "`delta_subscribe`")
 def test_a_topic_without_state_gives_messages() -> None:
     house = House()
     house.follow("all", "/p > 1", topic=".*", oof=True, delta=True, select="[-/p]")
@@ -196,6 +202,7 @@ def test_a_topic_without_state_gives_messages() -> None:
     assert [(reason, each.first_txid) for _, reason, each in unjournaled] == [("", 0)]
 
 
+@pytest.mark.covers("SOW", "`SowKeys`")
 def test_only_some_keys() -> None:
     house = House()
     house.follow("one", oof=True, keys=frozenset((key(1),)))
@@ -211,6 +218,7 @@ def test_types_without_fields_are_given_whole_messages() -> None:
         assert said(told) == [("all", "", body)]
 
 
+@pytest.mark.covers("SOW", "`delta_subscribe`")
 def test_what_cannot_be_followed_is_refused() -> None:
     house = House()
     for content, wishes, reason in (
@@ -346,6 +354,7 @@ def test_a_subscriber_has_what_its_filter_is_true_of(seed: int) -> None:
             model.check(house)
 
 
+@pytest.mark.covers("SOW", "out of focus: `deleted`")
 def test_what_leaves_for_another_reason_is_told_apart() -> None:
     house = House()
     house.follow("one", "/p > 1", oof=True)

@@ -30,6 +30,7 @@ def test_lines_are_appended_and_files_follow_each_other(tmp_path: Path) -> None:
     assert file.path.read_bytes() == b"line 3....\n"
 
 
+@pytest.mark.covers("Configuration", "what is made on the disk is its owner's alone")
 @pytest.mark.usefixtures("no_umask")
 def test_others_read_neither_file_nor_directory(tmp_path: Path) -> None:
     file = BoundedFile(tmp_path / "new" / "logs", "A", "log", 20, 100)

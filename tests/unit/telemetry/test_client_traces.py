@@ -17,6 +17,8 @@ from raylay.services.messages.records import RecordBuilder, publisher_id
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.tracing import derived, new_context
 
+pytestmark = pytest.mark.covers("Fabrics and tracing", "a sampled message of a queue shows enqueue")
+
 SELF = publisher_id("ann")
 
 

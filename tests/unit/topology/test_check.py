@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.topology.check import TopologyFinding, check, listed
@@ -30,6 +32,7 @@ def test_a_hot_hot_pair_is_clean() -> None:
     assert check(PAIR).findings == []
 
 
+@pytest.mark.covers("The replication chapters", "a part only: whether all still reaches")
 def test_what_depends_on_who_sent_first_is_an_error() -> None:
     found = kinds(
         [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from unit.topology.test_reach import names, survey, to
 
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.topology.members import ALL, TopologyMember
 
 
+@pytest.mark.covers("Topology check", "a group's failover pairs are joined by sync links")
 def test_sync_links_and_what_is_acknowledged() -> None:
     members = [
         TopologyMember("a1", "A", (to("a2", group="A"), to("b", group="B", sync=False))),
@@ -44,6 +46,7 @@ def regions(count: int, size: int) -> list[TopologyMember]:
     return found
 
 
+@pytest.mark.covers("Topology check", "200 instances: states visited")
 def test_two_hundred_instances_take_few_states() -> None:
     """Two searches for each publisher, of a few states an instance: every scenario is decided by
     the one pass, none is searched again."""

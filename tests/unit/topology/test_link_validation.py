@@ -25,6 +25,10 @@ from raylay.services.server.describe import describe
 from raylay.services.topology.check import TopologyFinding
 from raylay.services.topology.link_validation import validate_links
 
+pytestmark = pytest.mark.covers(
+    "Topology check", "a link that validation would refuse is found before"
+)
+
 ORDERS = TopicRule("orders", "json")
 QUEUE = QueueTerms("orders", "json")
 

@@ -9,6 +9,8 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.topology.members import TopologyMember, examples, topic_classes
 
+pytestmark = pytest.mark.covers("Topology check", "topics that rules tell apart")
+
 
 @pytest.mark.parametrize(
     ("pattern", "count"),

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.topology.failure_analysis import FailureAnalysis
 from raylay.services.topology.members import ALL, TopologyMember, topic_classes
 from raylay.services.topology.reach import FailureScenario, Routes, bits
+
+pytestmark = pytest.mark.covers("Topology check", "who sent first decides")
 
 
 def to(*names: str, group: str, passing: str | None = ".*", sync: bool = True) -> DestinationRoute:
@@ -90,6 +94,7 @@ def test_links_move_to_the_next_server_that_is_up_and_share_none() -> None:
     assert places == [[2, 1], [2, 1], [2, -1], [-1, 1], [-1, -1], [2, 1]]
 
 
+@pytest.mark.covers("Topology check", "a link that does not dial is where a server's own link")
 def test_a_link_that_waits_is_where_a_link_of_its_servers_has_come() -> None:
     """B dials the first of A1 and A2 that is up; the other one has no link to B meanwhile."""
     waits = replace(to("B", group="gb", sync=False), dials=False)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.topology import repair
 from raylay.services.topology.check import check
 from raylay.services.topology.members import ALL, TopologyMember
+
+pytestmark = pytest.mark.covers("Topology check", "a repair that is named rights the finding")
 
 
 def to(*names: str, group: str, passing: str | None = ".*", sync: bool = True) -> DestinationRoute:

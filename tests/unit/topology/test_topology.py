@@ -20,6 +20,11 @@ from raylay.services.fabric.check import check_settings, members_of
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.topology.check import CheckResult, TopologyFinding
 
+pytestmark = [
+    pytest.mark.covers("Topology check", "the published table passes clean"),
+    pytest.mark.covers("Topology check", "ports, names and groups that clash"),
+]
+
 GROUPS = ("Chicago", "NewYork", "London")
 REGIONAL = Path(__file__).parents[2] / "fixtures" / "amps" / "regional"
 Table = dict[str, Any]
@@ -67,6 +72,8 @@ def one(findings: list[TopologyFinding], kind: str) -> TopologyFinding:
     return found[0]
 
 
+@pytest.mark.covers("The replication chapters", "every path is traced by the software")
+@pytest.mark.covers("The replication chapters", "the table, column for column")
 def test_the_published_table_passes_clean() -> None:
     result = checked(table())
     assert result.findings == []
@@ -106,6 +113,7 @@ def test_the_amps_files_of_the_published_table_give_the_same_answer() -> None:
     assert [member.name for member in result.members] == names
 
 
+@pytest.mark.covers("The replication chapters", "wide IP: several servers behind one address")
 def test_an_address_of_which_nobody_says_who_answers_is_noted(tmp_path: Path) -> None:
     """Wide IP: the journal is freed by less where one instance answers there."""
     found = {}
@@ -291,6 +299,11 @@ BROKEN: list[tuple[Callable[[Table], None], Expected]] = [
 ]
 
 
+@pytest.mark.covers("Topology check", "a group's failover pairs are joined by sync links")
+@pytest.mark.covers("The replication chapters", "who takes publishes has a sync destination")
+@pytest.mark.covers("The replication chapters", "a group is one of equals")
+@pytest.mark.covers("The replication chapters", "who may fail over between instances needs")
+@pytest.mark.covers("The replication chapters", "every path is traced by the software")
 @pytest.mark.parametrize(("plant", "expected"), BROKEN, ids=[plant.__name__ for plant, _ in BROKEN])
 def test_a_planted_mistake_is_named(plant: Callable[[Table], None], expected: Expected) -> None:
     broken = table()
@@ -299,6 +312,7 @@ def test_a_planted_mistake_is_named(plant: Callable[[Table], None], expected: Ex
     assert expected in [(f.severity, f.kind, f.instances, f.repair) for f in findings], findings
 
 
+@pytest.mark.covers("The replication chapters", "unique names, in one set of files and among")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -495,6 +509,7 @@ def test_a_destination_that_does_not_dial_does_not_reach_who_does_not_connect() 
     assert set(missing.instances) == {"in-1", "in-2"}
 
 
+@pytest.mark.covers("Topology check", "a link that does not dial is where a server's own link")
 def test_two_that_do_not_dial_each_other_and_what_cannot_be_waited_for() -> None:
     with pytest.raises(ConfigurationError, match="in-1, in-2 has no destination that dials out"):
         parse(

@@ -33,6 +33,11 @@ from raylay.services.replication.downgrade import AgeCheck
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.security.modules import ModuleConfig
 
+pytestmark = [
+    pytest.mark.covers("Configuration", "Configuration Validation"),
+    pytest.mark.covers("Configuration", "Automatically Downgrading"),
+]
+
 FILE = """\
 <AMPSConfig>
   <Name>A-1</Name>
@@ -305,6 +310,9 @@ def attribute(config: Any, path: str) -> Any:
     return config
 
 
+@pytest.mark.covers("Resync and bootstrap", "`Bootstrap` in AMPSConfig")
+@pytest.mark.covers("Configuration", "each element that runs changes what is started")
+@pytest.mark.covers("Configuration", "Transports with TLS")
 @pytest.mark.parametrize(("element", "old", "new", "path", "before", "after"), RUNNING)
 def test_an_element_that_runs_changes_what_is_started(
     element: str, old: str, new: str, path: str, before: Any, after: Any
@@ -326,6 +334,7 @@ def test_limits_of_slow_clients_need_nothing_where_there_are_none() -> None:
     assert config.replication_terms is not None and config.replication_terms.capacity is None
 
 
+@pytest.mark.covers("Configuration", "Slow Client Management")
 def test_the_sample_of_the_documents_has_one_pool_and_two_policies() -> None:
     sample = load_amps("s.xml", text=completed("slow-clients"), environment={})
     config = started_of(sample)
@@ -336,6 +345,7 @@ def test_the_sample_of_the_documents_has_one_pool_and_two_policies() -> None:
     assert not low.capacity.has_pool, "it shares the 10 GB"
 
 
+@pytest.mark.covers("Configuration", "each element that runs changes what is started")
 def test_every_element_that_runs_has_a_case() -> None:
     runs = {
         each for each in RUNS if not each.startswith("SOW/")
@@ -399,6 +409,7 @@ def pair() -> list[Document]:
     ]
 
 
+@pytest.mark.covers("Configuration", "Configuring Replication")
 def test_the_published_pair_finds_itself() -> None:
     settings = fabric_of(pair())
     assert settings.name == "DataCenter-NYC-1"
@@ -416,6 +427,7 @@ def test_the_published_pair_finds_itself() -> None:
     assert config.replication_host == "0.0.0.0", "a port alone is on every address"
 
 
+@pytest.mark.covers("Resync and bootstrap", "`Bootstrap` in AMPSConfig")
 def test_a_bootstrap_from_an_instance_of_the_files() -> None:
     files = pair()
     text = completed("hot-hot-amps-2", "9008").replace(
@@ -453,6 +465,8 @@ def regional_defines() -> dict[str, str]:
     return defines
 
 
+@pytest.mark.covers("Configuration", "Geographic Replication with High Availability")
+@pytest.mark.covers("The replication chapters", "the table, column for column")
 def test_the_published_table_of_regions() -> None:
     settings = load_fabric(regional_files(), defines=regional_defines(), name="regions")
     rows = [
@@ -475,6 +489,7 @@ def test_the_published_table_of_regions() -> None:
     assert (downgrade.age_ms, downgrade.upgrade_age_ms, downgrade.every_ms) == (5000, 2500, 250)
 
 
+@pytest.mark.covers("Configuration", "a Destination's addresses are instances of the files")
 @pytest.mark.parametrize(
     ("address", "name", "group", "found"),
     [
@@ -557,6 +572,8 @@ NOT_YET = [
 ]  # fmt: skip
 
 
+@pytest.mark.covers("Configuration", "what does not run yet is listed and refused")
+@pytest.mark.covers("Configuration", "Transports with TLS")
 @pytest.mark.parametrize(("old", "new", "line", "words"), NOT_YET)
 def test_what_does_not_run_is_listed_and_refused(old: str, new: str, line: int, words: str) -> None:
     assert old in FILE
@@ -583,6 +600,7 @@ SAYS = authenticator(
 )
 
 
+@pytest.mark.covers("Configuration", "Entitlement of administrator actions")
 def test_admin_says_who_may_control_the_instance() -> None:
     implicit = "amps-implicit-authentication-module"
     who = f"<Authentication><Module>{implicit}</Module></Authentication>"
@@ -606,6 +624,7 @@ def test_admin_says_who_may_control_the_instance() -> None:
     assert instance.admin is not None
 
 
+@pytest.mark.covers("Configuration", "Authentication, Entitlement and Authenticator")
 def test_modules_hold_for_clients_and_links_and_each_transport_may_set_its_own() -> None:
     text = FILE.replace(GROUP, GUARDED)
     text = text.replace("<Name>clients</Name>", f"<Name>clients</Name>{OTHERS}")
@@ -666,6 +685,7 @@ def test_a_password_is_said_to_the_partner_that_it_is_meant_for_and_to_nobody_el
         assert config.bootstrap.authenticator_of(source) is None
 
 
+@pytest.mark.covers("The replication chapters", "incoming transports")
 def test_an_instance_without_a_transport_for_others_accepts_no_links() -> None:
     text = re.sub(
         r"<Transport>\s*<Name>amps-replication</Name>.*?</Transport>", "", FILE, flags=re.DOTALL
@@ -688,6 +708,7 @@ def test_transports_of_a_copy_with_and_without_tls_are_refused_together() -> Non
     )
 
 
+@pytest.mark.covers("Configuration", "Authentication, Entitlement and Authenticator")
 def test_a_replication_transport_and_a_copy_have_modules_of_their_own() -> None:
     text = FILE.replace(GROUP, GROUP + bootstrap(inner="").replace("</Transport>",
                         f"{SAYS}</Transport>"))  # fmt: skip
@@ -701,6 +722,7 @@ def test_a_replication_transport_and_a_copy_have_modules_of_their_own() -> None:
     assert config.bootstrap.authenticator_of(source) is not None
 
 
+@pytest.mark.covers("Configuration", "Authentication, Entitlement and Authenticator")
 def test_a_module_of_an_installed_package_is_taken_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -742,6 +764,7 @@ def test_a_bootstrap_copies_both_whatever_it_says(kind: str) -> None:
     assert started(text) == started(plain)
 
 
+@pytest.mark.covers("Filters by content", "a filter of a destination")
 def test_a_filter_of_a_destination_runs() -> None:
     text = FILE.replace(
         f"{TOPIC}</Topic>\n      <S", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n      <S"
@@ -780,6 +803,7 @@ def test_a_destination_without_addresses_waits() -> None:
     assert not destination.destination().dials
 
 
+@pytest.mark.covers("Configuration", "more transports for clients")
 def test_a_transport_without_an_address_beside_one_with() -> None:
     """It dials that one, and takes a server of its Name or Group that connects."""
     mixed = FILE.replace(
@@ -796,6 +820,8 @@ def test_a_transport_without_an_address_beside_one_with() -> None:
     assert (both.waits_for, both.client_addresses) == (("B-1",), ("127.0.0.1:9008",))
 
 
+@pytest.mark.covers("Configuration", "more transports for clients")
+@pytest.mark.covers("Configuration", "`InitialState`")
 def test_transports_for_clients_and_their_message_types() -> None:
     changed = FILE.replace(
         "<Name>clients</Name>", "<Name>clients</Name><MessageType>json</MessageType>"
@@ -865,6 +891,7 @@ ARCHIVED = FILE.replace(
 )
 
 
+@pytest.mark.covers("Configuration", "Actions: journal is compressed")
 def test_what_is_done_to_old_journal_is_done_when_the_schedule_says() -> None:
     actions = (
         scheduled(["Saturday at 11:00"], remove="30d")
@@ -885,6 +912,7 @@ def test_what_is_done_to_old_journal_is_done_when_the_schedule_says() -> None:
     assert InstanceConfig.from_json(config.to_json()) == config
 
 
+@pytest.mark.covers("Configuration", "Actions: journal is compressed")
 def test_a_downgrade_at_a_time_of_the_day_a_second_one_and_two_schedules() -> None:
     actions = (
         scheduled(["15s"], downgrade="30s", upgrade="5s")
@@ -903,6 +931,7 @@ def test_a_downgrade_at_a_time_of_the_day_a_second_one_and_two_schedules() -> No
     assert InstanceConfig.from_json(config.to_json()) == config
 
 
+@pytest.mark.covers("Resync and bootstrap", "checkpoints: a quiet instance is known to be up")
 def test_the_checkpoint_topic_may_be_named() -> None:
     """There are no checkpoints (docs/deviations.md): it is a topic as any other."""
     named = f"<Topic>{TOPIC.replace('orders', '/AMPS/Tx/Checkpoint')}</Topic><Topic>{TOPIC}"
@@ -911,6 +940,7 @@ def test_the_checkpoint_topic_may_be_named() -> None:
         assert "/AMPS/Tx/Checkpoint" in {rule.name for rule in rules}
 
 
+@pytest.mark.covers("The replication chapters", "what no transaction log takes")
 def test_what_no_transaction_log_takes_is_delivered_as_ever() -> None:
     config = started(FILE)
     assert config.topics == (TopicRule("orders", "json"),)
@@ -918,6 +948,7 @@ def test_what_no_transaction_log_takes_is_delivered_as_ever() -> None:
 
 
 # -- message types -----------------------------------------------------------------------------
+@pytest.mark.covers("Message types", "`message_types` of a fabric's file")
 def test_message_types_of_several_parts_and_fields() -> None:
     inner = "<MessageType><Name>{}</Name><Module>{}</Module><Options>{}</Options></MessageType>"
     text = FILE.replace(
@@ -946,6 +977,7 @@ def test_message_types_of_several_parts_and_fields() -> None:
     assert again.type_definitions == config.type_definitions
 
 
+@pytest.mark.covers("Message types", "`message_types` of a fabric's file")
 @pytest.mark.parametrize(
     ("module", "options", "why"),
     [
@@ -971,6 +1003,7 @@ def test_a_message_type_that_does_not_run(module: str, why: str) -> None:
     assert config_of(left_out, "A-1").type_definitions == ()
 
 
+@pytest.mark.covers("The replication chapters", "incoming transports")
 def test_a_second_replication_transport_is_one_more() -> None:
     """The documents allow one; docs/deviations.md says why several are taken here."""
     second = (

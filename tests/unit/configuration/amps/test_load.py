@@ -114,6 +114,7 @@ def test_every_example_of_the_documents_is_there() -> None:
     assert len(EXAMPLES) == 8
 
 
+@pytest.mark.covers("Configuration", "every whole example of the documents loads")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_published_examples_load(name: str) -> None:
     config = load_amps(f"{name}.xml", text=completed(name), environment={}).config
@@ -157,6 +158,7 @@ def test_a_name_inside_a_destinations_transport_is_accepted() -> None:
     assert destination.pass_through == "^((?!HKG).)*$"
 
 
+@pytest.mark.covers("Configuration", "Configuration Validation")
 def test_excluded_checks() -> None:
     config = load_amps("e", text=completed("exclude-validation"), environment={}).config
     topic = config.destinations()[0].topics[0]
@@ -164,6 +166,7 @@ def test_excluded_checks() -> None:
     assert topic.checks() == tuple(c for c in CHECKS if c not in ("replicate", "cascade"))
 
 
+@pytest.mark.covers("Configuration", "Slow Client Management")
 def test_limits_of_slow_clients() -> None:
     config = load_amps("s", text=completed("slow-clients"), environment={}).config
     assert config.message_memory_bytes_max == 10_000_000_000
@@ -187,6 +190,7 @@ SLOW_CLIENTS: list[tuple[str, str, object, str, object]] = [
 ]
 
 
+@pytest.mark.covers("Configuration", "Slow Client Management")
 @pytest.mark.parametrize(("tag", "attribute", "usual", "text", "value"), SLOW_CLIENTS)
 def test_a_limit_of_slow_clients_is_an_instances_or_a_transports(
     tag: str, attribute: str, usual: object, text: str, value: object
@@ -208,6 +212,7 @@ def test_a_limit_of_slow_clients_is_an_instances_or_a_transports(
 
 
 # -- defaults and synonyms ---------------------------------------------------------------------
+@pytest.mark.covers("Configuration", "units, `${VAR}`")
 def test_synonyms_and_defaults() -> None:
     config = parse(FILE).config
     log, sow = config.transaction_log, config.sow
@@ -232,6 +237,7 @@ def test_synonyms_and_defaults() -> None:
     assert config.regex_topics
 
 
+@pytest.mark.covers("The replication chapters", "without Group the name is the group")
 def test_the_group_is_the_name_where_there_is_none() -> None:
     assert parse(FILE.replace("  <Group>A</Group>\n", "")).config.group == "A-1"
 
@@ -247,6 +253,8 @@ def test_every_documented_instance_element_is_modelled() -> None:
 
 
 # -- what is wrong -----------------------------------------------------------------------------
+@pytest.mark.covers("Configuration", "unknown, misplaced")
+@pytest.mark.covers("The replication chapters", "incoming transports")
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
@@ -321,6 +329,7 @@ def test_errors_name_the_line_and_what_was_expected(
         assert any(word in error for error in found), found
 
 
+@pytest.mark.covers("Configuration", "unknown, misplaced")
 def test_all_errors_come_at_once_in_their_order() -> None:
     text = FILE.replace("9007", "nowhere").replace(">sync<", ">both<").replace("20MB", "x")
     assert [error.split(": ")[0] for error in errors_of(text)] == [
@@ -330,6 +339,7 @@ def test_all_errors_come_at_once_in_their_order() -> None:
     ]
 
 
+@pytest.mark.covers("Configuration", "MinSyncDestinations is a number (a published sample")
 def test_the_published_sample_that_shows_a_name() -> None:
     tuning = "<Tuning><Replication><MinSyncDestinations>{}</MinSyncDestinations></Replication>"
     wrong = FILE.replace("<Group>A<", f"{tuning.format('amps-2')}</Tuning><Group>A<")
@@ -357,6 +367,8 @@ def test_no_transport_speaks_without_tls_where_some_of_it_is_configured(
     assert words in error
 
 
+@pytest.mark.covers("Configuration", "Maximum Downstream Destinations")
+@pytest.mark.covers("The replication chapters", "64 that are sync")
 def test_64_sync_destinations_and_no_more() -> None:
     one = FILE[FILE.index("    <Destination>") : FILE.index("  </Replication>")]
     many = "".join(one.replace("<Group>B<", f"<Group>B{n}<") for n in range(65))
@@ -376,6 +388,7 @@ def test_two_destinations_of_one_name() -> None:
 
 
 # -- variables and includes --------------------------------------------------------------------
+@pytest.mark.covers("Configuration", "units, `${VAR}`")
 def test_variables(tmp_path: Path) -> None:
     path = tmp_path / "f.xml"
     path.write_text(FILE.replace("9007", "${PORT}").replace("journal<", "${AMPS_CONFIG_PATH}.d<"))
@@ -405,6 +418,7 @@ def test_defines_are_checked() -> None:
             parse_defines([wrong])
 
 
+@pytest.mark.covers("Configuration", "units, `${VAR}`")
 def test_includes(tmp_path: Path) -> None:
     inner = tmp_path / "parts" / "log.xml"
     inner.parent.mkdir()
@@ -491,6 +505,7 @@ def test_files_are_nested_so_deeply_and_no_deeper(tmp_path: Path, files: int) ->
             load_amps(names[0], environment={})
 
 
+@pytest.mark.covers("Configuration", "a file cannot exhaust memory")
 def test_includes_that_double_are_bounded(tmp_path: Path) -> None:
     for number in range(12):
         include = f"<Include>{number + 1}.xml</Include>"
@@ -500,6 +515,7 @@ def test_includes_that_double_are_bounded(tmp_path: Path) -> None:
         load_amps(tmp_path / "0.xml", environment={})
 
 
+@pytest.mark.covers("Configuration", "a file cannot exhaust memory")
 def test_size_and_depth_are_bounded(tmp_path: Path) -> None:
     large = tmp_path / "f.xml"
     large.write_bytes(b"<AMPSConfig>" + b" " * TOTAL_BYTES_MAX)
@@ -596,6 +612,7 @@ def damaged(rng: random.Random) -> str:
     return text
 
 
+@pytest.mark.covers("Configuration", "unknown, misplaced")
 def test_a_damaged_file_loads_or_is_refused_with_lines() -> None:
     rng = random.Random(5)
     loaded = refused = 0

@@ -111,6 +111,7 @@ def test_what_cannot_run_is_told_with_its_line(queues: str, says: str) -> None:
     assert says in str(caught.value) and str(caught.value).startswith("f.xml:3: ")
 
 
+@pytest.mark.covers("Queues", "a local queue that a Destination takes")
 @pytest.mark.parametrize(("topic", "refused"), [("b", True), ("^b", True), ("^orders", False)])
 def test_a_local_queue_is_not_replicated(topic: str, refused: bool) -> None:
     text = FILE.replace(GROUP, GROUP + f"<SOW>{queue('LocalQueue', 'b', OVER)}</SOW>")
@@ -142,6 +143,7 @@ def replicating(name: str, port: int, to: dict[str, tuple[int, str]], more: str 
     return text if links else text.replace("<Replication></Replication>", "")
 
 
+@pytest.mark.covers("Queues", "an archive that takes the underlying topic alone needs")
 def test_an_archive_takes_the_underlying_topic_and_has_no_queue() -> None:
     topic = "<Topic><Name>{}</Name><MessageType>json</MessageType>{}</Topic>"
     away = "<ExcludeValidation>replicate,cascade</ExcludeValidation>"
@@ -160,6 +162,7 @@ def test_an_archive_takes_the_underlying_topic_and_has_no_queue() -> None:
         assert ("error" in found) == bool(wrong)
 
 
+@pytest.mark.covers("Queues", "`Queue`, `LocalQueue`")
 def test_every_element_of_a_queue_runs_or_is_told_to_need_nothing() -> None:
     """`EVERYTHING` has all that go together, and start does not refuse it."""
     (note,) = findings(document(FILE.replace(GROUP, GROUP + f"<SOW>{EVERYTHING}</SOW>")))

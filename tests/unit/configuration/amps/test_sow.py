@@ -15,6 +15,8 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
 
+pytestmark = pytest.mark.covers("SOW", "`SOW/Topic` of AMPSConfig")
+
 FILE = """\
 <AMPSConfig>
   <Name>A-1</Name>
@@ -85,6 +87,7 @@ RUNNING: list[tuple[str, str, str, str, Any]] = [
 OWN_TESTS = {"KeyGenerator": "test_a_key_generator_is_an_entry_point"}
 
 
+@pytest.mark.covers("SOW", "`Name` (`Topic`)")
 @pytest.mark.parametrize(("element", "old", "new", "path", "value"), RUNNING)
 def test_an_element_that_runs(element: str, old: str, new: str, path: str, value: Any) -> None:
     assert old in FILE
@@ -92,11 +95,13 @@ def test_an_element_that_runs(element: str, old: str, new: str, path: str, value
     assert getattr(changed, path) == value
 
 
+@pytest.mark.covers("SOW", "`Name` (`Topic`)")
 def test_every_element_that_runs_has_a_case() -> None:
     runs = {each.removeprefix("SOW/Topic/") for each in RUNS if each.startswith("SOW/Topic/")}
     assert {case[0] for case in RUNNING} | set(OWN_TESTS) == runs
 
 
+@pytest.mark.covers("SOW", "`Name` (`Topic`)")
 def test_the_older_name_of_the_stanza() -> None:
     text = FILE.replace("<Topic>\n      <Name>orders", "<TopicDefinition>\n      <Name>orders")
     text = text.replace(f"{KEY}\n    </Topic>", f"{KEY}\n    </TopicDefinition>")
@@ -126,6 +131,7 @@ MODULES = (
 )
 
 
+@pytest.mark.covers("SOW", "`Name` (`Topic`)")
 def test_a_key_generator_is_an_entry_point(by_day: None) -> None:
     (topic,) = topics(GENERATED)
     assert (topic.key_generator, dict(topic.key_generator_options)) == ("by-day", {"Zone": "UTC"})
@@ -188,6 +194,7 @@ def test_a_type_that_does_not_run_takes_its_topics_with_it() -> None:
     assert topics(text, ignore_unsupported=True) == ()
 
 
+@pytest.mark.covers("SOW", "`Name` (`Topic`)")
 def test_what_needs_nothing_is_a_note() -> None:
     notes = (
         "<FileName>%n</FileName><InitialSlabCount>4</InitialSlabCount><Index>/a</Index>"
@@ -205,6 +212,7 @@ def test_what_needs_nothing_is_a_note() -> None:
     assert topics(FILE.replace(KEY, KEY + notes)) == topics(FILE)
 
 
+@pytest.mark.covers("SOW", "`Name` (`Topic`)")
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [

@@ -12,6 +12,8 @@ from raylay.services.configuration.amps.units import (
     parse_size_bytes,
 )
 
+pytestmark = pytest.mark.covers("Configuration", "units, `${VAR}`")
+
 
 @pytest.mark.parametrize(
     ("text", "value_ns"),

@@ -28,6 +28,7 @@ AROUND = EvalContext(
 )
 
 
+@pytest.mark.covers("Filters by content", "message, client and instance functions")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -48,6 +49,7 @@ def test_message_functions(text: str, wanted: object) -> None:
     gives(text, None)
 
 
+@pytest.mark.covers("Filters by content", "message, client and instance functions")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -63,6 +65,7 @@ def test_client_functions(text: str, wanted: object) -> None:
     gives(text, None)
 
 
+@pytest.mark.covers("Filters by content", "message, client and instance functions")
 def test_instance_functions() -> None:
     gives(
         "CONCAT(AMPS_INSTANCE_NAME(), ' of ', AMPS_GROUP_NAME())",
@@ -72,24 +75,29 @@ def test_instance_functions() -> None:
     )
 
 
+@pytest.mark.covers("Filters by content", "COALESCE TRUE_VALUE FALSE_VALUE NAN_VALUE")
 def test_coalesce() -> None:
     gives("COALESCE(/none, '', 'b', 'c')", "b")
     gives("COALESCE(/a, 3)", 1, {"a": [1, 2]})
     gives("COALESCE(/none)", None)
 
 
+@pytest.mark.covers("Filters by content", "COALESCE TRUE_VALUE FALSE_VALUE NAN_VALUE")
 def test_true_value() -> None:
     gives("TRUE_VALUE()", True)
 
 
+@pytest.mark.covers("Filters by content", "COALESCE TRUE_VALUE FALSE_VALUE NAN_VALUE")
 def test_false_value() -> None:
     gives("FALSE_VALUE()", False)
 
 
+@pytest.mark.covers("Filters by content", "COALESCE TRUE_VALUE FALSE_VALUE NAN_VALUE")
 def test_nan_value() -> None:
     gives("NAN_VALUE()", NAN)
 
 
+@pytest.mark.covers("Filters by content", "COALESCE TRUE_VALUE FALSE_VALUE NAN_VALUE")
 def test_char_value() -> None:
     gives("CHAR_VALUE(65)", "A")
     gives("LENGTH(CHAR_VALUE(255))", 1)

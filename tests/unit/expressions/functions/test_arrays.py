@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from unit.expressions_given import NAN, gives
 
 GIVEN = {
@@ -15,6 +16,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.covers("Filters by content", "array reduce: ARRAY_COUNT ARRAY_MAX ARRAY_MIN")
 def test_array_count() -> None:
     gives("ARRAY_COUNT(/a)", 4, GIVEN)
     gives("ARRAY_COUNT(/one)", 1, GIVEN)
@@ -24,6 +26,7 @@ def test_array_count() -> None:
     gives("ARRAY_COUNT(/lines/q)", 2, GIVEN)
 
 
+@pytest.mark.covers("Filters by content", "array reduce: ARRAY_COUNT ARRAY_MAX ARRAY_MIN")
 def test_array_max() -> None:
     gives("ARRAY_MAX(/a)", 3, GIVEN)
     gives("ARRAY_MAX(/t)", "pear", GIVEN)
@@ -31,6 +34,7 @@ def test_array_max() -> None:
     gives("ARRAY_MAX(/empty)", None, GIVEN)
 
 
+@pytest.mark.covers("Filters by content", "array reduce: ARRAY_COUNT ARRAY_MAX ARRAY_MIN")
 def test_array_min() -> None:
     gives("ARRAY_MIN(/a)", 1, GIVEN)
     gives("ARRAY_MIN(/t)", "fig", GIVEN)
@@ -38,6 +42,7 @@ def test_array_min() -> None:
     gives("ARRAY_MIN(/nothing)", None, GIVEN)
 
 
+@pytest.mark.covers("Filters by content", "array reduce: ARRAY_COUNT ARRAY_MAX ARRAY_MIN")
 def test_array_sum() -> None:
     gives("ARRAY_SUM(/a)", 6, GIVEN)
     gives("ARRAY_SUM(/t)", NAN, GIVEN)
@@ -45,6 +50,7 @@ def test_array_sum() -> None:
     gives("ARRAY_SUM(/lines/q) > 6", True, GIVEN)
 
 
+@pytest.mark.covers("Filters by content", "array reduce: ARRAY_COUNT ARRAY_MAX ARRAY_MIN")
 def test_array_to_string() -> None:
     gives("ARRAY_TO_STRING(/a, ', ', '-')", "3, 1, 2, -", GIVEN)
     gives("ARRAY_TO_STRING(/a, '', '')", "312", GIVEN)

@@ -10,11 +10,13 @@ from unit.expressions_given import gives
 from raylay.services.expressions.functions.registry import EvalContext
 
 
+@pytest.mark.covers("Filters by content", "date and time: UNIX_TIMESTAMP STRFTIME STRPTIME")
 def test_unix_timestamp() -> None:
     gives("UNIX_TIMESTAMP()", 1.5, around=EvalContext(now_s=1.5))
     gives("UNIX_TIMESTAMP()", None)
 
 
+@pytest.mark.covers("Filters by content", "date and time: UNIX_TIMESTAMP STRFTIME STRPTIME")
 @pytest.mark.parametrize(
     ("form", "seconds", "shown"),
     [
@@ -37,6 +39,7 @@ def test_strftime(form: str, seconds: str, shown: str | None) -> None:
         gives(f"STRFTIME('{form}', {seconds})", shown)
 
 
+@pytest.mark.covers("Filters by content", "date and time: UNIX_TIMESTAMP STRFTIME STRPTIME")
 def test_strptime() -> None:
     gives("STRPTIME('2023-11-14T22:13:20', '%Y-%m-%dT%H:%M:%S')", 1700000000.0)
     gives("STRPTIME('2023-11-14 22:13:20.25 +0100', '%Y-%m-%d %H:%M:%S.%f %z')", 1699996400.25)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from unit.expressions_given import gives, value
 
 
+@pytest.mark.covers("Filters by content", "GEO_DISTANCE")
 def test_geo_distance() -> None:
     # London to Chicago: 6,360 km along a great circle.
     assert 6_340_000 < value("GEO_DISTANCE(51.5, -0.13, 41.88, -87.63)") < 6_380_000

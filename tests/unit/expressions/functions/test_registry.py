@@ -25,11 +25,13 @@ CHAR_VALUE SUM AVG COUNT MIN MAX ANY COUNT_DISTINCT GROUP_CONCAT STDDEV_POP STDD
 REFERENCE = NAMES.split()
 
 
+@pytest.mark.covers("Filters by content", "every function of the reference is known")
 def test_every_function_of_the_reference_is_there() -> None:
     assert sorted(BUILT_IN) == sorted(REFERENCE)
     assert not LOADABLE & BUILT_IN.keys()
 
 
+@pytest.mark.covers("Filters by content", "every function of the reference is known")
 @pytest.mark.parametrize("name", [name for name in REFERENCE if BUILT_IN[name].is_aggregate])
 def test_aggregates_are_for_views(name: str) -> None:
     with pytest.raises(ExpressionError, match="only views"):

@@ -24,6 +24,8 @@ from raylay.services.messages.types.composite import CompositeLocal
 from raylay.services.messages.types.json import Json
 from raylay.services.messages.types.registry import message_type
 
+pytestmark = pytest.mark.covers("Message types", "depth, claimed lengths")
+
 
 def test_every_body_that_a_record_can_have_may_be_parsed() -> None:
     assert BODY_BYTES_MAX >= RECORD_BYTES_MAX

@@ -8,6 +8,11 @@ from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.binary import Binary
 
+pytestmark = [
+    pytest.mark.covers("Message types", "every type against hand-written bodies"),
+    pytest.mark.covers("Message types", "which types know no deltas"),
+]
+
 
 def test_everything_is_refused_with_what_to_do() -> None:
     binary = Binary()

@@ -12,6 +12,8 @@ from message_type_cases import check_deltas, check_fuzz, check_whatever_comes
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.bson import Bson
 
+pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
+
 BSON = Bson()
 
 
@@ -108,6 +110,7 @@ def test_a_delta_keeps_types() -> None:
     assert BSON.difference(document(INT32, INT64), document(INT32)) == document(b"\x0al\0")
 
 
+@pytest.mark.covers("Message types", "types by name, of a configuration")
 def test_without_the_library_one_line_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -120,10 +123,12 @@ def test_without_the_library_one_line_says_how_to_install_it(
     )
 
 
+@pytest.mark.covers("Message types", "deltas: what is lacking stays")
 def test_deltas_lead_where_they_should() -> None:
     check_deltas(BSON, BODIES, None)
 
 
+@pytest.mark.covers("Message types", "no body harms a parser")
 def test_no_body_harms_it() -> None:
     read, refused = check_fuzz(BSON, BODIES)
     assert read > 20 and refused > 500

@@ -14,6 +14,8 @@ from raylay.services.messages.types.composite import CompositeGlobal, CompositeL
 from raylay.services.messages.types.fix import Nvfix
 from raylay.services.messages.types.json import Json
 
+pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
+
 LOCAL = CompositeLocal("pair", [Json(), Nvfix(), Binary()])
 GLOBAL = CompositeGlobal("flat", [Json(), Nvfix()])
 BODY = b'\0\0\0\x0e{"id":1,"q":2}\0\0\0\x05id=x\x01\0\0\0\x02\xff\xfepayload'
@@ -85,6 +87,7 @@ def test_parts_without_deltas_and_the_payload_are_replaced() -> None:
     assert LOCAL.difference(empty, BODY) == BODY
 
 
+@pytest.mark.covers("Message types", "which types know no deltas")
 def test_what_global_ones_cannot_do() -> None:
     assert set(GLOBAL.lacks) == {
         Ability.DELTA, Ability.VIEW, Ability.ENRICHMENT, Ability.EVENTS,
@@ -102,6 +105,7 @@ def test_a_number_of_parts_that_cannot_be(count: int) -> None:
         CompositeLocal("pair", [Json()] * count)
 
 
+@pytest.mark.covers("Message types", "no body harms a parser")
 def test_no_body_harms_it() -> None:
     read, refused = check_fuzz(LOCAL, [BODY, bytes(12)])
     assert read > 50 and refused > 500

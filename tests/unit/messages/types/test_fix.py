@@ -10,6 +10,8 @@ from message_type_cases import check_deltas, check_fuzz, check_whatever_comes
 from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.types.fix import Fix, Nvfix
 
+pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
+
 FIX, NVFIX = Fix(), Nvfix()
 BODIES = [
     b"8=FIX.4.2\x0135=D\x0155=IBM\x0144=12.50\x01",
@@ -119,11 +121,13 @@ def test_a_delta_replaces_tags() -> None:
     assert FIX.difference(b"1=a\x012=b\x01", b"1=a\x01") == b"2=\x01"
 
 
+@pytest.mark.covers("Message types", "deltas: what is lacking stays")
 def test_deltas_lead_where_they_should() -> None:
     check_deltas(FIX, BODIES, "")
     check_deltas(NVFIX, NAMED, "")
 
 
+@pytest.mark.covers("Message types", "no body harms a parser")
 @pytest.mark.parametrize(("kind", "bodies"), [(FIX, BODIES), (NVFIX, NAMED)])
 def test_no_body_harms_it(kind: Nvfix, bodies: list[bytes]) -> None:
     read, refused = check_fuzz(kind, bodies)

@@ -11,6 +11,8 @@ import pytest
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.registry import message_type
 
+pytestmark = pytest.mark.covers("Message types", "memory in proportion to the body")
+
 SIZE = 200_000
 MEMORY_TIMES_MAX = 100
 """Bytes of memory for each byte of a body, at the worst moment; docs/message-types.md says so."""

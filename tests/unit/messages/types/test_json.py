@@ -10,6 +10,8 @@ from message_type_cases import check_deltas, check_fuzz, check_whatever_comes
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.json import Json
 
+pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
+
 JSON = Json()
 BODIES = [
     b"{}",
@@ -40,6 +42,7 @@ def test_parse(body: bytes, tree: dict[str, Any]) -> None:
     assert JSON.parse(memoryview(b"xx" + body)[2:]) == tree
 
 
+@pytest.mark.covers("Message types", "depth, claimed lengths")
 @pytest.mark.parametrize(
     ("body", "offset", "why"),
     [
@@ -104,10 +107,12 @@ def test_what_is_gone_is_null_in_a_delta() -> None:
     assert JSON.difference(b'{"a":1,"b":2}', b'{"a":1}', empties=False) == b"{}"
 
 
+@pytest.mark.covers("Message types", "deltas: what is lacking stays")
 def test_deltas_lead_where_they_should() -> None:
     check_deltas(JSON, BODIES, None)
 
 
+@pytest.mark.covers("Message types", "no body harms a parser")
 def test_no_body_harms_it() -> None:
     read, refused = check_fuzz(JSON, BODIES)
     assert read > 50 and refused > 500

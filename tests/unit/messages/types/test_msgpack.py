@@ -13,6 +13,8 @@ from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.msgpack import Msgpack
 from raylay.services.sow.keys import key_of
 
+pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
+
 MSGPACK = Msgpack()
 TIMESTAMP = b"\xd6\xff\x00\x00\x00\x01"
 BODIES = [
@@ -89,6 +91,7 @@ def test_what_is_no_map_is_refused(body: bytes, offset: int | None, why: str) ->
     assert why in str(caught.value) and caught.value.offset == offset
 
 
+@pytest.mark.covers("Message types", "depth, claimed lengths")
 @pytest.mark.parametrize("depth", [1, 900])
 def test_a_length_that_is_not_there_costs_nothing(depth: int) -> None:
     size = 1_000_000
@@ -123,10 +126,12 @@ def test_what_is_gone_is_nil_in_a_delta() -> None:
     assert MSGPACK.difference(b"\x82\xa1a\x01\xa1b\x02", b"\x81\xa1a\x01") == b"\x81\xa1b\xc0"
 
 
+@pytest.mark.covers("Message types", "deltas: what is lacking stays")
 def test_deltas_lead_where_they_should() -> None:
     check_deltas(MSGPACK, BODIES, None)
 
 
+@pytest.mark.covers("Message types", "no body harms a parser")
 def test_no_body_harms_it() -> None:
     read, refused = check_fuzz(MSGPACK, BODIES)
     assert read > 50 and refused > 500

@@ -13,6 +13,8 @@ from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.protobuf import protobuf_type
 
+pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
+
 TWO = protobuf_type("quote", descriptors("proto2"), "market.Quote")
 THREE = protobuf_type("quote", descriptors("proto3"), "market.Quote")
 TREE: dict[str, Any] = {
@@ -120,6 +122,7 @@ def test_a_map_is_merged_entry_by_entry() -> None:
     }, "that an entry is gone it cannot say"  # fmt: skip
 
 
+@pytest.mark.covers("Message types", "which types know no deltas")
 def test_what_the_versions_lack() -> None:
     with pytest.raises(MessageTypeError, match="version 3 does not say which fields are set"):
         THREE.merge(BODY, BODY)
@@ -144,6 +147,7 @@ def test_without_the_library_one_line_says_how_to_install_it(
         protobuf_type("quote", b"", "market.Quote")
 
 
+@pytest.mark.covers("Message types", "no body harms a parser")
 def test_no_body_harms_it() -> None:
     read, refused = check_fuzz(TWO, [BODY, BODY[:20]])
     assert read > 50 and refused > 500

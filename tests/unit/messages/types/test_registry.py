@@ -17,6 +17,8 @@ from raylay.services.messages.types.registry import (
     message_type,
 )
 
+pytestmark = pytest.mark.covers("Message types", "types by name, of a configuration")
+
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_the_built_in_types_by_name(name: str) -> None:

@@ -15,6 +15,8 @@ from raylay.services.messages.types.trees import changes, merged
 from raylay.services.sow.enrichment import Enrichment, written
 from raylay.services.sow.projection import Projection
 
+pytestmark = pytest.mark.covers("Filters by content", "what an enrichment")
+
 bson = pytest.importorskip("bson")
 JSON, MSGPACK, BSON, XML, FIX, NVFIX = map(
     message_type, ("json", "msgpack", "bson", "xml", "fix", "nvfix")

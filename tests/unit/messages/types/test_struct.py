@@ -11,6 +11,8 @@ from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.struct import StructType
 
+pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
+
 
 @pytest.mark.parametrize(
     ("fields", "body", "tree"),
@@ -76,6 +78,7 @@ def test_a_body_of_another_length_is_refused() -> None:
         assert caught.value.offset == offset
 
 
+@pytest.mark.covers("Message types", "which types know no deltas")
 def test_there_are_no_deltas() -> None:
     kind = StructType("quote", ["/a = <i"])
     with pytest.raises(MessageTypeError, match="type quote cannot be published or sent as deltas"):
@@ -83,6 +86,7 @@ def test_there_are_no_deltas() -> None:
     assert set(kind.lacks) == {Ability.DELTA, Ability.VIEW}
 
 
+@pytest.mark.covers("Message types", "no body harms a parser")
 def test_no_body_harms_it() -> None:
     kind = StructType("quote", ["/a = i", "/d = d", "/t = 8S", "/p = 4p", "/l = 3H", "/c = 2c"])
     for body in mutated([bytes(range(kind.size_bytes))], 1):

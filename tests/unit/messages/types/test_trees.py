@@ -20,6 +20,11 @@ from raylay.services.messages.types.trees import (
     value_at,
 )
 
+pytestmark = [
+    pytest.mark.covers("Message types", "deltas: what is lacking stays"),
+    pytest.mark.covers("SOW", "`delta_publish`"),
+]
+
 
 @pytest.mark.parametrize(
     ("identifier", "path"),

@@ -20,6 +20,10 @@ from raylay.services.messages.types.composite import CompositeLocal, join
 from raylay.services.messages.types.protobuf import protobuf_type
 from raylay.services.messages.types.registry import message_type
 
+pytestmark = pytest.mark.covers(
+    "Filters by content", "a body has 65,536 values at most where it is read"
+)
+
 bson = pytest.importorskip("bson")
 JSON, MSGPACK, BSON, XML = map(message_type, ("json", "msgpack", "bson", "xml"))
 FIX, NVFIX = message_type("fix"), message_type("nvfix")

@@ -10,6 +10,8 @@ from message_type_cases import check_deltas, check_fuzz, check_whatever_comes
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.xml import Xml
 
+pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
+
 XML = Xml()
 BODIES = [
     b'<order id="1"><sym>IBM</sym><px>1.5</px></order>',
@@ -46,6 +48,7 @@ def test_parse(body: bytes, tree: dict[str, Any]) -> None:
     assert XML.parse(memoryview(b"xx" + body)[2:]) == tree
 
 
+@pytest.mark.covers("Message types", "depth, claimed lengths")
 @pytest.mark.parametrize(
     ("body", "offset", "why"),
     [
@@ -133,11 +136,13 @@ def test_elements_of_two_names_have_no_delta() -> None:
             act(b"<a/>", b"<b/>")
 
 
+@pytest.mark.covers("Message types", "deltas: what is lacking stays")
 def test_deltas_lead_where_they_should() -> None:
     # Text beside elements cannot be said to be gone.
     check_deltas(XML, BODIES[:3], "")
 
 
+@pytest.mark.covers("Message types", "no body harms a parser")
 def test_no_body_harms_it() -> None:
     read, refused = check_fuzz(XML, BODIES)
     assert read > 30 and refused > 500

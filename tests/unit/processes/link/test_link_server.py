@@ -205,6 +205,7 @@ class Dialler(LinkDialler):
             raise asyncio.CancelledError
 
 
+@pytest.mark.covers("The replication chapters", "addresses in order")
 def test_a_list_is_tried_from_its_first_server_with_pauses_that_grow_until_one_connects() -> None:
     x, y = "127.0.0.1:1", "127.0.0.1:2"
     to = DestinationConfig("B", "pair", True, (x, y), retry_ms_min=50, retry_ms_max=300)

@@ -204,6 +204,7 @@ def begins(recovery_point: str) -> int:
     return recovery_start(definition, OWN, None, Journal(30), LAST_TXID)[0].after_txid
 
 
+@pytest.mark.covers("Queues", "`RecoveryPoint`")
 @pytest.mark.parametrize(
     ("recovery_point", "after_txid"),
     [
@@ -227,6 +228,7 @@ def stored(definition: QueueDefinition, after_txid: int = 12, rules: bytes = b""
     return StoredQueue(after_txid, rules or rules_of(definition, OWN), snapshot.to_bytes())
 
 
+@pytest.mark.covers("Queues", "`RecoveryPoint`")
 def test_what_was_stored_counts_where_it_is_of_this_queue() -> None:
     definition = QueueDefinition("work", "json", recovery_point="now")
     journal = Journal(30)

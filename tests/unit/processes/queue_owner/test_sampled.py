@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from unit.telemetry.test_tracing import message
 
 from raylay.services.processes.queue_owner.sampled import SampledMessage, SampledMessages
 from raylay.services.queues.decisions import LeasedDelivery, MessageLease
+
+pytestmark = pytest.mark.covers("Fabrics and tracing", "a sampled message of a queue shows enqueue")
 
 ANN, BOB = (1, "1:s"), (2, "2:s")
 PUBLISHER = message().publisher

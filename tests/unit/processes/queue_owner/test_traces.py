@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, cast
 
+import pytest
 from unit.queues.test_machine import LEASE_US, NAMES, ONE, TWO, A, B, Instance, P, queue
 
 from raylay.services.messages.records import Flag, RecordBuilder, Run
@@ -27,6 +28,8 @@ from raylay.services.queues.decisions import (
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.telemetry.tracing import Tracing, derived, new_context
+
+pytestmark = pytest.mark.covers("Fabrics and tracing", "a sampled message of a queue shows enqueue")
 
 
 class Spans:

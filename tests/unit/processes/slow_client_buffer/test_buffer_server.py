@@ -16,6 +16,10 @@ from raylay.services.protocol.child import buffer_control as control
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.storage.offline import MemoryOfflineStore
 
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "an offlined client gets all in order and once"
+)
+
 DEADLINE_S = 20
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.protocol.client.answers import delivery_parts
 from raylay.services.protocol.frames import FrameReader, encode_front
 from raylay.services.subscriptions.delivery import DeliveryContent
+
+pytestmark = pytest.mark.covers(
+    "Replication", "a session is served in any writing that a codec has"
+)
 
 
 def test_a_delivery_is_one_frame_and_its_records_are_not_copied() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from unit.test_doors import DEADLINE_S, Door, House, in_house
 
 from raylay.services.messages.records import iterate_records
@@ -17,6 +18,10 @@ from raylay.services.protocol.frames import encode_frame
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.transport import ClientTransport
 from raylay.services.subscriptions.delivery import DeliveryContent
+
+pytestmark = pytest.mark.covers(
+    "Replication", "a session is served in any writing that a codec has"
+)
 
 DOOR = ClientTransport("door")
 ACKS = frozenset(("processed", "persisted"))

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.protocol.client.compression import COMPRESSION_TYPES, Decompressor, compressor
 
+pytestmark = pytest.mark.covers("Replication", "Compression and CompressionType")
+
 BYTES_MAX = 4096
 KINDS = pytest.mark.parametrize("kind", COMPRESSION_TYPES)
 
@@ -24,6 +26,7 @@ def test_one_connection_reads_batch_after_batch(kind: str) -> None:
     assert len(compress(b"a" * BYTES_MAX)) < 100
 
 
+@pytest.mark.covers("The replication chapters", "chosen at the source")
 def test_one_connection_reads_both_kinds() -> None:
     reader = Decompressor(BYTES_MAX)
     for kind in (*COMPRESSION_TYPES, *COMPRESSION_TYPES):

@@ -60,6 +60,11 @@ from raylay.services.replication.link.resync_plan import ResyncPlan
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 
+pytestmark = [
+    pytest.mark.covers("Replication", "schedule of downgrade and upgrade"),
+    pytest.mark.covers("Replication", "one identity, two contents"),
+]
+
 CLIENT_NAME = "p"
 P = publisher_id(CLIENT_NAME)
 OWN, PEER, UPSTREAM, OTHER = 0xA, 0xB, 0xC, 0xD
@@ -202,6 +207,8 @@ def test_nothing_is_acked_before_its_commit() -> None:
     assert acks(bench.commit()) == [(2, "")]
 
 
+@pytest.mark.covers("The replication chapters", "sync and async decide about persisted acks")
+@pytest.mark.covers("The replication chapters", "async: as soon as it is in the local log")
 def test_an_ack_waits_for_every_sync_destination_and_for_no_async_one() -> None:
     bench = Bench(destination())
     bench.log_on()
@@ -215,6 +222,7 @@ def test_an_ack_waits_for_every_sync_destination_and_for_no_async_one() -> None:
     assert acks(bench.commit()) == [(1, "")]
 
 
+@pytest.mark.covers("The replication chapters", "sync and async decide about persisted acks")
 def test_sync_and_async_decide_about_persisted_acks_and_about_nothing_else() -> None:
     """Step by step, all that is not a persisted ack is the same: what is journaled, what is told to
     links, subscribers and upstreams, what may be removed."""
@@ -263,6 +271,7 @@ def test_sync_and_async_decide_about_persisted_acks_and_about_nothing_else() -> 
     assert sync != other and sync and other
 
 
+@pytest.mark.covers("The replication chapters", "64 that are sync")
 def test_an_ack_waits_for_each_of_64_sync_destinations() -> None:
     names = [f"peer-{number}" for number in range(64)]
     many = [
@@ -300,6 +309,7 @@ def test_a_logon_tells_the_highest_and_apart_from_it_what_is_durable() -> None:
     assert (found.publisher, found.durable, found.highest) == (P, [(1, 1)], 3)
 
 
+@pytest.mark.covers("The replication chapters", "names and sequences")
 def test_a_resend_is_journaled_once_and_acked_when_it_is_durable() -> None:
     bench = Bench(destination())
     bench.log_on()
@@ -463,6 +473,7 @@ def test_a_record_of_another_publisher_is_refused_whole() -> None:
     assert bench.staged == []
 
 
+@pytest.mark.covers("The replication chapters", "it relies on the transaction log")
 def test_topics_that_are_not_journaled_are_handed_back_and_count_as_durable() -> None:
     bench = Bench()
     bench.log_on()
@@ -500,6 +511,7 @@ def batch_of(*topics: str) -> bytes:
     )
 
 
+@pytest.mark.covers("The replication chapters", "what no transaction log takes")
 def test_a_topic_that_nobody_declared_is_refused_before_the_ack_that_covers_it() -> None:
     bench = Bench(destination(), unjournaled=(TopicRule("ticks"),))
     bench.log_on()
@@ -573,6 +585,7 @@ def test_a_failed_commit_forgets_what_was_staged_and_closes_who_sent_it() -> Non
     assert (answer.durable, answer.highest) == ([], 0)
 
 
+@pytest.mark.covers("Journal", "a commit that failed takes nothing with it that was committed")
 def test_what_was_committed_ahead_of_a_failure_is_not_forgotten_with_it() -> None:
     """The writer thread committed, then failed, and the loop hears of both at once."""
     bench = Bench()
@@ -601,6 +614,7 @@ def test_a_recovery_point_holds_nothing_that_is_only_staged() -> None:
     assert (waiting.root, waiting.publisher, list(waiting.ranges)) == (OWN, P, [(1, 1)])
 
 
+@pytest.mark.covers("Replication", "a restart goes on from what was written down")
 def test_what_is_settled_does_not_wait_again_because_of_one_message() -> None:
     """20,000 messages are durable; one of the first, which had come unmarked, is published here
     again and waits for its peer when the instance dies."""
@@ -708,6 +722,7 @@ def test_a_downgrade_tells_clients_before_it_acks_them() -> None:
     assert acks(found) == [(1, "")]
 
 
+@pytest.mark.covers("The replication chapters", "MinSyncDestinations refuses a downgrade")
 def test_no_downgrade_below_the_minimum() -> None:
     bench = Bench(destination(), policy=DowngradePolicy(100, None, 1))
     bench.log_on()
@@ -716,6 +731,7 @@ def test_no_downgrade_below_the_minimum() -> None:
     assert acks(bench.take(bench.machine.tick(SECOND_US))) == []
 
 
+@pytest.mark.covers("The replication chapters", "MinSyncDestinations refuses a downgrade")
 def test_the_minimum_refuses_a_downgrade_by_hand_unless_it_is_forced() -> None:
     bench = Bench(destination(), policy=DowngradePolicy(100, None, 1))
     bench.log_on()
@@ -727,6 +743,7 @@ def test_the_minimum_refuses_a_downgrade_by_hand_unless_it_is_forced() -> None:
     assert acks(bench.take(bench.machine.downgrade("peer", 0, force=True))) == [(1, "")]
 
 
+@pytest.mark.covers("The replication chapters", "MinSyncDestinations refuses a downgrade")
 def test_fewer_than_the_minimum_are_no_reason_for_an_upgrade() -> None:
     """Of two the one that was not downgraded is lost: the other one, connected and behind, stays
     as it is."""
@@ -837,6 +854,7 @@ def test_what_a_link_sent_before_it_heard_of_an_upgrade_is_asked_for() -> None:
     assert not [effect for effect in found if isinstance(effect, NotifyLink)]
 
 
+@pytest.mark.covers("The replication chapters", "delivery is guaranteed")
 def test_nothing_is_removable_before_every_destination_has_caught_up() -> None:
     bench = Bench(destination(sync=False))
     bench.log_on()
@@ -1089,6 +1107,7 @@ def refusals(effects: list[Any]) -> list[tuple[list[tuple[int, int]], str, str]]
     ]
 
 
+@pytest.mark.covers("SOW", "what clients publish to a SOW topic")
 def test_what_a_state_refuses_is_told_and_changes_nothing() -> None:
     bench = Bench(stateful=[(TopicRule("orders"), Louder(2, 4, 6))])
     bench.log_on()

@@ -453,6 +453,7 @@ class OnDisk:
         return self.run.last_sequence
 
 
+@pytest.mark.covers("Configuration", "of a batch that is half known here a session may")
 def test_of_a_batch_that_is_half_on_disk_the_known_half_is_compared_as_it_was_asked() -> None:
     """A client sends again what an instance has that lost power before it acknowledged it: the
     batch begins with what is on disk, and ends with what is new."""
@@ -522,6 +523,7 @@ def written(
     return [each.body for run in journaled for each in iterate_records(run.payload)], refused
 
 
+@pytest.mark.covers("Configuration", "who may write some records of a SOW topic takes over")
 @pytest.mark.parametrize("topic", ["orders", "work"])
 @pytest.mark.parametrize("command", [Command.PUBLISH, Command.DELTA_PUBLISH])
 def test_the_record_of_others_is_not_taken_over(topic: str, command: int) -> None:
@@ -574,6 +576,7 @@ def test_who_may_write_some_records_deletes_none() -> None:
     assert written(bench, delete, command=Command.DELETE) == ([], [([(1, 1)], "not_entitled")])
 
 
+@pytest.mark.covers("Configuration", "who may write some records of a SOW topic takes over")
 @pytest.mark.parametrize(("write", "count"), [(True, 1), ("/desk = 'fx'", 0), (False, 0)])
 def test_a_delete_that_is_not_allowed_looks_at_nothing(write: Any, count: int) -> None:
     bench = Bench()
@@ -584,6 +587,7 @@ def test_a_delete_that_is_not_allowed_looks_at_nothing(write: Any, count: int) -
     assert len(questions.looking) == count
 
 
+@pytest.mark.covers("Configuration", "who may write some records of a SOW topic takes over")
 def test_a_publish_that_is_numbered_here_needs_the_permission_too() -> None:
     bench = Bench()
     desks(bench, b'{"id": 1, "desk": "rates"}')

@@ -28,6 +28,10 @@ from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.storage.memory_journal import MemoryJournal
 
+pytestmark = pytest.mark.covers(
+    "Replication", "what an instance writes itself is journaled in batches"
+)
+
 OWN = Identity("own", "g", 0xA, life=7)
 
 

@@ -189,6 +189,7 @@ def test_a_topic_that_is_not_journaled_is_passed_over_and_the_rest_is_taken(awai
     assert bench.counters.passed_over == 4
 
 
+@pytest.mark.covers("Resync and bootstrap", "where `txlog` is left out")
 @pytest.mark.parametrize("later", [False, True])
 def test_who_waits_for_what_was_passed_over_is_answered_whenever_it_asks(later: bool) -> None:
     """With the message, or when somebody has begun to wait for it: it never comes to the log."""

@@ -32,6 +32,10 @@ from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.staged import routes_of
 from raylay.storage.memory_journal import MemoryJournal
 
+pytestmark = pytest.mark.covers(
+    "Replication", "a content filter lets some records of a run through"
+)
+
 P, OWN, B = 0x11, 0xA, 0xB
 
 

@@ -13,6 +13,10 @@ from raylay.services.replication.link.content import DestinationFilters
 from raylay.services.replication.link.content_language import ExpressionLanguage
 from raylay.services.replication.link.routing import DestinationRoute, Router
 
+pytestmark = pytest.mark.covers(
+    "Replication", "a content filter lets some records of a run through"
+)
+
 
 class Types(dict[str, MessageType]):
     """All types, and how often one was asked for."""

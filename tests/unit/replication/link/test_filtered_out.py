@@ -22,6 +22,8 @@ from raylay.services.replication.link.outbound import OutboundLink
 from raylay.services.replication.values import LinkStart
 from raylay.storage.memory_journal import MemoryJournal
 
+pytestmark = pytest.mark.covers("Replication", "a link judges nothing a second time")
+
 RULES = ((".*", "*", "eu"),)
 
 

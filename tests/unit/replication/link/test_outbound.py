@@ -32,6 +32,10 @@ from raylay.services.replication.link.outbound import YOURS_SHOWN_MAX, OutboundL
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.unavailable import encode_unavailable
 
+pytestmark = pytest.mark.covers(
+    "Resync and bootstrap", "start at the earliest message that the other"
+)
+
 P = 0x11
 ANOTHER = 0x22
 OWN, THERE, ELSEWHERE = 0xA, 0xB, 0xC
@@ -101,6 +105,7 @@ def sent(effects: list[LinkEffect]) -> list[tuple[int, list[Ranges], Rooted, boo
     ]
 
 
+@pytest.mark.covers("Resync and bootstrap", "checkpoints: a quiet instance is known to be up")
 def test_the_first_batch_ends_an_empty_resync() -> None:
     made = link()
     assert made.wants
@@ -110,6 +115,7 @@ def test_the_first_batch_ends_an_empty_resync() -> None:
     assert isinstance(progress, LinkProgress) and progress.caught_up
 
 
+@pytest.mark.covers("The replication chapters", "from the earliest message that the other")
 def test_a_resync_sends_what_is_missing_and_says_that_it_is_owed() -> None:
     made = link((1, 2), last_txid=4)
     effects = made.take([run(1, 1, 2, 3, 4)])
@@ -172,6 +178,7 @@ def lacked(effects: list[LinkEffect]) -> bool:
     return any(isinstance(each, SendBatch) and each.lacks for each in effects)
 
 
+@pytest.mark.covers("The replication chapters", "what it has is skipped")
 def test_headers_are_skipped_as_far_as_the_destination_held_them_at_the_connect() -> None:
     made = link((1, 2), last_txid=4)
     assert not made.skip_headers([run(1, 1, 2), run(3, 3, 4)])
@@ -208,6 +215,7 @@ def test_a_segment_that_goes_on_behind_the_connect_is_not_skipped() -> None:
     assert made.cursor == 0
 
 
+@pytest.mark.covers("The replication chapters", "the four conditions")
 def test_nothing_is_sent_to_an_incarnation_in_the_path() -> None:
     made = link()
     made.take([])
@@ -590,6 +598,7 @@ def test_what_another_way_passed_by_in_an_earlier_connection_says_nothing_in_the
     assert made.due_us is not None
 
 
+@pytest.mark.covers("Resync and bootstrap", "a resync beside another link is over soon")
 def test_messages_of_others_do_not_renew_the_patience_for_one_that_never_comes() -> None:
     """The link waits for the first one as long as it may, and for each next one half as long as
     before, until it does not believe the way any more."""

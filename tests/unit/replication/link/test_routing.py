@@ -15,6 +15,11 @@ from raylay.services.replication.link.routing import (
     came_from,
 )
 
+pytestmark = [
+    pytest.mark.covers("Replication", "four conditions of routing"),
+    pytest.mark.covers("Replication", "ResyncPassThrough"),
+]
+
 
 def router(
     *topics: TopicRule, pass_through: str | None = None, own_group_only: bool = False
@@ -29,10 +34,13 @@ def run(path: tuple[int, ...] = (), group: str = "", flags: int = 0) -> Run:
     return Run(1, 1, 1, 1, b"", b"t", b"json", path, group, flags=flags)
 
 
+@pytest.mark.covers("The replication chapters", "one link by default")
 def test_what_was_published_here_needs_no_pass_through() -> None:
     assert router().routed(run(), 7)
 
 
+@pytest.mark.covers("The replication chapters", "one link by default")
+@pytest.mark.covers("The replication chapters", "by the group of the direct sender")
 def test_what_was_received_needs_a_pass_through_that_matches_the_senders_group() -> None:
     for pattern, group, expected in (
         (None, "eu", False),
@@ -45,6 +53,7 @@ def test_what_was_received_needs_a_pass_through_that_matches_the_senders_group()
         assert routed is expected, (pattern, group)
 
 
+@pytest.mark.covers("The replication chapters", "never through the same instance again")
 def test_nothing_goes_back_to_an_incarnation_in_its_path() -> None:
     found = router(pass_through=".*")
     assert not found.routed(run((7,), "eu"), 7)
@@ -61,6 +70,7 @@ def test_what_left_its_group_does_not_leave_the_next_one_when_only_the_own_is_as
     assert found.routed(run((1, 2), "eu"), 7)
 
 
+@pytest.mark.covers("The replication chapters", "the four conditions")
 def test_a_resync_lets_on_what_its_expression_matches_in_addition() -> None:
     found = Router(
         DestinationRoute("d", "g", True, pass_through="^eu$", resync_pass_through="^us$")

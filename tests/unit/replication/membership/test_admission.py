@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from unit.held_runs import HeldRuns
 
 from raylay.services.messages.topic_book import TopicBook
@@ -57,6 +58,7 @@ def test_a_link_whose_connection_ended_meanwhile_is_not_taken_in() -> None:
     assert not is_in(made)
 
 
+@pytest.mark.covers("The replication chapters", "unique names, in one set of files and among")
 def test_a_second_instance_of_one_name_is_not_let_in_while_the_first_is() -> None:
     made = machine()
     assert isinstance(decide(made, 9, logon(), 4, is_open=True), LinkAdmitted)

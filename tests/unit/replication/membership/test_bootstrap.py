@@ -17,6 +17,8 @@ from raylay.services.replication.instance import Identity
 from raylay.services.replication.membership.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.unavailable import decode_unavailable
 
+pytestmark = pytest.mark.covers("Resync and bootstrap", "bootstrap: the log of one source")
+
 ME = Identity("B", "g", 0xB)
 SOURCE = Identity("A", "g", 0xA)
 P = 7

@@ -16,6 +16,8 @@ from raylay.services.replication.membership.connection_sharing import (
     uses_incoming,
 )
 
+pytestmark = pytest.mark.covers("Replication", "which incoming connection is used")
+
 WAITING = DestinationRoute("g", "g", True, dials=False)
 SHARED = DestinationRoute("B", "g", True, addresses=("b1:1", "b2:2"), share_connection=True)
 B1 = SharedConnection(7, "B1", "g", 101, "b1:1")
@@ -80,6 +82,7 @@ def test_servers_known_by_name_are_the_only_ones_and_in_their_order() -> None:
     assert chosen(replace(known, addresses=("B3",)), B1, B2) == ""
 
 
+@pytest.mark.covers("The replication chapters", "an incoming connection of a listed server")
 def test_with_addresses_only_who_says_that_one_is_its_own() -> None:
     assert chosen(SHARED, B1, B2) == "B1"
     assert chosen(SHARED, B2) == "B2"
@@ -95,6 +98,7 @@ def test_one_link_from_an_instance_to_an_instance(destination: DestinationRoute)
     assert chosen(destination, B1, reached=frozenset((101,))) == ""
 
 
+@pytest.mark.covers("The replication chapters", "an incoming connection of a listed server")
 def test_of_two_connections_of_one_server_the_newer_one() -> None:
     """A server that lost its disk connects again before the end of its last life is noticed."""
     newer = replace(B1, number=12, incarnation=201)

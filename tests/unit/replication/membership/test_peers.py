@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from raylay.services.replication.acknowledgment import DestinationLedger
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.membership.peers import PeerBook
 from raylay.services.replication.membership.placement import InstancePlacement
+
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "safe failover; what is unsafe is remembered"
+)
 
 A1, A2 = 0xA1, 0xA2
 

@@ -21,6 +21,8 @@ from raylay.services.replication.membership.placement import (
     to_wire,
 )
 
+pytestmark = pytest.mark.covers("Moved instances", "a lower generation is retired for good")
+
 FIRST = InstancePlacement(1, "b:1", "b:2")
 SECOND = InstancePlacement(2, "c:1", "c:2")
 

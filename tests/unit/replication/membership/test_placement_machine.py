@@ -18,6 +18,8 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.journal_lookup import LookupResult
 from raylay.services.replication.membership.placement import InstancePlacement, Placements
 
+pytestmark = pytest.mark.covers("Moved instances", "a retired incarnation is refused")
+
 OLD, NEW = 0xC, 0xD
 MOVED = {"up": InstancePlacement(1, "new:1", "new:2")}
 

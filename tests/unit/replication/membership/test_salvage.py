@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
 from raylay.services.replication.effects import LinkAnswered, LinkProgress, SendBatch
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.link.routing import DestinationRoute
 from raylay.services.replication.membership.salvage import SUCCESSOR, Salvage
+
+pytestmark = pytest.mark.covers("Moved instances", "what only a retired directory held comes back")
 
 OWN, PEER = 0xA, 0xB
 P = publisher_id("p")

@@ -24,6 +24,8 @@ from raylay.services.replication.membership.validation import (
     told,
 )
 
+pytestmark = pytest.mark.covers("Replication", "validation: each of the nine checks passes")
+
 T = TopicRule
 ORDERS = T("orders", "json")
 
@@ -116,6 +118,7 @@ CASES: dict[str, tuple[TopicRule, dict[str, Any], dict[str, Any], dict[str, Any]
 }
 
 
+@pytest.mark.covers("The replication chapters", "at each connect")
 def test_every_check_has_its_case() -> None:
     assert tuple(CASES) == CHECKS
 
@@ -126,6 +129,7 @@ def test_a_check_passes(name: str) -> None:
     assert failures(to("B", topic), here, passing) == []
 
 
+@pytest.mark.covers("The replication chapters", "at each connect")
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_check_fails_and_says_what_to_change(name: str) -> None:
     topic, here, _, failing, says = CASES[name]
@@ -156,6 +160,7 @@ def test_what_a_topic_enforces() -> None:
     assert enforced(T("a", exclude_validation=("txlog",))) == set(CHECKS) - {"txlog"}
 
 
+@pytest.mark.covers("Resync and bootstrap", "where `txlog` is left out")
 def test_what_is_sure_to_be_stored_there_is_what_the_check_of_the_log_is_made_for() -> None:
     """No client may fail over to an instance that passes over what is acknowledged here."""
     made, left_out = T("a"), T("b", exclude_validation=("txlog",))
@@ -252,6 +257,7 @@ def test_who_is_replicated_back_to(back: tuple[DestinationTerms, ...], passes: b
     assert names(found) == ([] if passes else [("replicate", "orders")])
 
 
+@pytest.mark.covers("Queues", "where a queue is replicated its PassThrough lets all on")
 def test_a_queue_is_passed_on_to_others_only() -> None:
     """What came from A is never sent back to it, so that destination needs no PassThrough."""
     rule = T("orders", "json", include_validation=())
@@ -269,6 +275,7 @@ def test_a_queue_is_passed_on_to_others_only() -> None:
         assert names(found) == ([] if passes else [("queue_passthrough", "orders")])
 
 
+@pytest.mark.covers("Queues", "a group-local queue is of a group")
 @pytest.mark.parametrize(
     ("there", "group", "failing"),
     [
@@ -290,6 +297,7 @@ def test_a_group_local_queue_is_needed_within_its_group(
     assert names(found) == [(name, "orders") for name in failing]
 
 
+@pytest.mark.covers("Queues", "where a queue is replicated its PassThrough lets all on")
 @pytest.mark.parametrize(
     ("domain", "passes"),
     [("", True), ("d", False)],
@@ -304,6 +312,8 @@ def test_a_group_local_queue_is_passed_on_within_its_group(domain: str, passes: 
     assert names(found) == ([] if passes else [("queue_passthrough", "orders")])
 
 
+@pytest.mark.covers("Queues", "a group-local queue is of a group")
+@pytest.mark.covers("Queues", "where a queue is replicated its PassThrough lets all on")
 @pytest.mark.parametrize(
     ("owners", "differs"), [(("A", "A"), False), (("A", "B"), True), (("A", ""), True)]
 )
@@ -320,6 +330,7 @@ def test_messages_of_a_group_local_queue_begin_at_one_instance(
         assert told in found[0].text
 
 
+@pytest.mark.covers("Replication", "what a link takes of a queue")
 @pytest.mark.parametrize("kind", ["queue", "group_local"])
 @pytest.mark.parametrize(
     ("underlying", "taken", "failing"),
@@ -352,6 +363,7 @@ def test_a_link_brings_the_messages_of_a_queue_and_what_is_said_of_them(
             assert check(to("B", *rules), here, archive) == []
 
 
+@pytest.mark.covers("Queues", "a local queue is not replicated")
 def test_a_local_queue_stays_here() -> None:
     rule = T("orders", "json", include_validation=())
     here = instance("A", queues=(replace(QUEUE, kind="local"),))

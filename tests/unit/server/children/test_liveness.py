@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.server.children.liveness import ASK_S, HUNG_S, LOOK_S_MAX, ChildLiveness
+
+pytestmark = pytest.mark.covers("Filters by content", "a child process that hangs is asked")
 
 EVERY_S = 0.5
 

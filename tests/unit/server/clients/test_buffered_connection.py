@@ -19,6 +19,10 @@ from raylay.services.server.clients.buffered_connection import (
     BufferedConnection,
 )
 
+pytestmark = pytest.mark.covers(
+    "Clients and protocol", "however much waits when a client goes offline"
+)
+
 MIB = 1024 * 1024
 
 

@@ -17,6 +17,10 @@ from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.server.clients.costly_filters import TELL_S, CostlyFilters
 from raylay.services.subscriptions.costly import FILTER_TOO_COSTLY, TOO_COSTLY
 
+pytestmark = pytest.mark.covers(
+    "Configuration", "filters that work too much end their own subscription"
+)
+
 GROWING = "/id"
 for _ in range(20):
     GROWING = f"REGEXP_REPLACE({GROWING}, '7', '77')"

@@ -157,6 +157,7 @@ async def go_on(
             await ledger.publish(doors[name], name, *trees)
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe` of the past")
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_replay_and_what_follows_are_the_whole_log_once(tmp_path: Path, seed: int) -> None:
     """Wherever it begins: the rows are what there was there, and every message behind comes once,
@@ -212,6 +213,7 @@ def test_rows_replay_and_what_follows_are_the_whole_log_once(tmp_path: Path, see
     in_house(tmp_path, visit, WITH_PAST)
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe` of the past")
 def test_with_a_granularity_the_rows_are_where_an_interval_begins(tmp_path: Path) -> None:
     random_ = random.Random(4)
 
@@ -234,6 +236,7 @@ def test_with_a_granularity_the_rows_are_where_an_interval_begins(tmp_path: Path
     in_house(tmp_path, visit, WITH_PAST)
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe` of the past")
 def test_now_and_topics_without_history_begin_with_what_there_is(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
@@ -266,6 +269,7 @@ def test_now_and_topics_without_history_begin_with_what_there_is(tmp_path: Path)
     in_house(tmp_path, visit, WITH_PAST)
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe` of the past")
 def test_of_before_the_window_there_are_no_rows_and_the_replay_is_whole(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         reader = await house.client("r")
@@ -295,6 +299,7 @@ def test_a_filter_is_asked_of_rows_and_replay(tmp_path: Path) -> None:
     in_house(tmp_path, visit, WITH_PAST)
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe` of the past")
 def test_what_does_not_go_together_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door = await house.client("p")
@@ -459,6 +464,7 @@ def test_after_a_restart_the_past_is_what_it_was(tmp_path: Path) -> None:
     in_house(tmp_path, second, WITH_PAST)
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe` of the past")
 @pytest.mark.parametrize("command", ["subscribe", "sow_and_subscribe"])
 def test_a_look_up_whose_subscription_was_ended_does_not_begin_the_next_one_of_its_id(
     tmp_path: Path, command: str
@@ -486,6 +492,7 @@ def test_a_look_up_whose_subscription_was_ended_does_not_begin_the_next_one_of_i
     in_house(tmp_path, visit, WITH_PAST)
 
 
+@pytest.mark.covers("SOW", "rules of a history that are changed")
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -134,6 +134,7 @@ class Slowed(Heard):
         )
 
 
+@pytest.mark.covers("Clients and protocol", "outstanding publishes are limited")
 def test_above_its_limit_it_is_slowed_until_half_of_them_are_answered() -> None:
     slowed = Slowed(10)
     acks = slowed.acks

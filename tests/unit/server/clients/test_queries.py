@@ -34,6 +34,8 @@ from raylay.services.sow.query_execution import LOOKED_AT_ONCE, QueryExecution
 from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 
+pytestmark = pytest.mark.covers("SOW", "a query's subscription begins at its moment")
+
 ORDERS = SowTopicDefinition("orders", "json", keys=("/id",), hash_indexes=(("/s",),))
 TRADES = SowTopicDefinition("trades", "json", keys=("/id",), rules=SowRules(window_us=10**12))
 BLOBS = SowTopicDefinition("blobs", "binary")
@@ -183,6 +185,7 @@ async def group(door: Door, name: str) -> tuple[list[Any], Header]:
     return [orjson.loads(each.body) for each in rows], end
 
 
+@pytest.mark.covers("SOW", "`sow`: group, batches")
 def test_rows_of_queries(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door = await house.client("p")
@@ -225,6 +228,7 @@ def test_rows_of_queries(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("SOW", "`sow`: group, batches")
 def test_what_cannot_be_asked_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door = await house.client("p")
@@ -258,6 +262,7 @@ def test_what_cannot_be_asked_is_refused_and_changes_nothing(tmp_path: Path) -> 
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("SOW", "`sow_and_subscribe`: of one moment")
 def test_a_query_and_its_subscription_are_of_one_moment(tmp_path: Path) -> None:
     """Under a load of publishes each change comes once: as a row, or behind the group."""
 
@@ -290,6 +295,7 @@ def test_a_query_and_its_subscription_are_of_one_moment(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("SOW", "`sow`: group, batches")
 @pytest.mark.parametrize("replayed", ["not yet", "read", "caught up"])
 def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path, replayed: str) -> None:
     """What a replay has read comes as what is live does; what it has not read, behind them all."""
@@ -481,6 +487,7 @@ def test_replace_knows_the_keys_of_before_and_who_was_given_rows(tmp_path: Path)
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("SOW", "`replace`: what comes into focus is sent")
 def test_replace_sends_what_comes_into_focus_and_tells_of_what_leaves(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
@@ -650,6 +657,7 @@ def test_what_is_kept_for_a_reader_who_does_not_read_counts(tmp_path: Path) -> N
     in_house(tmp_path, visit, config)
 
 
+@pytest.mark.covers("SOW", "a query takes turns")
 def test_many_queries_of_many_clients_share_the_turns(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door = await house.client("p")
@@ -674,6 +682,7 @@ def test_many_queries_of_many_clients_share_the_turns(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("SOW", "a query takes turns")
 def test_a_query_has_one_turn_ahead_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each turn has two behind it, and soon nobody else comes in between."""
     monkeypatch.setattr(query_module, "TURN_S", 0.0)
@@ -722,6 +731,7 @@ def test_more_queries_than_may_wait_are_refused(
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("SOW", "historical queries")
 def test_the_past_of_a_topic_with_history(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door = await house.client("p")
@@ -743,6 +753,7 @@ def test_the_past_of_a_topic_with_history(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
+@pytest.mark.covers("SOW", "out of focus: `deleted`")
 def test_what_expires_leaves_and_does_not_disturb_a_replay(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
@@ -798,6 +809,7 @@ class Passing:
             await asyncio.sleep(0)
 
 
+@pytest.mark.covers("SOW", "a query takes turns")
 def test_between_two_turns_others_have_their_passes_and_threads_the_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,11 @@ from raylay.services.server.clients import queries
 from raylay.services.server.clients.buffered_connection import UNWEIGHED_BYTES, BufferedConnection
 from raylay.services.server.clients.slow_clients import ClientPool
 
+pytestmark = [
+    pytest.mark.covers("Clients and protocol", "over the memory limit the largest goes offline"),
+    pytest.mark.covers("Clients and protocol", "an offlined client gets all in order and once"),
+]
+
 MIB = 1024 * 1024
 BODY_BYTES = 10_000
 
@@ -331,6 +336,7 @@ def test_a_buffer_that_dies_costs_its_clients_their_connections_and_nobody_else(
     in_slow_house(tmp_path, visit)
 
 
+@pytest.mark.covers("Clients and protocol", "who reads on has all at once though the buffer")
 @pytest.mark.parametrize("is_soon", [False, True])
 def test_who_reads_on_waits_for_no_buffer_to_be_started(tmp_path: Path, is_soon: bool) -> None:
     async def visit(house: House, buffers: Buffers) -> None:
@@ -385,6 +391,7 @@ def test_a_buffer_that_cannot_be_started_costs_only_the_slow(tmp_path: Path) -> 
     in_slow_house(tmp_path, visit)
 
 
+@pytest.mark.covers("Clients and protocol", "disconnecting ends subscriptions and queries")
 def test_over_the_disk_limit_the_largest_goes_and_its_data_with_it(tmp_path: Path) -> None:
     async def visit(house: House, buffers: Buffers) -> None:
         stream, first = Stream(house, await house.client("p")), await house.client("first")
@@ -493,6 +500,7 @@ def test_what_waits_too_long_ends_who_let_it_wait(tmp_path: Path) -> None:
     in_slow_house(tmp_path, visit, message_age_ms_max=200)
 
 
+@pytest.mark.covers("Clients and protocol", "rows of queries go offline")
 def test_rows_for_a_client_that_is_offline_go_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,6 +535,7 @@ def test_rows_for_a_client_that_is_offline_go_to_the_disk(
     in_slow_house(tmp_path, visit)
 
 
+@pytest.mark.covers("Clients and protocol", "rows of queries go offline")
 def test_replays_wait_for_who_is_offline(tmp_path: Path) -> None:
     async def visit(house: House, buffers: Buffers) -> None:
         stream, slow = Stream(house, await house.client("p")), await house.client("slow")

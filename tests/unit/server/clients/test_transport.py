@@ -52,6 +52,7 @@ async def can_connect(address: str) -> bool:
     return True
 
 
+@pytest.mark.covers("Configuration", "`InitialState`")
 def test_a_disabled_transport_ends_its_sessions_and_they_go_on_elsewhere(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         few = transports(server)["few"]["address"]
@@ -95,6 +96,7 @@ def test_a_disabled_transport_ends_its_sessions_and_they_go_on_elsewhere(tmp_pat
     in_instance(tmp_path / "solo", visit, CONFIG)
 
 
+@pytest.mark.covers("Configuration", "`InitialState`")
 def test_one_that_is_shut_at_the_start_can_be_opened(tmp_path: Path) -> None:
     async def visit(server: InstanceServer) -> None:
         assert transports(server)["shut"] == {
@@ -143,6 +145,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.covers("Clients and protocol", "outstanding publishes are limited")
 def test_a_publisher_over_its_limit_is_slowed_and_not_killed_and_others_go_on(
     tmp_path: Path,
 ) -> None:
@@ -184,6 +187,7 @@ def test_a_publisher_over_its_limit_is_slowed_and_not_killed_and_others_go_on(
     in_instance(tmp_path / "solo", visit, WAITING)
 
 
+@pytest.mark.covers("Clients and protocol", "outstanding publishes are limited")
 def test_who_numbers_nothing_is_slowed_without_any_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +225,7 @@ class Visitor:
         self.end("too_many", text)
 
 
+@pytest.mark.covers("Configuration", "`InitialState`")
 def test_one_too_many_is_turned_away() -> None:
     transport = ClientTransport("few", connections_max=2)
     known, first, second = (Visitor(transport) for _ in range(3))

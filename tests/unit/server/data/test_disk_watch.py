@@ -11,6 +11,8 @@ import pytest
 from raylay.services.server.data import disk_watch
 from raylay.services.server.data.disk_watch import DiskWatch
 
+pytestmark = pytest.mark.covers("Filters by content", "a disk that hangs is told of")
+
 
 class Bench:
     """A watch whose loop turns, or stands."""

@@ -18,6 +18,10 @@ from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.protocol.link.replication import REPLICATION_VERSION
 
+pytestmark = pytest.mark.covers(
+    "Configuration", "what a copy asks for is compiled behind the access"
+)
+
 LARGE = r"\pL{1,30}%d"
 """8 ms and 400 KB each, once it is compiled."""
 

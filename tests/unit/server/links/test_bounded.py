@@ -46,6 +46,10 @@ from raylay.services.replication.membership.admission import LinkAdmitted, decid
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.server.links import upstream_connection
 
+pytestmark = pytest.mark.covers(
+    "Configuration", "what a peer may say is bounded by what it can know"
+)
+
 FOR_EVER = (1 << 62) - 1
 
 
@@ -176,6 +180,7 @@ def test_names_and_incarnations_of_who_is_gone_are_remembered_up_to_a_limit(
     assert made._upstreams._hearing == {1, 2, 9}
 
 
+@pytest.mark.covers("Configuration", "links of one user are half of a transport")
 def test_links_of_one_user_are_half_of_a_transport(tmp_path: Path) -> None:
     """Those that prove to be of the fabric may all come by one user: they are not counted."""
     place = Place(tmp_path)
@@ -213,6 +218,7 @@ def test_links_of_one_user_are_half_of_a_transport(tmp_path: Path) -> None:
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "frames that are not whole are bounded for all")
 def test_half_frames_of_links_hold_no_more_than_their_share(tmp_path: Path) -> None:
     place = Place(tmp_path)
 

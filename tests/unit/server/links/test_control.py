@@ -16,6 +16,10 @@ from raylay.services.replication.membership.placement import InstancePlacement
 from raylay.services.server.children import supervisor
 from raylay.services.server.links.control import LinkControl, Links
 
+pytestmark = pytest.mark.covers(
+    "Moved instances", "a link that starts while its destination moves hears"
+)
+
 OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
 
 

@@ -33,6 +33,10 @@ from raylay.services.protocol.link.replication import (
     placed,
 )
 
+pytestmark = pytest.mark.covers(
+    "Configuration", "a link that is let in and proves nothing says anything"
+)
+
 TRUE = 77
 PUBLISHERS = (publisher_id("good"), publisher_id("other"), 5)
 HIGHEST = (1 << 63) - 2

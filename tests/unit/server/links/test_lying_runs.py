@@ -14,6 +14,8 @@ from raylay.services.protocol.frames import encode_frame
 from raylay.services.protocol.link.proof import proof_of
 from raylay.services.protocol.link.replication import link_logon
 
+pytestmark = pytest.mark.covers("Configuration", "a run whose header is not what its records say")
+
 
 def batch(run: Run) -> bytes:
     return encode_frame(

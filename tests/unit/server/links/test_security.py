@@ -165,6 +165,7 @@ async def holds(server: InstanceServer, messages: int) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.covers("Configuration", "Authentication and entitlement of replication")
 def test_the_right_password_replicates(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
@@ -176,6 +177,7 @@ def test_the_right_password_replicates(place: Place) -> None:
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "Authentication and entitlement of replication")
 def test_nothing_passes_with_a_wrong_one_until_the_file_is_corrected(place: Place) -> None:
     place.password.write_text(WRONG)
 
@@ -198,6 +200,7 @@ def test_nothing_passes_with_a_wrong_one_until_the_file_is_corrected(place: Plac
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "Authenticator of outgoing links")
 def test_what_is_missing_is_told_and_looked_for_again(place: Place) -> None:
     place.password.unlink()
 
@@ -215,6 +218,7 @@ def test_what_is_missing_is_told_and_looked_for_again(place: Place) -> None:
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "Authentication and entitlement of replication")
 @pytest.mark.parametrize("user", ["clients", "nobody"])
 def test_who_may_not_replicate_is_kept_out(user: str, place: Place) -> None:
     async def visit() -> None:
@@ -228,6 +232,7 @@ def test_who_may_not_replicate_is_kept_out(user: str, place: Place) -> None:
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "Authenticator of outgoing links")
 def test_what_the_instance_says_counts_where_the_destination_says_nothing(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
@@ -238,6 +243,7 @@ def test_what_the_instance_says_counts_where_the_destination_says_nothing(place:
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "Authentication and entitlement of replication")
 def test_a_topic_that_may_not_be_replicated_stops_its_link(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
@@ -283,6 +289,7 @@ def challenged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "load_installed", lambda group, config, *rest: Asks(config.options))
 
 
+@pytest.mark.covers("Configuration", "Authenticator of outgoing links")
 def test_a_challenge_is_answered(place: Place, challenged: None) -> None:
     async def visit() -> None:
         asks = replace(place.guarded(), replication_authentication=ModuleConfig("asks"))
@@ -303,6 +310,7 @@ def copying(source: InstanceServer, authenticator: ModuleConfig | None) -> Insta
     )  # fmt: skip
 
 
+@pytest.mark.covers("Configuration", "a copy needs the same logon")
 def test_a_copy_needs_the_same_logon(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
@@ -321,6 +329,7 @@ def test_a_copy_needs_the_same_logon(place: Place) -> None:
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "a copy is given the topics that its user may bring")
 def test_a_copy_is_given_topics_that_it_may_have_and_ends_at_others(place: Place) -> None:
     """Nothing of another topic leaves: neither by what was asked for, nor by what was not said."""
 
@@ -362,6 +371,7 @@ def test_a_copy_that_is_challenged(place: Place, challenged: None) -> None:
 
 
 # -- what else logs on -----------------------------------------------------------------------
+@pytest.mark.covers("Configuration", "a link over a shared connection, news of a moved")
 def test_a_link_over_the_connection_of_the_other_side_logs_on_too(place: Place) -> None:
     """B dials nobody: its link comes to A over A's connection, and A asks who it is."""
 
@@ -385,6 +395,7 @@ def test_a_link_over_the_connection_of_the_other_side_logs_on_too(place: Place) 
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "a link over a shared connection, news of a moved")
 def test_news_of_a_moved_instance_need_a_logon(place: Place) -> None:
     place.password.write_text(WRONG)
 
@@ -405,6 +416,7 @@ def test_news_of_a_moved_instance_need_a_logon(place: Place) -> None:
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "a link over a shared connection, news of a moved")
 def test_a_salvage_needs_a_logon(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
@@ -427,6 +439,7 @@ def test_a_salvage_needs_a_logon(place: Place) -> None:
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "a link over a shared connection, news of a moved")
 def test_a_reset_asks_for_what_a_link_may_bring_anew(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
@@ -524,6 +537,7 @@ FORGED: dict[str, bytes] = {
 }  # fmt: skip
 
 
+@pytest.mark.covers("Configuration", "Authentication and entitlement of replication")
 @pytest.mark.parametrize("first", FORGED)
 def test_frames_of_whoever_is_not_let_in_change_nothing(first: str, place: Place) -> None:
     """Not before the logon, nor behind one that has the fabric's proof and a wrong password."""
@@ -544,6 +558,7 @@ def test_frames_of_whoever_is_not_let_in_change_nothing(first: str, place: Place
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "a copy needs the same logon")
 def test_who_asks_for_messages_of_a_queue_that_it_may_not_bring_gets_none(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
@@ -561,6 +576,7 @@ def test_who_asks_for_messages_of_a_queue_that_it_may_not_bring_gets_none(place:
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "Authentication and entitlement of replication")
 def test_who_is_let_in_still_has_to_prove_what_it_says_of_others(place: Place) -> None:
     async def visit() -> None:
         b = await place.start(place.guarded())
@@ -576,6 +592,7 @@ def test_who_is_let_in_still_has_to_prove_what_it_says_of_others(place: Place) -
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "Authentication and entitlement of replication")
 @pytest.mark.parametrize("first", ["announces", "logon"])
 def test_who_may_not_replicate_says_nothing_that_counts_of_others(first: str, place: Place) -> None:
     """His password is right, and he has the fabric's key: he is not entitled to a link."""
@@ -593,6 +610,7 @@ def test_who_may_not_replicate_says_nothing_that_counts_of_others(first: str, pl
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "Authentication and entitlement of replication")
 @pytest.mark.parametrize("first", ["announces", "logon"])
 def test_who_may_replicate_without_the_fabrics_key_says_nothing_that_counts_of_others(
     first: str, place: Place
@@ -632,6 +650,7 @@ def test_what_a_link_says_of_itself_is_bounded_in_bytes(key: str, bytes_max: int
             read_said(header | {key: value})
 
 
+@pytest.mark.covers("Configuration", "a link that does not describe its instance is refused")
 @pytest.mark.parametrize("proven", [True, False])
 def test_a_link_that_does_not_describe_its_instance_is_refused(proven: bool, place: Place) -> None:
     """Its Destination cannot be validated without, and nobody passes that over."""
@@ -652,6 +671,7 @@ def test_a_link_that_does_not_describe_its_instance_is_refused(proven: bool, pla
     place.run(visit)
 
 
+@pytest.mark.covers("Configuration", "a link that does not describe its instance is refused")
 def test_what_a_retired_directory_holds_is_brought_without_a_description(place: Place) -> None:
     """Its configuration may be of long ago."""
 

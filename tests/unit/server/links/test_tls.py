@@ -102,6 +102,7 @@ def replication(server: InstanceServer, name: str) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.covers("Configuration", "TLS between instances")
 def test_a_link_with_its_certificate_and_one_that_is_never_handed_over(tmp_path: Path) -> None:
     made = tls_files()
 
@@ -137,6 +138,7 @@ def test_a_link_with_its_certificate_and_one_that_is_never_handed_over(tmp_path:
     run(tmp_path, work)
 
 
+@pytest.mark.covers("Configuration", "TLS between instances")
 def test_what_is_wrong_with_a_link_is_said(tmp_path: Path) -> None:
     made = tls_files()
 
@@ -192,6 +194,7 @@ def test_the_line_of_a_drill_lies_above_tls(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+@pytest.mark.covers("Configuration", "TLS between instances")
 def test_a_shared_connection_carries_both_directions_over_tls(tmp_path: Path) -> None:
     made = tls_files()
 
@@ -210,6 +213,7 @@ def test_a_shared_connection_carries_both_directions_over_tls(tmp_path: Path) ->
     run(tmp_path, work)
 
 
+@pytest.mark.covers("Configuration", "a link over a shared connection is known")
 @pytest.mark.parametrize(
     ("name", "who", "lets_in"),
     [("AlternativeName", "localhost", True), ("CommonName", "server", True),
@@ -247,6 +251,7 @@ def test_a_link_over_the_connection_of_the_other_side_is_known_by_that_ones_cert
     run(tmp_path, work)
 
 
+@pytest.mark.covers("Configuration", "TLS between instances")
 def test_an_empty_instance_copies_over_tls(tmp_path: Path) -> None:
     made = tls_files()
 
@@ -260,6 +265,7 @@ def test_an_empty_instance_copies_over_tls(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+@pytest.mark.covers("Configuration", "TLS between instances")
 def test_a_moved_instance_says_so_over_tls(tmp_path: Path) -> None:
     made = tls_files()
 

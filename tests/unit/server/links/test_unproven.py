@@ -31,6 +31,8 @@ from raylay.services.replication.membership.admission import (
     refused_before,
 )
 
+pytestmark = pytest.mark.covers("Configuration", "in a fabric with a key")
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:

@@ -52,6 +52,8 @@ from raylay.services.server.queues import manager
 from raylay.services.server.queues.manager import QueueControl, QueueManager
 from raylay.services.telemetry.tracing import NoTracing, TracingOptions, derived, new_context
 
+pytestmark = pytest.mark.covers("Queues", "subscribing, deliveries with the lease")
+
 NOW_US = 1_000_000
 WORK = QueueDefinition("work", "json", underlying="orders")
 RECORDS = [RecordBuilder(7, "orders", "json").build(at, b"{}", 0) for at in (1, 2, 3)]
@@ -221,6 +223,7 @@ class Bench:
 ONE, TWO = LeasedDelivery(2, (7, 1), 91, 0), LeasedDelivery(3, (7, 2), 92, NOW_US + 500_000)
 
 
+@pytest.mark.covers("Fabrics and tracing", "a sampled message of a queue shows enqueue")
 def test_a_sampled_message_has_a_span_below_its_lease_and_its_client_is_told_of_it() -> None:
     bench = Bench()
     spans: list[tuple[str, bytes, int, int, Any, bytes]] = []
@@ -330,6 +333,7 @@ def test_a_client_whose_socket_is_full_is_sent_no_more_until_it_is_not() -> None
     assert not owner.said("sub")
 
 
+@pytest.mark.covers("Clients and protocol", "a consumer of a queue that goes offline keeps")
 def test_a_client_that_goes_offline_is_given_nothing_whatever_it_says_until_it_is_online() -> None:
     """Though no queue sent it anything since its socket is full, and its queue's process is
     killed."""
@@ -408,6 +412,7 @@ def test_drafts_are_journaled_together_and_told_where_they_fail() -> None:
         bench.says(control.draft(QueueRecordDraft(1, Command.PUBLISH, b"")))
 
 
+@pytest.mark.covers("Queues", "a dead letter is in the journal before its message is gone")
 def test_a_removal_that_comes_behind_a_failed_append_has_its_letters() -> None:
     definition = QueueDefinition("work", "json", underlying="orders", dead_letters="failed")
     bench = Bench(definition)
@@ -455,6 +460,7 @@ def test_topics_of_queues_are_journaled() -> None:
     assert Bench().keeper.journaled() == (TopicRule("orders"), TopicRule("work", "json"))
 
 
+@pytest.mark.covers("Queues", "a resend claims")
 def test_it_says_once_who_bears_its_incarnation() -> None:
     bench = Bench(heralded=False)
     bench.keeper._author()
@@ -486,6 +492,7 @@ def test_who_bears_its_incarnation_is_said_again_where_that_failed() -> None:
     assert len(bench.authored) == 2
 
 
+@pytest.mark.covers("Queues", "a resend claims")
 def test_requests_go_to_all_links_and_come_once() -> None:
     bench = Bench()
     owner = bench.owner()
@@ -705,6 +712,7 @@ def test_a_queue_is_asked_how_it_is_now() -> None:
     assert msgpack.unpackb(client.said("ack")[0].body)["queue_depth"] == 3
 
 
+@pytest.mark.covers("Queues", "proxied transfer")
 def test_what_was_taken_over_by_hand_is_so_behind_a_restart_until_it_is_turned_off() -> None:
     bench = Bench(WORK)
     asyncio.run(bench.keeper.proxied("work", on=True))
@@ -775,6 +783,7 @@ def test_leases_end_by_the_steady_clock_while_the_clock_on_the_wall_is_set() -> 
     assert bench.work.door.lease_count == 0
 
 
+@pytest.mark.covers("Queues", "proxied transfer")
 def test_what_cannot_be_written_is_not_turned_on() -> None:
     bench = Bench(WORK)
     owner = bench.owner()
@@ -872,6 +881,7 @@ def test_the_fence_of_an_owner_is_behind_what_its_predecessor_drafted() -> None:
     assert control.read_begin(*begin).fence_txid == bench.authored[0].last_txid == 9
 
 
+@pytest.mark.covers("Queues", "a resend claims")
 def test_a_queue_may_take_over_what_is_of_instances_that_are_not_reachable() -> None:
     own = QueueDefinition("own", "json", kind="local")
     bench = Bench(WORK, own)

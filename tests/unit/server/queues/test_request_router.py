@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from unit.server.queues.test_manager import Bench
 
 from raylay.services.config.instance import InstanceConfig
@@ -80,6 +81,7 @@ def test_another_queue_of_the_name_is_not_told_but_its_request_goes_on() -> None
         assert here.carried() == [[request], [request]]
 
 
+@pytest.mark.covers("Queues", "a group-local queue is of a group")
 def test_a_group_local_queue_is_asked_within_its_domain() -> None:
     own = Meeting(GROUP_LOCAL)
     assert own.asks().domain == "g"

@@ -23,6 +23,8 @@ from raylay.services.verification.laws.queue_delivery import (
     violations,
 )
 
+pytestmark = pytest.mark.covers("Drills", "messages of a queue against publishers")
+
 EAST, WEST = 7, 9
 S = 1_000_000
 TIMES = {EAST: {1: 1 * S, 2: 2 * S, 3: 8 * S}, WEST: {5: 2 * S}}

@@ -20,6 +20,8 @@ from raylay.services.verification.laws.slow_clients import (
     told_of,
 )
 
+pytestmark = pytest.mark.covers("Clients and protocol", "the drill shows the whole way")
+
 S = 1_000_000
 MIB = 1 << 20
 SLOW = "drill-1-A-slow"

@@ -16,6 +16,8 @@ from raylay.services.verification.laws.sow_topics import (
     folded,
 )
 
+pytestmark = pytest.mark.covers("Drills", "SOW records against journals and publishers")
+
 NEAR, FAR = 7, 9
 WRITTEN = [
     SowWrite(NEAR, 1, (b"a",), b'{"n": 1}'),
