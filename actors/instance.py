@@ -55,7 +55,7 @@ class Instance:
 
     @ray.method(num_returns=1)
     def authorize(self, call: str, said: Caller | None, details: dict[str, Any]) -> None:
-        """Whether somebody may have this done to it, which is not done by a method of its own."""
+        """Judges a call that is performed by another process than this one."""
         self._thread.authorize(call, said, details)
 
     @ray.method(num_returns=1)

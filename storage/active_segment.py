@@ -53,7 +53,7 @@ class ActiveSegment:
             self.index.add(run, run.ranges(), length)
 
     def is_full(self, segment_bytes: int, file_bytes: int) -> bool:
-        """Whether it holds so many bytes, or its file has."""
+        """Returns whether it holds so many bytes, or its file has."""
         return self.opened and (
             self.index.bytes_used >= segment_bytes or self.file_bytes >= file_bytes
         )

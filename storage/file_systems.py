@@ -19,7 +19,8 @@ _STATFS_BYTES = 256
 
 
 def overwrites_in_place(path: Path) -> bool:
-    """Whether what was written of a file once can be written again without space on the disk.
+    """Returns whether what was written of a file once can be written again without space on the
+    disk.
 
     Only then may it be written through a mapping: where the disk is full, a page that needs space
     ends the process (SIGBUS), and no error tells why.

@@ -313,7 +313,7 @@ class FrontEnd:
                 self._map = mmap.mmap(self._fd, END_BYTES)
 
     def has_room(self, block_bytes: int) -> bool:
-        """Whether an entry with so long a block has its place."""
+        """Returns whether an entry with so long a block has its place."""
         return self._end + _ENTRY.size + block_bytes + len(_NOTHING_FOLLOWS) <= END_BYTES
 
     def append(self, first_txid: int, last_txid: int, block: bytes) -> None:

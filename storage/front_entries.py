@@ -214,12 +214,12 @@ class FrontSpace:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a file is left."""
+        """Returns whether a file is left."""
         return bool(self._files)
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether all that was written is in the store."""
+        """Returns whether all that was written is in the store."""
         return self._moved >= self._written
 
     def place(self, block_bytes: int) -> FrontPlace | None:

@@ -169,7 +169,8 @@ class FrontLog:
 
     @property
     def is_usable(self) -> bool:
-        """Whether commits are taken; where the front is not wanted, that is all there is to it."""
+        """Returns whether commits are taken; where the front is not wanted, that is all there is to
+        it."""
         front = self._front
         if front is None:
             return not self._wanted and not self._must_go

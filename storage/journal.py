@@ -142,8 +142,9 @@ class Journal(JournalReader, Protocol):
 
     @property
     def is_thread_idle(self) -> bool:
-        """Whether `commit_here` may be called: the writer thread has nothing, neither to commit nor
-        to drop, and the next commit is a short one, on which nobody is to wait for others."""
+        """Returns whether `commit_here` may be called: the writer thread has nothing, neither to
+        commit nor to drop, and the next commit is a short one, on which nobody is to wait for
+        others."""
 
     def commit_here(self, ahead: DiskWaitTask | None = None) -> None:
         """Commits what is kept back, on the caller's thread, and calls `committed` or `failed`
@@ -187,7 +188,7 @@ class Journal(JournalReader, Protocol):
 
     @property
     def floor_is_written(self) -> bool:
-        """Whether tools in other processes know of a floor that moved back."""
+        """Returns whether tools in other processes know of a floor that moved back."""
 
     def write_floor(self) -> None:
         """Writes the floor for tools in other processes, where it moved. Blocks.

@@ -43,7 +43,7 @@ LISTINGS_MAX = 64
 
 
 def _is_live(segment: OpenSegment) -> bool:
-    """Whether the writer still appends to a segment: it is renamed when it is sealed."""
+    """Returns whether the writer still appends to a segment: it is renamed when it is sealed."""
     return segment.file.suffix == ".live" and os.path.exists(segment.file.path)
 
 
@@ -238,7 +238,7 @@ class LmdbJournalReader:
 
     @property
     def is_untidy(self) -> bool:
-        """Whether `tidy` has something to do; may be asked on any thread."""
+        """Returns whether `tidy` has something to do; may be asked on any thread."""
         if self._used or len(self._open) > 1:
             return True
         # The newest one that this reader knows may have been sealed, and followed, meanwhile.

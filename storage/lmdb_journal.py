@@ -495,12 +495,13 @@ class LmdbJournal(ReaderMixin):
         self._committed(self._last_txid, time.perf_counter_ns() - started_ns)
 
     def _must_rotate(self) -> bool:
-        """Whether the next commit opens a segment."""
+        """Returns whether the next commit opens a segment."""
         active = self._active
         return active is not None and active.is_full(self._segment_bytes, self._rotate_file_bytes)
 
     def _may_be_in_front(self, blocks: list[tuple[bytes, bytes]]) -> bool:
-        """Whether the commit is a small one, and may become durable in front of the store."""
+        """Returns whether the commit is a small one, and may become durable in front of the
+        store."""
         active = self._active
         return (
             len(blocks) == 1

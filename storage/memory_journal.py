@@ -181,7 +181,7 @@ class MemoryJournal:
 
     @property
     def is_thread_idle(self) -> bool:
-        """Whether `commit` has nothing to do."""
+        """Returns whether `commit` has nothing to do."""
         return not self._staged
 
     @property

@@ -66,7 +66,7 @@ class PublishStore(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether a `put` would be refused."""
+        """Returns whether a `put` would be refused."""
 
     def put(self, sequence: int, record: builtins.bytes) -> None:
         """Adds a record, whose sequence is above `highest`. Durable from the next `flush` on.
@@ -129,7 +129,7 @@ class _EntryCounts(Generic[Entry]):
 
     @property
     def full(self) -> bool:
-        """Whether a `put` would be refused."""
+        """Returns whether a `put` would be refused."""
         return self.bytes >= self.bytes_max or len(self._entries) >= self.messages_max
 
 

@@ -142,8 +142,8 @@ class ReaderMixin:
 
     @property
     def is_untidy(self) -> bool:
-        """Whether `tidy` has something to do, or segments were removed since, as by age or size;
-        may be asked on any thread."""
+        """Returns whether `tidy` has something to do, or segments were removed since, as by age or
+        size; may be asked on any thread."""
         reader = self._reader
         if self._has_removed or self._retention_waits:
             return True

@@ -38,7 +38,7 @@ class CapacityConfig:
 
     @property
     def has_pool(self) -> bool:
-        """Whether it says anything of memory or disk: then there is a pool for it."""
+        """Returns whether it says anything of memory or disk: then there is a pool for it."""
         of_pool = (self.memory_bytes_max, self.disk_bytes_max, self.disk_path)
         return any(each is not None for each in of_pool)
 

@@ -35,12 +35,12 @@ class OutstandingPublishes:
 
     @property
     def is_over(self) -> bool:
-        """Whether there are more than there may be."""
+        """Returns whether there are more than there may be."""
         return self._unnumbered > UNNUMBERED_MAX or len(self) > self.most
 
     @property
     def has_room(self) -> bool:
-        """Whether so few are left that more may come."""
+        """Returns whether so few are left that more may come."""
         return self._unnumbered <= UNNUMBERED_MAX // 2 and len(self) <= self.most // 2
 
     def took(self, upto: int, count: int) -> None:

@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_reading(self) -> bool:
-        """Whether it takes bytes from the socket."""
+        """Returns whether it takes bytes from the socket."""
         return self._reading
 
     def data_received(self, data: bytes) -> None:

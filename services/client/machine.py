@@ -207,7 +207,7 @@ class ClientMachine(PublishOutbox):
 
     @property
     def waits_for_safe_instance(self) -> bool:
-        """Whether it is not connected, and some servers must not be failed over to."""
+        """Returns whether it is not connected, and some servers must not be failed over to."""
         return self.state not in (ClientState.READY, ClientState.ENDED) and bool(
             self.chooser.refused()
         )

@@ -134,8 +134,8 @@ class Message:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether it carries a trace context. Without a look at the record where none of its batch
-        does."""
+        """Returns whether it carries a trace context. Without a look at the record where none of
+        its batch does."""
         batch = self.batch
         return batch.traced and _TRACE.unpack_from(batch.payload, self._offset)[1] != 0
 

@@ -306,12 +306,13 @@ class PublishOutbox:
 
     @property
     def publishes(self) -> bool:
-        """Whether anything was published since this client was made."""
+        """Returns whether anything was published since this client was made."""
         return self.next_sequence > self._first_sequence
 
     @property
     def asks_for_unused(self) -> bool:
-        """Whether it goes on with what an earlier client left, if the next server knows of any."""
+        """Returns whether it goes on with what an earlier client left, if the next server knows of
+        any."""
         return self._takes_over and not self.next_sequence and not self.store.highest
 
     def unused(self, clock_us: int) -> Range | None:
@@ -420,19 +421,19 @@ class PublishOutbox:
 
     @property
     def _crowded(self) -> bool:
-        """Whether what comes next waits for an answer."""
+        """Returns whether what comes next waits for an answer."""
         if self._frame_messages >= CROWD_MESSAGES:
             return self._unanswered_messages > 0
         return self._unanswered_messages >= UNANSWERED_MESSAGES_MAX
 
     def _is_small(self, bytes_max: int) -> bool:
-        """Whether what was not sent yet makes a small frame."""
+        """Returns whether what was not sent yet makes a small frame."""
         small_bytes = min(SMALL_FRAME_BYTES, bytes_max)
         return len(self._tail) <= SMALL_FRAME_MESSAGES and self._tail_bytes <= small_bytes
 
     def gathers_on(self, bytes_max: int) -> bool:
-        """Whether what was published last waits for an answer with what is gathered already: until
-        that, or `hurry`, `next_batch` of as many bytes has nothing."""
+        """Returns whether what was published last waits for an answer with what is gathered
+        already: until that, or `hurry`, `next_batch` of as many bytes has nothing."""
         return self.gathering and self._is_small(bytes_max)
 
     def hurry(self) -> None:
@@ -467,7 +468,7 @@ class PublishOutbox:
 
     @property
     def unsent(self) -> bool:
-        """Whether `next_batch` may have something on this connection."""
+        """Returns whether `next_batch` may have something on this connection."""
         return self.sending and (bool(self._tail) or self._resend_next is not None)
 
     @property

@@ -147,7 +147,7 @@ class SampledAcks:
 
 
 def _has(ranges: Sequence[Range], sequence: int) -> bool:
-    """Whether ascending ranges have it."""
+    """Returns whether ascending ranges have it."""
     at = bisect_right(ranges, (sequence, U64_MAX)) - 1
     return at >= 0 and sequence <= ranges[at][1]
 

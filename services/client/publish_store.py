@@ -49,4 +49,4 @@ class PublishStoreProtocol(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether a limit in messages or bytes is reached."""
+        """Returns whether a limit in messages or bytes is reached."""

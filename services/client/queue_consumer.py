@@ -86,7 +86,7 @@ class QueueMessage(Message):
         self._say("expire")
 
     def is_overdue(self, now_s: float) -> bool:
-        """Whether its lease is over, or nearly so.
+        """Returns whether its lease is over, or nearly so.
 
         Args:
             now_s: by the steady clock, as `MessageBatch.lease_end_s`.

@@ -141,7 +141,7 @@ class SubscriptionState:
 
     @property
     def takes_replace(self) -> bool:
-        """Whether the server of this connection takes another filter now."""
+        """Returns whether the server of this connection takes another filter now."""
         return self.active
 
     def replaced(self, options: dict[str, Any]) -> None:

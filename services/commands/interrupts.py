@@ -110,7 +110,8 @@ def _watch(heard: int, say: str, grace_s: float) -> None:
 
 
 def _next(heard: int, timeout_s: float | None) -> bool | None:
-    """Whether one of SIGNALS came; False: the pipe was closed. None: nothing came in time."""
+    """Returns whether one of SIGNALS came; False: the pipe was closed. None: nothing came in
+    time."""
     while True:
         if not select.select([heard], [], [], timeout_s)[0]:
             return None

@@ -49,7 +49,7 @@ class TopicDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs but what was changing all the time."""
+        """Returns whether nothing differs but what was changing all the time."""
         return not self.only and not differ(self.differences)
 
 

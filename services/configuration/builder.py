@@ -414,8 +414,8 @@ def explain(
 
 
 def _is_unsaid(given: object, kind: str, message: str) -> bool:
-    """Whether a message does not say what was given. One of pydantic's own never does, though it
-    may have the same number for another reason."""
+    """Returns whether a message does not say what was given. One of pydantic's own never does,
+    though it may have the same number for another reason."""
     return not isinstance(given, dict | list) and (
         kind != "value_error" or repr(given) not in message
     )

@@ -89,8 +89,8 @@ def _brings_itself(
     link: Link,
     targets: Mapping[Link, tuple[str, ...]],
 ) -> bool:
-    """Whether some that a link leads to do not pass on what came from its instance's group, and
-    need not: that group has links of its own to the same instances."""
+    """Returns whether some that a link leads to do not pass on what came from its instance's group,
+    and need not: that group has links of its own to the same instances."""
     group = instance.group
     queues = [
         (each.name.encode(), each.message_type.encode())

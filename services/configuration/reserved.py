@@ -114,7 +114,7 @@ def _queued(
 
 
 def _takes(settings: FabricSettings, instance: InstanceSettings) -> bool:
-    """Whether it journals anything, and messages of our type."""
+    """Returns whether it journals anything, and messages of our type."""
     takes = not instance.message_types or SOW_TYPE in instance.message_types
     is_ours = all(each.name != SOW_TYPE for each in settings.types_of(instance))
     return takes and is_ours and any(t.journaled for t in settings.topics_of(instance))
@@ -144,7 +144,7 @@ def _carrying(
 
 
 def _taken(topics: tuple[TopicSettings, ...] | list[TopicSettings], name: str) -> bool:
-    """Whether messages of any type on this topic are taken already."""
+    """Returns whether messages of any type on this topic are taken already."""
     whole = (t for t in topics if t.message_type == "*" and not t.filter)
     rules = tuple(TopicRule(topic.name) for topic in whole)
     return TopicMatcher(rules).matches(name.encode(), b"")

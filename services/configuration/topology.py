@@ -300,8 +300,8 @@ def _half_replicated(
 def shares(
     settings: FabricSettings, instance: InstanceSettings, queue: QueueDefinition, name: str
 ) -> bool:
-    """Whether an instance of this fabric has the same queue as another one. The drills' own is not
-    asked about, as when a link connects."""
+    """Returns whether an instance of this fabric has the same queue as another one. The drills' own
+    is not asked about, as when a link connects."""
     found = next((each for each in settings.instances if each.name == name), None)
     if found is None or queue.name.startswith(RESERVED):
         return False
@@ -316,14 +316,14 @@ def shares(
 
 
 def takes(destination: DestinationSettings, name: str, message_type: str) -> bool:
-    """Whether a destination takes a topic."""
+    """Returns whether a destination takes a topic."""
     rules = tuple(TopicRule(each.name, each.message_type) for each in destination.topics)
     return TopicMatcher(rules).matches(name.encode(), message_type.encode())
 
 
 def _takes_all(destination: DestinationSettings, topic: str, message_type: str) -> bool:
-    """Whether a destination takes a topic, or all that an expression matches; where nobody can tell
-    that it does not, it does."""
+    """Returns whether a destination takes a topic, or all that an expression matches; where nobody
+    can tell that it does not, it does."""
     if not is_regex(topic):
         return takes(destination, topic, message_type)
     return any(
@@ -333,7 +333,8 @@ def _takes_all(destination: DestinationSettings, topic: str, message_type: str) 
 
 
 def holds_journaled(queue: QueueDefinition, log: TopicMatcher) -> bool:
-    """Whether a transaction log takes what a queue holds; under an expression some of it."""
+    """Returns whether a transaction log takes what a queue holds; under an expression some of
+    it."""
     if not is_regex(queue.topic):
         return log.matches(queue.topic.encode(), queue.message_type.encode())
     return any(
@@ -343,8 +344,8 @@ def holds_journaled(queue: QueueDefinition, log: TopicMatcher) -> bool:
 
 
 def is_journaled(topic: SowTopicDefinition, log: tuple[TopicRule, ...]) -> bool:
-    """Whether a transaction log takes what a topic with state is made from; under a pattern some of
-    it."""
+    """Returns whether a transaction log takes what a topic with state is made from; under a pattern
+    some of it."""
     if not topic.pattern:
         kind = topic.message_type.encode()
         return TopicMatcher(log).matches(topic.name.encode(), kind)
@@ -509,8 +510,8 @@ def waited_for(
 
 
 def dials(source: InstanceSettings, target: InstanceSettings) -> bool:
-    """Whether an instance may connect to another one by itself: by an address, it may be any of the
-    destination's group."""
+    """Returns whether an instance may connect to another one by itself: by an address, it may be
+    any of the destination's group."""
     return any(
         destination.dial
         and (

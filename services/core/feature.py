@@ -30,8 +30,8 @@ class Feature(Protocol):
 
     @property
     def may_be_ahead(self) -> bool:
-        """Whether it may fold the next commit while the disk is still writing it: all that comes of
-        it are a few frames, which are held until then."""
+        """Returns whether it may fold the next commit while the disk is still writing it: all that
+        comes of it are a few frames, which are held until then."""
 
     def fold(self, batch: CommitBatch) -> None:
         """These were committed, and the acks for that are out. Called while it is enlisted."""
@@ -98,7 +98,7 @@ class FeatureRegistry:
 
     @property
     def may_be_ahead(self) -> bool:
-        """Whether all of them may fold what the disk is still writing."""
+        """Returns whether all of them may fold what the disk is still writing."""
         return not self.unfolded and all(feature.may_be_ahead for feature in self.served)
 
     def enlist(self, feature: Feature, served: bool) -> None:

@@ -247,7 +247,7 @@ class FoldBacklog:
             self._weigh_published = _sum_of(self._weigh_published, weigh_published)
 
     def is_long(self, batch: CommitBatch) -> bool:
-        """Whether it takes more than one slice."""
+        """Returns whether it takes more than one slice."""
         return _exceed(batch.runs, self._weigh, self._slice_records, SLICE_BYTES)
 
     def in_parts(self, runs: Sequence[Run]) -> PublishInParts | None:
@@ -337,7 +337,7 @@ class FoldBarrier:
 
     @property
     def done(self) -> bool:
-        """Whether it is."""
+        """Returns whether it is."""
         return not self._unfolded or self._unfolded.folded_txid >= self._txid
 
     def take(self, most: int) -> None:

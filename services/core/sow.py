@@ -291,7 +291,7 @@ class SowFeature:
         return found
 
     def is_due(self, now_us: int) -> bool:
-        """Whether `tick` has more to do at once, in another turn."""
+        """Returns whether `tick` has more to do at once, in another turn."""
         return any(each.state.is_due(now_us) for each in self.book.topics)
 
     # -- what goes to disk ---------------------------------------------------------------------

@@ -113,7 +113,7 @@ class DrillResult:
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong."""
+        """Returns whether nothing is wrong."""
         return self.judgement is not None and self.judgement.valid
 
 

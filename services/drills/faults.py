@@ -81,7 +81,7 @@ class FaultPlaces:
         self._here = {name: fabric.on_node_of(name, _who) == here for name in self.names}
 
     def is_here(self, name: str) -> bool:
-        """Whether an instance runs on this host."""
+        """Returns whether an instance runs on this host."""
         return bool(self._here[name])
 
     def errand(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -153,7 +153,7 @@ def _listening(port: int) -> set[str]:
 
 
 def is_durable(command: list[str], environment: Mapping[str, str]) -> bool:
-    """Whether a GCS that is started so keeps what it knows in Redis or RocksDB."""
+    """Returns whether a GCS that is started so keeps what it knows in Redis or RocksDB."""
     return environment.get("RAY_gcs_storage") == "rocksdb" or any(
         each.startswith("--redis_address=") and len(each) > 16 for each in command
     )

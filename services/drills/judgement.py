@@ -63,7 +63,7 @@ class RunJudgement:
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong."""
+        """Returns whether nothing is wrong."""
         return self.verdict.valid and not self.broken and not self.complaints
 
 

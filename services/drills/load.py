@@ -265,7 +265,7 @@ class LoadSubscriber:
             await self.reads.wait()
 
     def set_reading(self, reads: bool) -> None:
-        """Whether it takes what it is given. From any thread."""
+        """Sets whether it takes what it is given. From any thread."""
         change = self.reads.set if reads else self.reads.clear
         if self.task is not None:
             self.task.get_loop().call_soon_threadsafe(change)

@@ -81,7 +81,7 @@ class Sample(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether it serves, and all its links are connected and caught up."""
+        """Returns whether it serves, and all its links are connected and caught up."""
         return self.ready and all(link.connected and link.caught_up for link in self.links.values())
 
 

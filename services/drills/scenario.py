@@ -277,7 +277,7 @@ class DrillScenario(Section):
 
     @property
     def own_load(self) -> bool:
-        """Whether nobody publishes for the drill."""
+        """Returns whether nobody publishes for the drill."""
         return not self.load.publishers
 
     def with_own_load(self) -> DrillScenario:

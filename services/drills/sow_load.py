@@ -73,7 +73,7 @@ class SowWriter:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether everything of it is."""
+        """Returns whether everything of it is."""
         return not self.store.messages
 
     async def open(self, options: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ def described(part: Part) -> str:
 
 
 def meet(one: FaultStep, other: FaultStep) -> bool:
-    """Whether two steps are on at the same time. One of a moment is on for that moment."""
+    """Returns whether two steps are on at the same time. One of a moment is on for that moment."""
     first, second = sorted((one, other), key=lambda step: step.at_ms)
     return second.at_ms < first.at_ms + max(first.lasts_ms, 1)
 

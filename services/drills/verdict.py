@@ -75,7 +75,7 @@ class PlaceVerdict:
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong."""
+        """Returns whether nothing is wrong."""
         return not (self.lost or self.duplicated or self.out_of_order or self.unexpected)
 
 
@@ -112,7 +112,7 @@ class Verdict:
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong anywhere. A verdict over no place is not valid: it says
+        """Returns whether nothing is wrong anywhere. A verdict over no place is not valid: it says
         nothing."""
         return bool(self.places) and all(place.valid for place in self.places)
 

@@ -360,7 +360,7 @@ class _Members:
         self._written = frozenset(each for each in self._literals if not isinstance(each, str))
 
     def has(self, value: Value, meter: Meter | None = None) -> bool:
-        """Whether any element of the value equals one of them."""
+        """Returns whether any element of the value equals one of them."""
         if value.__class__ is str:
             if value in self._texts:
                 return True

@@ -76,7 +76,7 @@ class Expression:
 
     @property
     def asks_around(self) -> bool:
-        """Whether it asks for more than the message; by a walk over the whole of it."""
+        """Returns whether it asks for more than the message; by a walk over the whole of it."""
         calls = (each for each in nodes(self.tree) if isinstance(each, tree.Call))
         return any(each.function.needs for each in calls)
 

@@ -69,7 +69,7 @@ class Pattern:
         return self._topic.weight
 
     def matches(self, text: str, meter: Meter | None = None) -> bool:
-        """Whether it matches somewhere in the text."""
+        """Returns whether it matches somewhere in the text."""
         if len(text) > self.uncounted:
             charge(meter, self._topic.weight * len(text))
         try:

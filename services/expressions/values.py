@@ -252,13 +252,13 @@ def truth(value: Value, meter: Meter | None = None) -> bool | None:
 
 
 def is_null(value: Value, meter: Meter | None = None) -> bool:
-    """Whether the value, of an array its first element, is NULL."""
+    """Returns whether the value, of an array its first element, is NULL."""
     charge_scalar(meter, value)
     return scalar(value) is None
 
 
 def is_nan(value: Value, meter: Meter | None = None) -> bool:
-    """Whether the value is a number that is none."""
+    """Returns whether the value is a number that is none."""
     charge_scalar(meter, value)
     value = scalar(value)
     return value.__class__ is float and value != value
@@ -399,7 +399,7 @@ def _side(value: Value, meter: Meter | None) -> _Side:
 
 
 def _any_pair(name: str, left: _Side, right: _Side) -> bool:
-    """Whether any element compares so with any of the other side."""
+    """Returns whether any element compares so with any of the other side."""
     texts, numbers, texts_2, numbers_2 = left.texts, left.numbers, right.texts, right.numbers
     return bool(
         (texts and texts_2 and _exists(name, texts, texts_2))
@@ -410,7 +410,8 @@ def _any_pair(name: str, left: _Side, right: _Side) -> bool:
 
 
 def _any_text(name: str, texts: _Side, numbers: _Bag) -> bool:
-    """Whether any text compares so with any number: by the number that it says, else as greater."""
+    """Returns whether any text compares so with any number: by the number that it says, else as
+    greater."""
     said = texts.said
     return _exists(name, said, numbers) or (said.has_nan and _OPERATORS[name](1, 0))
 
@@ -449,7 +450,7 @@ COMPARISONS = {
 
 
 def between(value: Value, low: Value, high: Value, meter: Meter | None = None) -> bool:
-    """Whether any element lies between the two, both included."""
+    """Returns whether any element lies between the two, both included."""
     if value.__class__ is list:
         charge_all(meter, value, 3)
         return any(
@@ -460,12 +461,12 @@ def between(value: Value, low: Value, high: Value, meter: Meter | None = None) -
 
 
 def begins(value: Value, options: list[Value], meter: Meter | None = None) -> bool:
-    """Whether any element begins with one of the texts."""
+    """Returns whether any element begins with one of the texts."""
     return _any_affix(str.startswith, value, options, meter)
 
 
 def ends(value: Value, options: list[Value], meter: Meter | None = None) -> bool:
-    """Whether any element ends with one of the texts."""
+    """Returns whether any element ends with one of the texts."""
     return _any_affix(str.endswith, value, options, meter)
 
 
@@ -487,7 +488,7 @@ def _any_affix(
 
 
 def like(value: Value, pattern: Pattern, meter: Meter | None = None) -> bool:
-    """Whether the pattern matches in any element."""
+    """Returns whether the pattern matches in any element."""
     charge_all(meter, value, 2)
     texts = [text(each) or "" for each in plains(value)]
     charge(meter, pattern.weight * sum(map(len, texts)))

@@ -63,8 +63,8 @@ class EvaluationAccount:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it has worked for too long: until it has half of its burst again, its evaluations
-        are given up at once."""
+        """Returns whether it has worked for too long: until it has half of its burst again, its
+        evaluations are given up at once."""
         return self.begun > 0
 
     def worked(self, steps: int) -> None:

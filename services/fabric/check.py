@@ -245,7 +245,7 @@ def _plain_passwords(settings: FabricSettings) -> list[TopologyFinding]:
 
 
 def _is_on_this_host(settings: FabricSettings, target: str) -> bool:
-    """Whether an address, or an instance of the fabric, is reached by loopback."""
+    """Returns whether an address, or an instance of the fabric, is reached by loopback."""
     if ":" in target:
         host = target.rpartition(":")[0].strip("[]")
     else:
@@ -380,7 +380,7 @@ def _pinned(settings: FabricSettings) -> list[TopologyFinding]:
 
 
 def _asks(settings: FabricSettings, name: str) -> bool:
-    """Whether an instance of this fabric wants a password or token of links."""
+    """Returns whether an instance of this fabric wants a password or token of links."""
     for each in settings.instances:
         if each.name == name:
             first = each.replication_transport
@@ -408,7 +408,7 @@ def _servers(
 
 
 def _one_way(destination: DestinationSettings) -> bool:
-    """Whether a destination says of all its topics that they need not come back."""
+    """Returns whether a destination says of all its topics that they need not come back."""
     usual = destination.exclude_validation or ()
     return all(
         "replicate" in (usual if topic.exclude_validation is None else topic.exclude_validation)

@@ -88,7 +88,7 @@ class ControlClient(FabricHandle):
         return handle
 
     def _asks_for(self, name: str) -> bool:
-        """Whether an instance is to judge who controls it, by the settings."""
+        """Returns whether an instance is to judge who controls it, by the settings."""
         return name in self.declared.controlled()
 
     def _said_to(self, name: str) -> Caller | None:

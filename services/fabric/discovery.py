@@ -99,7 +99,7 @@ def runs_already(name: str, where: str) -> FabricError:
 
 
 def is_over(entry: registry.RegistryEntry) -> bool:
-    """Whether the Ray of a fabric ended without it: nothing listens where its head was."""
+    """Returns whether the Ray of a fabric ended without it: nothing listens where its head was."""
     from raylay.services.fabric.ray_access import HeadSilent, refuse_silent_head
 
     try:

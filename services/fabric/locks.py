@@ -42,7 +42,7 @@ class LockOwner:
 
     @property
     def alive(self) -> bool:
-        """Whether that process is still there."""
+        """Returns whether that process is still there."""
         return self.start > 0 and registry.process_start(self.pid) == self.start
 
 

@@ -375,7 +375,7 @@ def dead_nodes() -> list[tuple[ClusterNode, int]]:
 
 
 def is_here(node: str) -> bool:
-    """Whether this process is on that node: a pid of another one says nothing here."""
+    """Returns whether this process is on that node: a pid of another one says nothing here."""
     return not node or node == ray_module().get_runtime_context().get_node_id()
 
 

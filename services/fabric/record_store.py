@@ -106,13 +106,13 @@ def stored_record(name: str) -> FabricRecord | None:
 
 
 def is_newer(stored: FabricRecord | None, number: int) -> bool:
-    """Whether a record of this number, or of a later one, was written."""
+    """Returns whether a record of this number, or of a later one, was written."""
     return stored is not None and stored.number >= number
 
 
 def claim(name: str, number: int) -> bool:
-    """Whether the record of this number is ours to write: the head lets one of several have it.
-    Who claimed it and did not write it within CLAIM_S has died."""
+    """Returns whether the record of this number is ours to write: the head lets one of several have
+    it. Who claimed it and did not write it within CLAIM_S has died."""
     from ray.experimental import internal_kv
 
     def put(each: int) -> bool:

@@ -48,7 +48,8 @@ class RegistryEntry:
 
     @property
     def alive(self) -> bool:
-        """Whether the process that holds Ray is there; true where Ray was running before."""
+        """Returns whether the process that holds Ray is there; true where Ray was running
+        before."""
         return not self.host_pid or (
             process_start(self.host_pid) == self.host_start and self.host_start > 0
         )

@@ -52,15 +52,15 @@ class Position:
     end_included: bool = False
 
     def includes(self, point: Point) -> bool:
-        """Whether what is at a point of the begin is delivered: outside of ranges what was received
-        at a time is, and a message that the subscriber names is not."""
+        """Returns whether what is at a point of the begin is delivered: outside of ranges what was
+        received at a time is, and a message that the subscriber names is not."""
         if self.begin_included is not None:
             return self.begin_included
         return point.kind in ("epoch", "time")
 
     @property
     def bounded(self) -> bool:
-        """Whether the subscription ends at a point."""
+        """Returns whether the subscription ends at a point."""
         return bool(self.end)
 
 

@@ -104,7 +104,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
                     self._own.add(publisher)
 
     def covers(self, publisher: int, ranges: Iterable[Range]) -> bool:
-        """Whether all of the ranges are in it."""
+        """Returns whether all of the ranges are in it."""
         found = self.sets.get(publisher)
         return found is not None and all(found.covers(first, last) for first, last in ranges)
 

@@ -582,7 +582,7 @@ class Run:
 
     @property
     def contiguous(self) -> bool:
-        """Whether no sequence between first and last is missing."""
+        """Returns whether no sequence between first and last is missing."""
         return bool(self.flags & Flag.CONTIGUOUS)
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -723,8 +723,8 @@ def is_plausible_header(
     names_bytes: int,
     payload_bytes: int,
 ) -> bool:
-    """Whether the fields of a run's header agree with one another and with the payload's length.
-    What the records themselves say is not looked at: see `check_records`.
+    """Returns whether the fields of a run's header agree with one another and with the payload's
+    length. What the records themselves say is not looked at: see `check_records`.
 
     Args:
         names_bytes: length of topic and message type, which each record repeats.

@@ -354,7 +354,7 @@ class SequenceSet:
         return _FULL if self._full_starts and self._is_full(chunk) else 0
 
     def touches(self, first: int, last: int) -> bool:
-        """Whether at least one of first..last is in it."""
+        """Returns whether at least one of first..last is in it."""
         low, high = first >> _BITS, last >> _BITS
         if low == high:
             present = self._part.get(low)
@@ -375,7 +375,7 @@ class SequenceSet:
         return False
 
     def covers(self, first: int, last: int) -> bool:
-        """Whether all of first..last are in it."""
+        """Returns whether all of first..last are in it."""
         low, high = first >> _BITS, last >> _BITS
         if low == high:
             bits = _bits(first & _MASK, last & _MASK)

@@ -66,10 +66,10 @@ class WritePermission(Protocol):
     it is in no run, journal or frame."""
 
     def writes_all(self, topic: bytes) -> bool:
-        """Whether it may write every record of a topic."""
+        """Returns whether it may write every record of a topic."""
 
     def passes(self, topic: bytes, message: Tree) -> bool:
-        """Whether it may write a record of a topic with these fields."""
+        """Returns whether it may write a record of a topic with these fields."""
 
     def refusal(self, topic: bytes, what: str) -> tuple[str, str]:
         """The reason and the sentence for a record that it may not write.
@@ -85,7 +85,7 @@ class PendingLookup(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether it is found, or given up."""
+        """Returns whether it is found, or given up."""
 
     def take(self, most: int) -> None:
         """Looks on, at so many at most. On the instance's loop."""

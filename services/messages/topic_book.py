@@ -80,8 +80,8 @@ class TopicEntry:
 
     @property
     def judges_records(self) -> bool:
-        """Whether its state knows the record that a message changes: then that is asked whether a
-        client may write it, and not the message alone."""
+        """Returns whether its state knows the record that a message changes: then that is asked
+        whether a client may write it, and not the message alone."""
         return self.journaled and self.state is not None
 
     def changed_by(self, command: int) -> Stateful | None:
@@ -232,8 +232,8 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         )
 
     def journals(self, topic: bytes, message_type: str) -> bool:
-        """Whether messages of this topic and type are journaled, for who reads the journal. No
-        type: any that is will do."""
+        """Returns whether messages of this topic and type are journaled, for who reads the journal.
+        No type: any that is will do."""
         if message_type:
             return self[topic, message_type.encode()].journaled
         return self._any_type[topic, b""]

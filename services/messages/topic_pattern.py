@@ -128,7 +128,7 @@ class TopicPattern:
         """What a character of the topic takes at most, in nanoseconds of a quick processor."""
 
     def search(self, topic: str) -> bool:
-        """Whether the pattern matches somewhere in the topic."""
+        """Returns whether the pattern matches somewhere in the topic."""
         # Most patterns begin with a text: to call RE2 takes ten times as long as to look for it.
         if not (topic.startswith(self._text) if self._anchored else self._text in topic):
             return False
@@ -149,8 +149,8 @@ class TopicPattern:
 
 
 def _leading_text(pattern: str) -> tuple[bool, str, bool]:
-    """Whether a pattern begins with `^`, the text that begins every match of it, and whether that
-    is all that it asks."""
+    """Returns whether a pattern begins with `^`, the text that begins every match of it, and
+    whether that is all that it asks."""
     found = list(parts(pattern))
     if _has_choice(found):
         return False, "", False
@@ -207,7 +207,7 @@ def _split(found: list[PatternPart]) -> tuple[str, list[_Look]]:
 
 
 def _has_choice(found: list[PatternPart]) -> bool:
-    """Whether the whole pattern is alternatives."""
+    """Returns whether the whole pattern is alternatives."""
     depth = 0
     for part in found:
         if part.kind == "choice" and not depth:

@@ -34,7 +34,7 @@ class TopicShape(NamedTuple):
     at_end: bool
 
     def contains(self, other: TopicShape) -> bool:
-        """Whether every topic of the other shape is one of this."""
+        """Returns whether every topic of the other shape is one of this."""
         if self.at_start and self.at_end:
             return other == self
         if self.at_start:
@@ -44,7 +44,7 @@ class TopicShape(NamedTuple):
         return self.text in other.text
 
     def overlaps(self, other: TopicShape) -> bool:
-        """Whether there can be a topic of both shapes."""
+        """Returns whether there can be a topic of both shapes."""
         if self.at_start and self.at_end:
             return other.contains(self)
         if other.at_start and other.at_end:
@@ -103,7 +103,7 @@ def exact_names(rule: str) -> tuple[str, ...] | None:
 
 
 def includes(outer: Iterable[str], inner: str) -> bool:
-    """Whether rules together certainly take every topic that another one takes."""
+    """Returns whether rules together certainly take every topic that another one takes."""
     rules = tuple(outer)
     if inner in rules:
         return True
@@ -116,8 +116,8 @@ def includes(outer: Iterable[str], inner: str) -> bool:
 
 
 def carries_all(carried: Iterable[TopicRule], journaled: Iterable[TopicRule]) -> bool:
-    """Whether everything that the journaled rules take is certainly taken by the carried ones. One
-    with a content filter takes nothing for certain."""
+    """Returns whether everything that the journaled rules take is certainly taken by the carried
+    ones. One with a content filter takes nothing for certain."""
     whole = [rule for rule in carried if not rule.filter]
     return all(
         includes((r.name for r in whole if r.message_type in ("*", rule.message_type)), rule.name)
@@ -126,7 +126,7 @@ def carries_all(carried: Iterable[TopicRule], journaled: Iterable[TopicRule]) ->
 
 
 def may_overlap(one: str, other: str) -> bool:
-    """Whether two rules may both take some topic. False only when they certainly do not."""
+    """Returns whether two rules may both take some topic. False only when they certainly do not."""
     first, second = shapes(one), shapes(other)
     if one == other or first is None or second is None:
         return True

@@ -29,7 +29,7 @@ DRILL_QUEUE = f"{RESERVED}drill-queue"
 
 
 def is_regex(topic: str) -> bool:
-    """Whether a topic is a regular expression: it has a character that only those have.
+    """Returns whether a topic is a regular expression: it has a character that only those have.
 
     A dot alone does not make one: topics such as `orders.eu` are names.
     """
@@ -145,7 +145,7 @@ class TopicMatcher(dict[TopicKey, bool]):
         ]
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
-        """Whether messages of this topic and type match."""
+        """Returns whether messages of this topic and type match."""
         return self[topic, message_type]
 
     def __missing__(self, key: TopicKey) -> bool:

@@ -301,7 +301,7 @@ class ImpairedProtocol(asyncio.Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the protocol has ended it, or knows of its end."""
+        """Returns whether the protocol has ended it, or knows of its end."""
         return self._abandoned or self._told_end or self.transport.is_closing()
 
 
@@ -335,7 +335,7 @@ class ImpairedTransport(asyncio.Transport):
         self._connection.finish(at_once=True)
 
     def is_closing(self) -> bool:
-        """Whether it is ending."""
+        """Returns whether it is ending."""
         return self._connection.is_finished
 
     def get_write_buffer_size(self) -> int:

@@ -25,8 +25,8 @@ _TCP_PROBES, _TCP_UNACKED, _TCP_LAST_ACK_MS = 3, 8 + 4, 8 + 12
 
 
 def host_answers(transport: asyncio.BaseTransport | None, within_s: float) -> bool:
-    """Whether the other side's TCP acknowledged something within this time. To be asked where
-    something is sent at least once in that time. False where nobody can tell."""
+    """Returns whether the other side's TCP acknowledged something within this time. To be asked
+    where something is sent at least once in that time. False where nobody can tell."""
     if transport is None or transport.get_extra_info("is_impaired"):
         return False
     found = transport.get_extra_info("socket")
@@ -58,8 +58,8 @@ class SilenceDetector:
     def is_lost(
         self, silent_s: float, heard_s: float, timeout_s: float, answers: Callable[[], bool]
     ) -> bool:
-        """Whether it is lost. The first look that would say so is not believed: this loop may have
-        been held as long, and what came meanwhile lies unread until the next look.
+        """Returns whether it is lost. The first look that would say so is not believed: this loop
+        may have been held as long, and what came meanwhile lies unread until the next look.
 
         Args:
             silent_s: nothing came for so long.

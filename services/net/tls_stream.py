@@ -324,7 +324,7 @@ class TlsTransport(asyncio.Transport):
         self._raw.resume_reading()
 
     def is_closing(self) -> bool:
-        """Whether it is over."""
+        """Returns whether it is over."""
         return self._stream.is_over or self._raw.is_closing()
 
     def close(self) -> None:

@@ -377,7 +377,7 @@ def _count(summary: AggregateSummary, each: Any, progress: Callable[[str], None]
 
 
 def _updated(each: Any) -> bool:
-    """Whether a micro-batch changed windows, or closed some: one without messages may."""
+    """Returns whether a micro-batch changed windows, or closed some: one without messages may."""
     return any(
         int(state["numRowsUpdated"]) or int(state["numRowsRemoved"])
         for state in each["stateOperators"]

@@ -326,7 +326,7 @@ def _identity(place: JournalPlace) -> str:
 
 
 def _compare(lake: Lake, place: JournalPlace, key: str) -> None:
-    """Whether the lake has the files of its manifest, and the journal what is archived of it.
+    """Checks that the lake has the files of its manifest, and the journal what is archived of it.
 
     Raises:
         StorageError: not so.
@@ -363,7 +363,7 @@ def _compare(lake: Lake, place: JournalPlace, key: str) -> None:
 
 
 def _count(lake: Lake, place: JournalPlace, stretch: ArchivedStretch) -> None:
-    """Whether the files of a stretch have its rows."""
+    """Checks that the files of a stretch have its rows."""
     found = 0
     for name in stretch.files:
         path = lake.messages / name

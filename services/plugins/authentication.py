@@ -50,7 +50,8 @@ class Authentication(Protocol):
     """Says who somebody is. Owner: the instance; one for each transport that names a module."""
 
     async def authenticate(self, asked: Credentials) -> Answer:
-        """Whether it is who it says. Called on the instance's loop: what blocks goes elsewhere."""
+        """Decides whether the client is who it says. Called on the instance's loop: what blocks
+        goes elsewhere."""
 
 
 class DefaultAuthentication:

@@ -58,7 +58,7 @@ def letter_circle(definition: QueueDefinition, queues: Iterable[QueueDefinition]
 
 
 def _takes(queue: QueueDefinition, topic: str) -> bool:
-    """Whether messages of a topic may be in a queue."""
+    """Returns whether messages of a topic may be in a queue."""
     if not is_regex(queue.topic):
         return topic == queue.topic
     try:

@@ -71,7 +71,7 @@ class Arrival:
             yield publisher, [(first, last)]
 
     def covers(self, publisher: int, first: int, last: int) -> bool:
-        """Whether all of these came."""
+        """Returns whether all of these came."""
         return any(
             each == publisher and begin <= first and last <= end
             for each, begin, end in zip(*[iter(self.stretches)] * 3, strict=True)
@@ -224,9 +224,9 @@ class ArrivalLog:
         return last
 
     def reaches_back(self, arrival: Arrival, txid: int) -> bool:
-        """Whether the journal keeps a record that came before this arrival, the last one, for as
-        long as a message of it is in the queue. Where nothing else came between, the arrival begins
-        at the record then."""
+        """Returns whether the journal keeps a record that came before this arrival, the last one,
+        for as long as a message of it is in the queue. Where nothing else came between, the arrival
+        begins at the record then."""
         if arrival.first_txid <= txid:
             return True
         before = self._arrivals[-2].last_txid if len(self._arrivals) > 1 else 0
@@ -307,5 +307,5 @@ class _EmptyArrivals(Arrival):
         return ((publisher, list(ranges)) for publisher, ranges in self.ranges.sets.items())
 
     def covers(self, publisher: int, first: int, last: int) -> bool:
-        """Whether all of these came."""
+        """Returns whether all of these came."""
         return self.ranges.covers(publisher, [(first, last)])

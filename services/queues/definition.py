@@ -153,7 +153,7 @@ class QueueDefinition:
 
     @property
     def is_distributed(self) -> bool:
-        """Whether other instances have it, too."""
+        """Returns whether other instances have it, too."""
         return self.kind != "local"
 
     @property

@@ -58,7 +58,7 @@ class DisclaimTimer:
         return now_us - found.since_us >= VAIN_US
 
     def tells(self, requester: str, now_us: int) -> bool:
-        """Whether it is told now what it does not know; it is not for a while after."""
+        """Returns whether it is told now what it does not know; it is not for a while after."""
         found = self._askers[requester]
         if found.told_us and 0 <= now_us - found.told_us < TOLD_US:
             return False

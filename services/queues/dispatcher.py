@@ -182,7 +182,7 @@ class Dispatcher(Generic[Message]):
         self._free.extend(messages)
 
     def wants(self, message: Message) -> bool:
-        """Whether `add` will look into the message: a tree spares it to read that."""
+        """Returns whether `add` will look into the message: a tree spares it to read that."""
         return self._filters.wants(message)
 
     def remove(self, message: Message) -> None:
@@ -250,8 +250,8 @@ class Dispatcher(Generic[Message]):
 
     @property
     def is_searching(self) -> bool:
-        """Whether `next` has yet to look at messages for a filter: to be asked again soon, even
-        where it gave none."""
+        """Returns whether `next` has yet to look at messages for a filter: to be asked again soon,
+        even where it gave none."""
         return self._filters.is_searching and self._active < self._backlog_max
 
     def available(self) -> Iterator[Message]:

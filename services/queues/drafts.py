@@ -57,7 +57,7 @@ class PendingDraft:
         self.absent: Sequence[Key] = ()
 
     def frozen(self, message: QueuedMessage) -> bool:
-        """Whether the message still waits for this draft."""
+        """Returns whether the message still waits for this draft."""
         return message.state == FROZEN and message.held == self.tag
 
 
@@ -134,7 +134,8 @@ class Drafts:
         self._absent.update(dict.fromkeys(absent, drafted))
 
     def freezes(self, message: QueuedMessage) -> bool:
-        """Whether a draft is about this message, which comes only now: then it is frozen."""
+        """Returns whether a draft is about this message, which comes only now: then it is
+        frozen."""
         drafted = self._absent.get(message.key)
         if drafted is not None:
             self._freeze(drafted, message)
@@ -142,7 +143,7 @@ class Drafts:
 
     @property
     def waits_for_absent(self) -> bool:
-        """Whether a draft is about a message that is not here."""
+        """Returns whether a draft is about a message that is not here."""
         return bool(self._absent)
 
     def say_moves(self, moves: Sequence[OwnershipChange], why: str) -> None:
@@ -198,7 +199,7 @@ class Drafts:
         return drafted.why, [each.txid for each in drafted.messages if drafted.frozen(each)]
 
     def is_out(self, tag: int) -> bool:
-        """Whether a draft was neither read back nor has failed."""
+        """Returns whether a draft was neither read back nor has failed."""
         return tag in self._out
 
     def flush(self) -> list[QueueRecordDraft]:

@@ -331,7 +331,8 @@ class EarlyRecords:
                 moves.take(publisher, ranges)
 
     def is_long(self, free: int) -> bool:
-        """Whether there is more behind the floor than so much and twice what `forget_used` left."""
+        """Returns whether there is more behind the floor than so much and twice what `forget_used`
+        left."""
         self._looked_at = min(self._looked_at, len(self._came))
         return len(self._came) > 2 * self._looked_at + free
 

@@ -90,7 +90,7 @@ class EnqueueRules:
         self._model = definition.expiration_model
 
     def takes(self, topic: bytes, message_type: bytes) -> bool:
-        """Whether messages of this topic and type may be in the queue."""
+        """Returns whether messages of this topic and type may be in the queue."""
         if message_type != self._message_type:
             return False
         if self._pattern is None:

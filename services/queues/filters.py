@@ -61,7 +61,7 @@ class FilterGroup:
 
     @property
     def wants(self) -> bool:
-        """Whether it has room and nothing for it."""
+        """Returns whether it has room and nothing for it."""
         return self.head is None and self.turns.open > 0
 
 
@@ -84,7 +84,7 @@ class Cohort:
         self.is_queued = False
 
     def is_searching(self) -> bool:
-        """Whether one waits for it to look on."""
+        """Returns whether one waits for it to look on."""
         while self.searching:
             group, _ = self.searching.popitem()
             if group.wants:
@@ -140,7 +140,7 @@ class Filters(Generic[Message]):
 
     @property
     def is_searching(self) -> bool:
-        """Whether a group with room has yet to look for its first message."""
+        """Returns whether a group with room has yet to look for its first message."""
         return bool(self._queue)
 
     def joined(self, wanted: Expression) -> FilterGroup:
@@ -182,7 +182,7 @@ class Filters(Generic[Message]):
         return None
 
     def wants(self, message: Message) -> bool:
-        """Whether `added` will look into the message."""
+        """Returns whether `added` will look into the message."""
         return bool(self._cohorts) and message.order <= self._cohorts[-1].looked
 
     def added(self, message: Message, tree: dict[str, Any] | None) -> None:

@@ -383,8 +383,8 @@ class QueueFrontend:
         return sorted(found)
 
     def lets_in(self, said: Acknowledgment) -> bool:
-        """Whether an acknowledgment may be journaled: where very many wait for messages that have
-        not come, only what is leased here is known to have come."""
+        """Returns whether an acknowledgment may be journaled: where very many wait for messages
+        that have not come, only what is leased here is known to have come."""
         size = self.early_size
         # What the owner has not read may be of messages that are here.
         few = size < EARLY_MAX and size + self._unread < 2 * EARLY_MAX
@@ -576,7 +576,8 @@ class Flood:
         )
 
     def is_new(self, asked: RoutedRequest) -> bool:
-        """Whether it is to be heeded and passed on: it is another's, and did not come before."""
+        """Returns whether it is to be heeded and passed on: it is another's, and did not come
+        before."""
         of = asked.incarnation, asked.life
         if of == self._of[1:]:
             return False

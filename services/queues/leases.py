@@ -200,6 +200,6 @@ def _lease_number(message: QueuedMessage) -> int:
 
 
 def _is(end: _End) -> bool:
-    """Whether the lease is still there."""
+    """Returns whether the lease is still there."""
     held = end[3].held
     return isinstance(held, MessageLease) and held.number == end[1]

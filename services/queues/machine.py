@@ -236,7 +236,7 @@ class QueueMachine(ReplicatedQueueState):
                 self._answer(requester, refusal.places, lacked)
 
     def _lacks(self, wanted: TransferCandidate) -> bool:
-        """Whether this instance is asked for what it cannot give, as far as it knows."""
+        """Returns whether this instance is asked for what it cannot give, as far as it knows."""
         owner, (publisher, sequence) = wanted.owner, wanted.key
         if owner != self._name and not (self._is_proxied and owner not in self._reachable):
             return False
@@ -303,7 +303,8 @@ class QueueMachine(ReplicatedQueueState):
         self._look_ready()
 
     def proxied(self, on: bool, reachable: frozenset[str]) -> None:
-        """Whether messages whose owner is not known to be reachable may be claimed (rule 13)."""
+        """Sets whether messages whose owner is not known to be reachable may be claimed (rule
+        13)."""
         self._is_proxied = on
         self._reachable = reachable
 
@@ -485,7 +486,7 @@ class QueueMachine(ReplicatedQueueState):
         return self._drafts.letters(tag)
 
     def is_out(self, tag: int) -> bool:
-        """Whether a draft was neither read back nor has failed."""
+        """Returns whether a draft was neither read back nor has failed."""
         return self._drafts.is_out(tag)
 
     @property
@@ -510,7 +511,7 @@ class QueueMachine(ReplicatedQueueState):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it decides anything."""
+        """Returns whether it decides anything."""
         return self._is_ready
 
     def next_us(self, now_us: int) -> int:
@@ -571,14 +572,14 @@ class QueueMachine(ReplicatedQueueState):
             part = self.part(part[-1].txid)
 
     def may_be_said(self, message: QueuedMessage) -> bool:
-        """Whether it may be said from outside what becomes of a message. Where leasing is strict
-        that is so of what this instance owns and keeps: who has others is not known here."""
+        """Returns whether it may be said from outside what becomes of a message. Where leasing is
+        strict that is so of what this instance owns and keeps: who has others is not known here."""
         if not self._definition.strict:
             return True
         return self._is_ours(message) and message.state in (AVAILABLE, LEASED)
 
     def fits(self, message: QueuedMessage, wanted: Expression) -> bool:
-        """Whether a filter is true of a message."""
+        """Returns whether a filter is true of a message."""
         tree = self._contents.tree(message.txid)
         if tree is None:
             return False

@@ -28,7 +28,7 @@ UNKNOWN = Ownership(-1, "")
 
 
 def is_better(one: Ownership, other: Ownership) -> bool:
-    """Whether the first of two registers of one message is the one that counts."""
+    """Returns whether the first of two registers of one message is the one that counts."""
     if one.generation != other.generation:
         return one.generation > other.generation
     return one.owner < other.owner
@@ -58,7 +58,7 @@ class OwnershipTable:
 
     @property
     def has_former(self) -> bool:
-        """Whether an instance had another incarnation before."""
+        """Returns whether an instance had another incarnation before."""
         return len(self.names) > len(set(self.names.values()))
 
     def initial(self, path: tuple[int, ...]) -> Ownership:

@@ -60,7 +60,7 @@ class RecentRemovals:
         self._young_txid = txid
 
     def is_behind(self, folded_txid: int) -> bool:
-        """Whether who has folded up to there may have decided on anything that is gone."""
+        """Returns whether who has folded up to there may have decided on anything that is gone."""
         return folded_txid < self._all_txid
 
     def forget(self, folded_txid: int) -> None:
@@ -76,7 +76,7 @@ class RecentRemovals:
                 self.clear()
 
     def touches(self, messages: Sequence[LeasedDelivery]) -> bool:
-        """Whether one of these messages, or one between them, is found here."""
+        """Returns whether one of these messages, or one between them, is found here."""
         if not self or not messages:
             return False
         keys = [each.key for each in messages]

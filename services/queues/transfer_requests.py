@@ -121,7 +121,7 @@ class TransferRequests:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request is out."""
+        """Returns whether a request is out."""
         return bool(self._asked)
 
     def acknowledged(self, age_us: int) -> None:

@@ -193,19 +193,19 @@ class DestinationLedger:
 
     @property
     def has_met_several(self) -> bool:
-        """Whether more than one server may hold what this instance sent."""
+        """Returns whether more than one server may hold what this instance sent."""
         return len(self.destination.addresses) > 1 or len(self.servers) > 1
 
     @property
     def has_several_servers(self) -> bool:
-        """Whether the next server may be another one: *stored* by the connected one, which then
-        dies, would be stored nowhere."""
+        """Returns whether the next server may be another one: *stored* by the connected one, which
+        then dies, would be stored nowhere."""
         return self.destination.has_several_servers or self.has_met_several
 
     @property
     def safe(self) -> bool:
-        """Whether a client may fail over to it: everything acked here is persisted there. What
-        reaches it over another instance does not count: nobody here hears when that link is
+        """Returns whether a client may fail over to it: everything acked here is persisted there.
+        What reaches it over another instance does not count: nobody here hears when that link is
         downgraded."""
         if not (self.sync and self.proved and self.carries_all):
             return False
@@ -213,7 +213,7 @@ class DestinationLedger:
 
     @property
     def whole(self) -> bool:
-        """Whether everything that is journaled here goes there, whoever sent it."""
+        """Returns whether everything that is journaled here goes there, whoever sent it."""
         destination = self.destination
         passing = destination.pass_through
         return (
@@ -347,7 +347,7 @@ class DestinationLedger:
         self.prove_txid = last_txid
 
     def update_proof(self) -> bool:
-        """Whether it became proved by this look."""
+        """Returns whether it became proved by this look."""
         if self.proved or not (self.caught_up and self.connected):
             return False
         oldest = self.oldest_owed()

@@ -91,7 +91,7 @@ class CommitNotifications:
         return last_txid if last_txid > taken_txid else 0
 
     def is_ahead(self, taken_txid: int) -> bool:
-        """Whether something beyond is committed."""
+        """Returns whether something beyond is committed."""
         return self._committed_txid > taken_txid
 
     def failed(self) -> None:

@@ -56,7 +56,7 @@ class Occasion:
 
 
 def is_time_of_day(text: str) -> bool:
-    """Whether a text names a time (`00:32`, `Saturday at 11:00`), not an interval."""
+    """Returns whether a text names a time (`00:32`, `Saturday at 11:00`), not an interval."""
     return _TIME_OF_DAY.fullmatch(text.strip()) is not None
 
 
@@ -98,7 +98,7 @@ class Timetable:
         self._last_us = 0
 
     def is_due(self, now_us: int, wall_us: int) -> bool:
-        """Whether it is time; the first call is the start.
+        """Returns whether it is time; the first call is the start.
 
         Args:
             now_us: by the steady clock.

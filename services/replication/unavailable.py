@@ -63,7 +63,7 @@ class UnavailableMessages:
 
     @property
     def is_judging(self) -> bool:
-        """Whether it is still to be found out if something is unavailable."""
+        """Returns whether it is still to be found out if something is unavailable."""
         return bool(self._lacking.sets)
 
     def reduce(self, lacks: PublisherRanges) -> None:

@@ -249,8 +249,8 @@ def network_of(peer: str) -> str:
 
 
 def is_local(network: str) -> bool:
-    """Whether it is this host, by what `network_of` gives: a proxy there has everybody behind it,
-    and so has whoever connects without a network."""
+    """Returns whether it is this host, by what `network_of` gives: a proxy there has everybody
+    behind it, and so has whoever connects without a network."""
     try:
         return not network or ip_address(network).is_loopback
     except ValueError:

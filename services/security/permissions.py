@@ -57,7 +57,7 @@ class Grant(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of the topic is kept back."""
+        """Returns whether nothing of the topic is kept back."""
         return self.allowed and not self.filter and not self.select
 
 
@@ -80,7 +80,7 @@ class PermissionEntry(NamedTuple):
     write: Grant
 
     def fits(self, topic: str) -> bool:
-        """Whether it is about this topic."""
+        """Returns whether it is about this topic."""
         return self.topic == topic if self.pattern is None else self.pattern.search(topic)
 
 
@@ -136,8 +136,8 @@ class Permissions:
         self._copies: dict[bytes, Grant] = {}
 
     def may_be(self, client_name: str) -> bool:
-        """Whether it may log on by this client name. Who publishes is known by that alone, so who
-        has the name of another could use its numbers up."""
+        """Returns whether it may log on by this client name. Who publishes is known by that alone,
+        so who has the name of another could use its numbers up."""
         return not self.client_names or any(each.fits(client_name) for each in self.client_names)
 
     def read(self, topic: bytes) -> Grant:
@@ -151,7 +151,7 @@ class Permissions:
         return found if found is not None else self._look(self._writes, self.topics, topic, False)
 
     def replicates(self, topic: bytes) -> bool:
-        """Whether a link may bring messages of this topic."""
+        """Returns whether a link may bring messages of this topic."""
         found = self._replicates.get(topic)
         if found is None:
             found = self._look(self._replicates, self.replicated, topic, False)
@@ -159,21 +159,22 @@ class Permissions:
 
     @property
     def replicates_all(self) -> bool:
-        """Whether a link may bring messages of every topic: its first entry, which says all, is
-        `.*`."""
+        """Returns whether a link may bring messages of every topic: its first entry, which says
+        all, is `.*`."""
         first = self.replicated[0] if self.replicated else None
         return first is not None and first.topic == ".*" and first.write.allowed
 
     def copies(self, topic: bytes) -> bool:
-        """Whether an instance may copy messages of this topic: what it may bring, it may have."""
+        """Returns whether an instance may copy messages of this topic: what it may bring, it may
+        have."""
         found = self._copies.get(topic)
         if found is None:
             found = self._look(self._copies, self.replicated, topic, True)
         return found.allowed or self.replicates(topic)
 
     def controls(self, path: str) -> bool:
-        """Whether he may have the instance do what has this path. Only `read: true` says so: what
-        restricts a topic means nothing here."""
+        """Returns whether he may have the instance do what has this path. Only `read: true` says
+        so: what restricts a topic means nothing here."""
         for entry in self.admin:
             if entry.fits(path):
                 return entry.read.is_whole

@@ -64,6 +64,6 @@ def reading(permissions: Permissions, user: str, wish: ReadRequest) -> Restricte
 
 
 def readable(permissions: Permissions, topic: bytes) -> bool:
-    """Whether a regular expression meets a topic: those of which nothing is kept back. What is
-    restricted is asked for by its name."""
+    """Returns whether a regular expression meets a topic: those of which nothing is kept back. What
+    is restricted is asked for by its name."""
     return permissions.read(topic).is_whole

@@ -123,7 +123,7 @@ class AccessCheck:
                 self._here.report("security_file_recovered", **where)
 
     async def ask(self, asked: Credentials) -> AccessGranted | Challenge | LogonDenied:
-        """Whether somebody is let in. Why not is reported, without what is secret."""
+        """Decides whether somebody is let in. Why not is reported, without what is secret."""
         try:
             found = await self._asked(asked)
         except RaylayError as error:

@@ -44,7 +44,7 @@ class WakeableLink(Protocol):
 
     @property
     def is_wakeable(self) -> bool:
-        """Whether it can be now."""
+        """Returns whether it can be now."""
 
     def wake(self, last_txid: int) -> bool:
         """Tells the link of a commit. False: it cannot."""

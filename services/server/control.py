@@ -108,7 +108,7 @@ class ControlAccess:
         self._drilling.clear()
 
     def _is_own(self, said: Caller) -> bool:
-        """Whether it is the process that the fabric ends with."""
+        """Returns whether it is the process that the fabric ends with."""
         key = self._here.config.fabric_key
         return bool(key) and compare_digest(said.fabric_key.encode(), key.encode())
 

@@ -170,7 +170,7 @@ def release(directory: Path) -> None:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a drill keeps an instance from starting here."""
+    """Returns whether a drill keeps an instance from starting here."""
     return (directory / HOLD_FILE).exists()
 
 

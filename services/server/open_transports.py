@@ -14,7 +14,7 @@ class TlsTerms(Protocol):
 
     @property
     def verify_client(self) -> bool:
-        """Whether whoever connects needs a certificate."""
+        """Returns whether whoever connects needs a certificate."""
 
 
 class TransportTerms(Protocol):
@@ -38,7 +38,7 @@ class TransportTerms(Protocol):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens there is reached from its own host only."""
+    """Returns whether a server that listens there is reached from its own host only."""
     if host == "localhost":
         return True
     try:

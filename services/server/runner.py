@@ -228,8 +228,8 @@ class InstanceThread:
             return self._ask(ask(server))
 
     def authorize(self, call: str, said: Caller | None, details: dict[str, Any]) -> None:
-        """Whether somebody may have something done to the instance that is done from outside: a
-        kill, a restart, a move. One that has no server cannot judge, and lets it be done.
+        """Judges a call that another process performs on this instance: a kill, a restart, a move.
+        An instance that has no server cannot judge, and allows it.
 
         Raises:
             ControlRefused: he may not.

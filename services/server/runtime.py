@@ -266,7 +266,7 @@ class InstanceRuntime:
     # -- the end -----------------------------------------------------------------------------
     @property
     def has_ended(self) -> bool:
-        """Whether the instance was stopped, or a fault ended it."""
+        """Returns whether the instance was stopped, or a fault ended it."""
         return self._ended.done()
 
     @property
@@ -291,8 +291,8 @@ class InstanceRuntime:
 
     @property
     def is_half_done(self) -> bool:
-        """Whether a fault came in the middle of a step: the machine had begun to change, or what it
-        asked for was not performed, or folded, to the end."""
+        """Returns whether a fault came in the middle of a step: the machine had begun to change, or
+        what it asked for was not performed, or folded, to the end."""
         if not hasattr(self, "machine"):
             return False
         machine, steps = self.machine, self.steps

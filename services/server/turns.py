@@ -87,7 +87,7 @@ class CommandTurns:
         self.turns = SpacedTurns(here, self._take)
 
     def is_over(self) -> bool:
-        """Whether this pass of the loop has no time left for commands. Begins its turn."""
+        """Returns whether this pass of the loop has no time left for commands. Begins its turn."""
         now_s = time.perf_counter()
         if not self._ends_s:
             self._ends_s = now_s + TURN_S

@@ -29,7 +29,7 @@ class AsOf(NamedTuple):
     time_us: int
 
     def has(self, version: SowRecord) -> bool:
-        """Whether a version had come by then."""
+        """Returns whether a version had come by then."""
         if self.txid is None:
             return version.updated_us <= self.time_us
         return version.txid <= self.txid

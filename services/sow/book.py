@@ -24,7 +24,7 @@ class QueryWish(Protocol):
         """The expression that it is; None: it is a name."""
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
-        """Whether messages of this topic and type are wanted."""
+        """Returns whether messages of this topic and type are wanted."""
 
 
 class SowBook:

@@ -120,5 +120,5 @@ def held(topic: str, publisher: int, sequence: int, body: bytes) -> HeldRecord:
 
 
 def differ(found: Iterable[RecordDifference]) -> bool:
-    """Whether any of them is no change that was under way."""
+    """Returns whether any of them is no change that was under way."""
     return any(not each.changing for each in found)

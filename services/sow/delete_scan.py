@@ -35,7 +35,8 @@ FINDINGS_AT_ONCE = 8
 
 
 def may_ask(run: Run) -> bool:
-    """Whether deletes by filter may be among a run's records: quickly, and never no for yes."""
+    """Returns whether deletes by filter may be among a run's records: quickly, and never no for
+    yes."""
     return bool(run.flags & Flag.COMMANDS) and b"filter" in run.payload
 
 
@@ -136,7 +137,7 @@ class DeleteScan:
 
     @property
     def done(self) -> bool:
-        """Whether `keys` has little left to do."""
+        """Returns whether `keys` has little left to do."""
         if self._source is None:
             return False
         if self.given_up:

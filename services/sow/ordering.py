@@ -191,7 +191,7 @@ class SortedRows:
         """What they take of memory with their places, about."""
 
     def takes(self, place: Place) -> bool:
-        """Whether a row of this place may be among those that are wanted."""
+        """Returns whether a row of this place may be among those that are wanted."""
         return self._bound is None or place < self._bound
 
     def put(self, place: Place, row: bytes) -> None:

@@ -136,7 +136,7 @@ class ReplacedFocus:
     had_rows: bool = True
 
     def had(self, key: bytes, tree: Tree, around: EvalContext) -> bool:
-        """Whether a record was in it."""
+        """Returns whether a record was in it."""
         if self.keys is not None and key not in self.keys:
             return False
         return self.filter is None or self.filter.matches(tree, around)

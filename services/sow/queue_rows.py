@@ -72,7 +72,8 @@ class QueueRows:
 
     @property
     def reads(self) -> bool:
-        """Whether it has to see the next message: else it is enough to tell that there is one."""
+        """Returns whether it has to see the next message: else it is enough to tell that there is
+        one."""
         return self._ordered is not None or (self._left != 0 and not self._to_skip)
 
     def passed(self) -> None:

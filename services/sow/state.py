@@ -293,7 +293,7 @@ class SowState:
     def _is_late(
         self, author: RecordAuthor, updated_us: int, key: bytes, previous: SowRecord | None
     ) -> bool:
-        """Whether what counts already is later."""
+        """Returns whether what counts already is later."""
         if previous is None:
             tombstone = self.tombstone(key)
             if tombstone is None:
@@ -449,7 +449,7 @@ class SowState:
         return now_us + self.rules.lifetime_us if self.rules.lifetime_us else NEVER
 
     def is_due(self, now_us: int) -> bool:
-        """Whether `expire`, `prune` or `forget` is to be called again at once."""
+        """Returns whether `expire`, `prune` or `forget` is to be called again at once."""
         first_us = self._expirations.first_us
         return NEVER < first_us <= now_us or bool(self._to_prune or self._to_forget)
 

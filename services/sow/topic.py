@@ -124,7 +124,7 @@ class SowTopic:
 
     @property
     def makes_keys(self) -> bool:
-        """Whether keys are made of messages; else publishers give them."""
+        """Returns whether keys are made of messages; else publishers give them."""
         return self._rule is not None or self._generate is not None
 
     @property
@@ -146,7 +146,7 @@ class SowTopic:
         self.indexes.load(self.state.records())
 
     def fits(self, topic: bytes, message_type: bytes) -> bool:
-        """Whether messages of this topic and type are kept here."""
+        """Returns whether messages of this topic and type are kept here."""
         if message_type != self.type_name:
             return False
         if self._fitting is None:

@@ -48,7 +48,8 @@ class ReplayContent(Protocol):
 
     @property
     def has_given_up(self) -> bool:
-        """Whether it has worked too much, so that of some message nobody knows if it passes."""
+        """Returns whether it has worked too much, so that of some message nobody knows if it
+        passes."""
 
     def passing(self, run: Run) -> Iterable[tuple[int, int, int, int]]:
         """Of each record that passes, in order: how many of the run are before it, where it begins
@@ -320,7 +321,7 @@ class BookmarkSubscription:
 
     @property
     def wants_summaries(self) -> bool:
-        """Whether `skip_segments` may save reading headers."""
+        """Returns whether `skip_segments` may save reading headers."""
         return self._summaries
 
     def skip_segments(self, summaries: Iterable[tuple[int, int, PublisherRanges]]) -> None:
@@ -409,14 +410,14 @@ class BookmarkSubscription:
         return found
 
     def is_overtaken(self, first_txid: int) -> bool:
-        """Whether it cannot have all of what it is to be delivered, if the oldest transaction that
-        is left behind `cursor` is this one."""
+        """Returns whether it cannot have all of what it is to be delivered, if the oldest
+        transaction that is left behind `cursor` is this one."""
         end_txid = self._start.end_txid
         last_txid = first_txid - 1 if end_txid is None else min(first_txid - 1, end_txid)
         return not self.ended and self.cursor < last_txid
 
     def wants(self, run: Run) -> bool:
-        """Whether it may deliver any of this run."""
+        """Returns whether it may deliver any of this run."""
         return (
             not self.ended
             and run.kind == Kind.RECORDS
@@ -425,7 +426,7 @@ class BookmarkSubscription:
         )
 
     def _is_wanted(self, run: Run) -> bool:
-        """Whether these records are messages of its topics. Others are passed over."""
+        """Returns whether these records are messages of its topics. Others are passed over."""
         return not run.flags & Flag.COMMANDS and self.filter.matches(run.topic, run.message_type)
 
     def take_back(self, committed_txid: int) -> None:
@@ -516,7 +517,7 @@ class BookmarkSubscription:
             self.ended = True
 
     def take_completed(self) -> bool:
-        """Whether the replay has just become complete: true once."""
+        """Returns whether the replay has just become complete: true once."""
         if self.completed or not self.prepared:
             return False
         if self.ended or (self._start_unbounded and self.cursor >= self.replay_to):

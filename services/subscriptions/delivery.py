@@ -49,14 +49,14 @@ class DeliveryContent:
             self.traced = True
 
     def takes(self, run: Run) -> bool:
-        """Whether the run may follow in the same delivery."""
+        """Returns whether the run may follow in the same delivery."""
         return (
             run.first_txid == self.first_txid + self.count
             and self.size_bytes + len(run.payload) <= DELIVERY_BYTES_MAX
         )
 
     def joins(self, other: DeliveryContent) -> bool:
-        """Whether `other` may follow in the same delivery."""
+        """Returns whether `other` may follow in the same delivery."""
         return (
             other.first_txid == self.first_txid + self.count
             and self.size_bytes + other.size_bytes <= DELIVERY_BYTES_MAX
@@ -70,7 +70,8 @@ class DeliveryContent:
         self.bodies += other.bodies
 
     def takes_one(self, txid: int, size_bytes: int) -> bool:
-        """Whether a record may follow in the same delivery. `txid`: 0: it is not journaled."""
+        """Returns whether a record may follow in the same delivery. `txid`: 0: it is not
+        journaled."""
         follows = txid == self.first_txid + self.count if txid else not self.first_txid
         return follows and self.size_bytes + size_bytes <= DELIVERY_BYTES_MAX
 

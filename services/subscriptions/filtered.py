@@ -74,7 +74,7 @@ class FilteredSubscriptions:
         return subscription in self._kept
 
     def knows(self, topic: bytes, message_type: bytes) -> bool:
-        """Whether it is known which of them want this topic and type."""
+        """Returns whether it is known which of them want this topic and type."""
         return (topic, message_type) in self._indexes
 
     def add(self, subscription: LiveSubscription) -> None:

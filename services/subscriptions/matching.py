@@ -38,7 +38,7 @@ class TopicFilter:
     _answers: dict[bytes, bool] = field(default_factory=dict)
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
-        """Whether messages of this topic and type are wanted."""
+        """Returns whether messages of this topic and type are wanted."""
         if self.message_types and message_type not in self.message_types:
             return False
         if self.pattern is None:

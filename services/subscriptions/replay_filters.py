@@ -114,7 +114,7 @@ class ReplayFilter:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether it has worked too much (services/expressions/work.py)."""
+        """Returns whether it has worked too much (services/expressions/work.py)."""
         return self._effort.given_up > 0
 
     def passing(self, run: Run) -> list[Place]:

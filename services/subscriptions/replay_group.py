@@ -77,13 +77,13 @@ class ReplayGroup:
 
     @property
     def judges(self) -> bool:
-        """Whether a member has a content filter: then messages are parsed, and what is given to
-        `take` is to be a short turn of it."""
+        """Returns whether a member has a content filter: then messages are parsed, and what is
+        given to `take` is to be a short turn of it."""
         return any(member.content is not None for member in self.members)
 
     @property
     def ended(self) -> bool:
-        """Whether no member wants more."""
+        """Returns whether no member wants more."""
         return all(member.ended for member in self.members)
 
     @property
@@ -92,7 +92,7 @@ class ReplayGroup:
         return self.pacer.due_us if self.pacer is not None else None
 
     def is_blocked(self, durability: DurabilityView) -> bool:
-        """Whether the message that held it up the last time is still not durable."""
+        """Returns whether the message that held it up the last time is still not durable."""
         blocked = self._blocked
         if blocked is None:
             return False

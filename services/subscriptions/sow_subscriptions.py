@@ -270,7 +270,7 @@ class ChangedRecords:
 
 
 def _differ(kind: MessageType, before: bytes, after: bytes, empties: bool) -> bool:
-    """Whether a delta between the two says anything."""
+    """Returns whether a delta between the two says anything."""
     one, other = kind.parse(before), kind.parse(after)
     return bool(changes(one, other, (), None if empties else ...))
 
@@ -327,7 +327,7 @@ class SowSubscriptions:
         return subscription in self._kept
 
     def knows(self, topic: bytes, message_type: bytes) -> bool:
-        """Whether it is known which of them want this topic and type."""
+        """Returns whether it is known which of them want this topic and type."""
         return (topic, message_type) in self._topics
 
     def add(self, subscription: LiveSubscription) -> None:
@@ -490,7 +490,7 @@ class SowSubscriptions:
 
 
 def _is_of(change: SowChange, run: Run) -> bool:
-    """Whether a record of the run brought it."""
+    """Returns whether a record of the run brought it."""
     record = change.record
     return (
         record is not None

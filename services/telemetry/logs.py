@@ -160,7 +160,7 @@ class Logger:
 
     @property
     def debugging(self) -> bool:
-        """Whether debug events are written: ask it before fields are computed for one."""
+        """Returns whether debug events are written: ask it before fields are computed for one."""
         return _sink.level <= DEBUG
 
     def event(self, event: str, /, **fields: object) -> None:

@@ -197,7 +197,7 @@ def tree(spans: Iterable[TraceSpan]) -> list[TraceSpan]:
 
 
 def _is_below(span: TraceSpan, ancestor: TraceSpan) -> bool:
-    """Whether making `ancestor` the parent of `span`'s subtree would close a circle."""
+    """Returns whether making `ancestor` the parent of `span`'s subtree would close a circle."""
     waiting = [ancestor]
     while waiting:
         reached = waiting.pop()

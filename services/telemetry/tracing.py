@@ -134,7 +134,7 @@ class TracingOptions:
 
     @property
     def enabled(self) -> bool:
-        """Whether there is an exporter."""
+        """Returns whether there is an exporter."""
         return bool(self.otlp_endpoint or self.console or self.file_directory)
 
     @property

@@ -37,7 +37,7 @@ class Box(NamedTuple):
         return Box(self.x - by, self.y - by, self.width + 2 * by, self.height + 2 * by)
 
     def holds(self, point: Point) -> bool:
-        """Whether a point is inside."""
+        """Returns whether a point is inside."""
         return 0 < point[0] - self.x < self.width and 0 < point[1] - self.y < self.height
 
     def edge(self, towards: Point) -> Point:
@@ -88,8 +88,8 @@ class Arrow(NamedTuple):
         return Box(min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))
 
     def meets(self, box: Box) -> bool:
-        """Whether it runs through a box. Exact: between two meetings with the lines of the box's
-        edges it is inside or outside all the way."""
+        """Returns whether it runs through a box. Exact: between two meetings with the lines of the
+        box's edges it is inside or outside all the way."""
         around = self.extent()
         if (
             box.x >= around.x + around.width

@@ -178,8 +178,8 @@ class Routes:
 
     # -- routing -----------------------------------------------------------------------------
     def _passes(self, rule: int, group: int, crossed: bool) -> bool:
-        """Whether a link of this rule takes a copy that came from a group, the loop test aside:
-        asks the router that runs."""
+        """Returns whether a link of this rule takes a copy that came from a group, the loop test
+        aside: asks the router that runs."""
         key = rule, group, crossed
         found = self._routed.get(key)
         if found is None:
@@ -193,7 +193,7 @@ class Routes:
         return found
 
     def passes_topic(self, destination: DestinationRoute) -> bool:
-        """Whether a destination takes what clients publish on the topic at its instance."""
+        """Returns whether a destination takes what clients publish on the topic at its instance."""
         topic, message_type = self._topic
         return Router(destination).routed(Run(0, 0, 0, 0, b"", topic, message_type), 0)
 
@@ -392,7 +392,7 @@ class Routes:
         return flow
 
     def _avoidable(self, flow: MessageFlow, placed: LinkPlacement, start: int, target: int) -> bool:
-        """Whether first copies can be chosen so that the target gets nothing."""
+        """Returns whether first copies can be chosen so that the target gets nothing."""
         avoided = 1 << target
         roots = [state for at in bits(start) for state in flow.by_instance[at]]
         while True:

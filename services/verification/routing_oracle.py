@@ -18,8 +18,8 @@ _IN_NO_NAME = set("^$*+?()[]{}|\\")
 
 
 def takes(rule: TopicRule, topic: str, message_type: str) -> bool:
-    """Whether a Topic element takes messages of a topic and type. A name with a character that only
-    expressions have is one, and it is searched for anywhere in the topic."""
+    """Returns whether a Topic element takes messages of a topic and type. A name with a character
+    that only expressions have is one, and it is searched for anywhere in the topic."""
     if rule.message_type not in ("*", message_type):
         return False
     if _IN_NO_NAME & set(rule.name):
@@ -33,7 +33,7 @@ def _carries(
     message_type: str,
     passes_filter: Callable[[str], bool] | None,
 ) -> bool:
-    """Whether a Topic element takes a message, content and all."""
+    """Returns whether a Topic element takes a message, content and all."""
     if not takes(rule, topic, message_type):
         return False
     return not rule.filter or passes_filter is None or passes_filter(rule.filter)
@@ -42,9 +42,9 @@ def _carries(
 def passes(
     destination: DestinationRoute, groups: Sequence[str], sender_group: str, own_group: str
 ) -> bool:
-    """Whether what came by replication may go on: PassThrough is an expression over the group of
-    the instance that sent it here, and without one nothing goes on. `own_group_only` asks besides
-    that it never was in another group.
+    """Returns whether what came by replication may go on: PassThrough is an expression over the
+    group of the instance that sent it here, and without one nothing goes on. `own_group_only` asks
+    besides that it never was in another group.
 
     Args:
         groups: of all instances that it came through.
@@ -65,7 +65,7 @@ def is_routed(
     downstream: int,
     passes_filter: Callable[[str], bool] | None = None,
 ) -> bool:
-    """Whether a journaled message goes to a destination.
+    """Returns whether a journaled message goes to a destination.
 
     Args:
         path: the incarnations that it came through, the one where it was published first; empty
@@ -89,8 +89,8 @@ def is_let_on(
     sender_group: str,
     passes_filter: Callable[[str], bool] | None = None,
 ) -> bool:
-    """Whether a resync sends what came by replication and is not routed: ResyncPassThrough is an
-    expression over the group of the instance that sent it here."""
+    """Returns whether a resync sends what came by replication and is not routed: ResyncPassThrough
+    is an expression over the group of the instance that sent it here."""
     found = destination.resync_pass_through
     return (
         found is not None
@@ -100,8 +100,8 @@ def is_let_on(
 
 
 def carries_everything(destination: DestinationRoute, journaled: Sequence[TopicRule]) -> bool:
-    """Whether whatever is journaled at an instance goes to a destination and is stored there, but
-    for what came from there: all its topics, types and contents, whoever sent them.
+    """Returns whether whatever is journaled at an instance goes to a destination and is stored
+    there, but for what came from there: all its topics, types and contents, whoever sent them.
 
     Args:
         journaled: the topics of its transaction log. Compared as they are written: two ways to

@@ -181,7 +181,7 @@ class ActionSchedules:
 
     @property
     def any_downgrade(self) -> bool:
-        """Whether anything is said of downgrades."""
+        """Returns whether anything is said of downgrades."""
         return bool(self.downgrade or self.looks)
 
     def downgrade_settings(self) -> DowngradeSettings:

@@ -135,7 +135,7 @@ class IncomingTransport(TlsStanza, Capacity):
 
     @property
     def is_replication(self) -> bool:
-        """Whether other instances connect here, and no client."""
+        """Returns whether other instances connect here, and no client."""
         return self.type in REPLICATION_TYPES
 
 

@@ -306,7 +306,7 @@ def _named(tag: Any, item: Any) -> str:
 
 
 def runs_for_clients(transport: IncomingTransport) -> bool:
-    """Whether a transport for clients runs."""
+    """Returns whether a transport for clients runs."""
     return not _transport_type(transport.type, ()) and not _protocol(transport.protocol, ())
 
 

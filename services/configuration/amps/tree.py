@@ -121,7 +121,7 @@ def read_text(path: Path) -> str:
 
 
 def is_amps(text: str) -> bool:
-    """Whether a file is an AMPSConfig, in XML or YAML, and not a fabric in YAML."""
+    """Returns whether a file is an AMPSConfig, in XML or YAML, and not a fabric in YAML."""
     return text.lstrip().startswith("<") or re.search(rf"^{ROOT}:", text, re.MULTILINE) is not None
 
 

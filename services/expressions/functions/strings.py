@@ -42,7 +42,7 @@ def instr_i(text: str | None, part: str | None) -> int | None:
 
 @STRINGS.add("STREQUAL_I", "text text", takes_null=True)
 def strequal_i(text: str | None, other: str | None) -> bool:
-    """Whether the two are equal, whatever the case."""
+    """Returns whether the two are equal, whatever the case."""
     if text is None or other is None:
         return False
     return encoded(text).lower() == encoded(other).lower()

@@ -211,7 +211,7 @@ class MessageType(ABC):
         return self._spliced(tree, known)
 
     def _writes(self, known: ParsedBody) -> bool:
-        """Whether the type would write these fields in the same bytes."""
+        """Returns whether the type would write these fields in the same bytes."""
         try:
             return self.serialize(known.tree) == known.body
         except MessageTypeError:

@@ -85,7 +85,7 @@ def merged(stored: Tree, delta: Tree) -> Tree:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal and of one form: 1, 1.0 and True are three values."""
+    """Returns whether two values are equal and of one form: 1, 1.0 and True are three values."""
     if type(one) is not type(other):
         return False
     if type(one) is dict:

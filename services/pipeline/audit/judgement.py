@@ -149,8 +149,8 @@ class Audit:
 
     @property
     def valid(self) -> bool:
-        """Whether everything is where it should be, or not owed for long, once, in order, with one
-        content."""
+        """Returns whether everything is where it should be, or not owed for long, once, in order,
+        with one content."""
         return not self.faults()
 
     def faults(self) -> list[str]:

@@ -96,11 +96,11 @@ def _by_elimination(
 def _was_before(
     incarnation: str, name: str, current: Mapping[str, str], logs: Mapping[str, LogContents]
 ) -> bool:
-    """Whether an incarnation can be what an instance was before it began anew: somebody got the
-    last of the one before the first of the other, or nobody has both. Transaction ids are asked, as
-    clocks may differ, and a copied log keeps the times of its source; of other instances, as its
-    own past comes back to an instance at any time. Where a relay was slow to bring the last to one
-    of them, another one had it."""
+    """Returns whether an incarnation can be what an instance was before it began anew: somebody got
+    the last of the one before the first of the other, or nobody has both. Transaction ids are
+    asked, as clocks may differ, and a copied log keeps the times of its source; of other instances,
+    as its own past comes back to an instance at any time. Where a relay was slow to bring the last
+    to one of them, another one had it."""
     spans = [
         (log.spans[incarnation], log.spans[now])
         for holder, log in logs.items()

@@ -121,7 +121,7 @@ class Latency:
 
     @property
     def valid(self) -> bool:
-        """Whether every bound holds."""
+        """Returns whether every bound holds."""
         return not self.exceeded
 
     def to_json(self) -> dict[str, Any]:

@@ -275,13 +275,14 @@ class StagingDirectory:
         return self._state.pending
 
     def is_done(self, key: str) -> bool:
-        """Whether a write of this key was published. `batch-N` counts all before it as well."""
+        """Returns whether a write of this key was published. `batch-N` counts all before it as
+        well."""
         if key.startswith(BATCH):
             return int(key.removeprefix(BATCH)) <= self._state.last_batch
         return key in self._state.jobs
 
     def holds(self, path: str) -> bool:
-        """Whether the pending write needs this file."""
+        """Returns whether the pending write needs this file."""
         return self._state.pending is not None and path in self._state.pending.files
 
     def finish(self, publish: Callable[[StagedRows], None]) -> int:

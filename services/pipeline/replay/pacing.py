@@ -29,7 +29,7 @@ class Schedule:
 
     @property
     def paced(self) -> bool:
-        """Whether messages have times at all."""
+        """Returns whether messages have times at all."""
         return self._speed > 0
 
     def take(self, times_us: Times) -> Times:

@@ -50,7 +50,7 @@ class PacedRows(StagedRows):
 
     @property
     def full(self) -> bool:
-        """Whether a limit of what is not durable is reached."""
+        """Returns whether a limit of what is not durable is reached."""
         return len(self._kept) >= UNSETTLED_MAX or self._kept_bytes >= UNSETTLED_BYTES_MAX
 
     @property

@@ -36,11 +36,11 @@ class Numbers:
 
     @property
     def free(self) -> bool:
-        """Whether every number is wanted."""
+        """Returns whether every number is wanted."""
         return self.low is None and self.high is None and self.values is None
 
     def admits(self, number: int) -> bool:
-        """Whether the number is wanted."""
+        """Returns whether the number is wanted."""
         return (
             (self.low is None or number >= self.low)
             and (self.high is None or number <= self.high)
@@ -48,7 +48,7 @@ class Numbers:
         )
 
     def meets(self, first: int, last: int) -> bool:
-        """Whether any number of first..last may be wanted."""
+        """Returns whether any number of first..last may be wanted."""
         if (self.low is not None and last < self.low) or (
             self.high is not None and first > self.high
         ):
@@ -123,7 +123,7 @@ class Texts:
         return usable
 
     def admits(self, text: str) -> bool:
-        """Whether the text is wanted."""
+        """Returns whether the text is wanted."""
         return all(_TEXT_TESTS[operator](text, value) for operator, value in self.tests)
 
 
@@ -203,14 +203,14 @@ class Predicate:
         return True
 
     def wants_flags(self, flags: int) -> bool:
-        """Whether a run with these flags may hold what is wanted."""
+        """Returns whether a run with these flags may hold what is wanted."""
         return not self.nothing and all(
             bool(flags & FLAGS[name]) is value for name, value in self.flags.items()
         )
 
     @property
     def needs_index(self) -> bool:
-        """Whether a segment's index may tell that nothing in it is wanted."""
+        """Returns whether a segment's index may tell that nothing in it is wanted."""
         return bool(
             self.texts["topic"].tests
             or self.texts["message_type"].tests

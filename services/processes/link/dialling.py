@@ -182,7 +182,7 @@ class LinkDialler:
     async def _connected_by(
         self, way: str, connecting: Awaitable[None], timeout_s: float | None, failures: list[str]
     ) -> bool:
-        """Whether this way it was connected; then that connection is lost again."""
+        """Returns whether this way it was connected; then that connection is lost again."""
         try:
             async with asyncio.timeout(timeout_s):
                 await connecting

@@ -99,7 +99,7 @@ class Downstream(TunnelHost):
         self.why = ""
 
     def host_answers(self, within_s: float) -> bool:
-        """Whether the destination's host is there, as far as this end can tell."""
+        """Returns whether the destination's host is there, as far as this end can tell."""
         # Our instance has the connection that carries this one, and ends this one with it.
         return self.is_carried or host_answers(self.transport, within_s)
 

@@ -307,7 +307,7 @@ class OwnerServer(ChildProgram):
             self._timer = self.loop.call_later(delay_s, self._again)
 
     def _read(self, machine: QueueMachine, now_us: int) -> bool:
-        """Whether there was anything to be read."""
+        """Returns whether there was anything to be read."""
         runs = self._reader.read(self._folded_txid, READ_BYTES)
         # The journal may be ahead of what the instance told of.
         while runs and runs[-1].last_txid > self._told_txid:

@@ -576,7 +576,7 @@ def _signed(header: Header, name: str) -> int:
 
 
 def proxied(on: bool, reachable: Iterable[str]) -> bytes:
-    """Whether it may take over what belongs to instances that cannot be reached.
+    """Encodes whether the queue may take over what belongs to instances that cannot be reached.
 
     Args:
         reachable: those that can.

@@ -242,5 +242,5 @@ def read_runs(header: Header) -> int:
 
 
 def is_end(header: Header) -> bool:
-    """Whether all has come."""
+    """Returns whether all has come."""
     return bool(header["c"] == _END)

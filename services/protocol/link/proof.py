@@ -37,5 +37,5 @@ def proof_of(key: str, logon: UpstreamLogon) -> bytes:
 
 
 def is_proven(key: str, logon: UpstreamLogon) -> bool:
-    """Whether the logon was made by somebody who has the key."""
+    """Returns whether the logon was made by somebody who has the key."""
     return bool(key) and hmac.compare_digest(logon.proof, proof_of(key, logon))

@@ -344,7 +344,7 @@ class Destinations:
 
     @property
     def all_connected(self) -> bool:
-        """Whether every link is connected."""
+        """Returns whether every link is connected."""
         return all(ledger.connected for ledger in self.ledgers.values())
 
     def disconnected(self, destination: str, why: str) -> None:

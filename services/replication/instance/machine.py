@@ -274,7 +274,8 @@ class InstanceMachine:
 
     @property
     def is_changing(self) -> bool:
-        """Whether a step has changed something and not ended: between steps, that a fault did."""
+        """Returns whether a step has changed something and not ended: between steps, that a fault
+        did."""
         return self._out.is_changing
 
     def durable_floor(self) -> int:
@@ -359,8 +360,8 @@ class InstanceMachine:
 
     @property
     def _hears_all(self) -> bool:
-        """Whether no link is known to be down, or behind, by which this instance hears of clients
-        of others."""
+        """Returns whether no link is known to be down, or behind, by which this instance hears of
+        clients of others."""
         upstreams = self._upstreams
         return self._links.all_connected and not upstreams.absent and upstreams.all_caught_up
 
@@ -586,7 +587,7 @@ class InstanceMachine:
 
     @property
     def ready(self) -> bool:
-        """Whether clients are let in."""
+        """Returns whether clients are let in."""
         return self.admission.ready
 
     @property

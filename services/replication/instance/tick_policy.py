@@ -33,7 +33,7 @@ class TickPolicy:
         self.is_quiet = False
 
     def is_due(self, now_us: int) -> bool:
-        """Whether the machine's `tick` is to be called; asked once a check interval.
+        """Returns whether the machine's `tick` is to be called; asked once a check interval.
 
         Args:
             now_us: of the clock that `tick` is given.

@@ -182,7 +182,7 @@ class UpstreamTable:
 
     @property
     def all_caught_up(self) -> bool:
-        """Whether each that is connected has brought what it had."""
+        """Returns whether each that is connected has brought what it had."""
         return all(upstream.caught_up for upstream in self._connected.values())
 
     # -- connections -------------------------------------------------------------------------
@@ -471,7 +471,7 @@ class UpstreamTable:
                 self._out.emit(told)
 
     def _believes(self, upstream: Upstream) -> bool:
-        """Whether its word counts for more than the messages that it brings."""
+        """Returns whether its word counts for more than the messages that it brings."""
         return upstream.proven or not self._identity.in_fabric
 
     def shows(self, connection: int, yours: Ranges) -> str:

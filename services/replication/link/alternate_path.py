@@ -33,7 +33,7 @@ class AlternatePath:
 
     @property
     def is_believed(self) -> bool:
-        """Whether enough of the way was shown for a message of it to wait."""
+        """Returns whether enough of the way was shown for a message of it to wait."""
         return self.shown >= self.needed
 
     @property

@@ -23,7 +23,7 @@ class RecordFilter(Protocol):
     """A predicate over records: nothing else may decide, so that every instance agrees."""
 
     def passes(self, record: Record) -> bool:
-        """Whether the record goes on."""
+        """Returns whether the record goes on."""
 
 
 class FilterLanguage(Protocol):
@@ -103,7 +103,7 @@ class DestinationFilters:
         return bool(self.rules)
 
     def looks_at(self, topic: bytes, message_type: bytes) -> bool:
-        """Whether a filter must see the records of this topic and type."""
+        """Returns whether a filter must see the records of this topic and type."""
         return bool(self.rules) and bool(self._topics[topic, message_type])
 
     def passing(self, run: Run, texts: Iterable[str], ranges: list[Range]) -> list[Range]:

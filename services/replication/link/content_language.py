@@ -66,7 +66,7 @@ class ExpressionFilter:
         self._asks_around = found.asks_around
 
     def passes(self, record: Record) -> bool:
-        """Whether the record goes on."""
+        """Returns whether the record goes on."""
         message = self._language.message(record)
         if message is None:
             return False

@@ -78,8 +78,8 @@ class FilteredOut:
         publisher: int,
         ranges: Iterable[Range],
     ) -> bool:
-        """Whether each of these messages is held there or was left out. They lie in the journal
-        from `first_txid` to `last_txid`."""
+        """Returns whether each of these messages is held there or was left out. They lie in the
+        journal from `first_txid` to `last_txid`."""
         theirs = held.get(publisher) if held is not None else None
         if theirs is not None and all(theirs.covers(a, b) for a, b in ranges):
             return True

@@ -215,7 +215,7 @@ class OutboundLink:
         self.told_txid = max(self.told_txid, last_txid)
 
     def set_mode(self, sync: bool) -> None:
-        """Whether what is sent from now on is marked awaited."""
+        """Sets whether what is sent from now on is marked awaited."""
         self.sync = sync
 
     def notice(self, awaited: Rooted, last_txid: int) -> list[LinkEffect]:
@@ -248,12 +248,12 @@ class OutboundLink:
     # -- the journal -------------------------------------------------------------------------
     @property
     def resyncing(self) -> bool:
-        """Whether the cursor is still in what was there when the connection began."""
+        """Returns whether the cursor is still in what was there when the connection began."""
         return self.is_connected and self._at_connect is not None
 
     @property
     def wants(self) -> bool:
-        """Whether the shell should read behind the cursor and call `take`."""
+        """Returns whether the shell should read behind the cursor and call `take`."""
         return (
             self.is_connected
             and (self.cursor < self.told_txid or self._at_connect is not None)
@@ -417,7 +417,8 @@ class OutboundLink:
         return [] if self._in_flight else self._progress(0)
 
     def _defers(self, run: Run, part: Run | None, now_us: int) -> bool:
-        """Whether what is missing of a run that others brought here waits for another way."""
+        """Returns whether what is missing of a run that others brought here waits for another
+        way."""
         way = (run.path, run.topic)
         if len(self._ways) >= WAYS_MAX:
             self._ways.clear()

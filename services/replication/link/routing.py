@@ -69,7 +69,7 @@ class DestinationRoute:
 
     @property
     def has_several_servers(self) -> bool:
-        """Whether it may reach another server than last time."""
+        """Returns whether it may reach another server than last time."""
         return (
             self.wide_ip
             or self.waits
@@ -155,7 +155,7 @@ class Router:
         self._groups: dict[str, bool] = {}
 
     def passes(self, group: str) -> bool:
-        """Whether PassThrough lets messages received from this group on."""
+        """Returns whether PassThrough lets messages received from this group on."""
         found = self._groups.get(group)
         if found is None:
             found = self._pass_through is not None and self._pass_through.search(group)
@@ -163,8 +163,8 @@ class Router:
         return found
 
     def routed(self, run: Routable, downstream: int) -> bool:
-        """Whether a journaled run goes there by all that is equal for its records. A content
-        filter is asked besides: by `part`, `passing` or `takes`.
+        """Returns whether a journaled run goes there by all that is equal for its records. A
+        content filter is asked besides: by `part`, `passing` or `takes`.
 
         Args:
             run: its topic, message type, path, sender's group (which counts only when there is a
@@ -205,7 +205,7 @@ class Router:
         return self.contents.passing(run, texts, ranges) if texts else ranges
 
     def takes(self, judged: JudgedRun, downstream: int) -> bool:
-        """Whether what was judged when it was committed goes there."""
+        """Returns whether what was judged when it was committed goes there."""
         if not self.routed(judged, downstream):
             return False
         filtered = self._filtered

@@ -65,11 +65,11 @@ class LinkLogon(Protocol):
 
     @property
     def salvages(self) -> bool:
-        """Whether it brings what a retired data directory holds."""
+        """Returns whether it brings what a retired data directory holds."""
 
     @property
     def proven(self) -> bool:
-        """Whether it has proved that its instance is of this one's fabric."""
+        """Returns whether it has proved that its instance is of this one's fabric."""
 
     @property
     def address(self) -> str | None:
@@ -120,7 +120,8 @@ class UnprovenLinks:
         return seen
 
     def may_name(self, incarnation: int) -> bool:
-        """Whether queues are told of the name of this incarnation: they keep it for good."""
+        """Returns whether queues are told of the name of this incarnation: they keep it for
+        good."""
         if len(self._named) < UNPROVEN_MAX:
             self._named.add(incarnation)
         return incarnation in self._named
@@ -137,7 +138,7 @@ def proven_keys(logon: LinkLogon) -> tuple[str, str]:
 
 
 def counts(epoch: int, epoch_seen: int) -> bool:
-    """Whether an epoch may be written down as the highest."""
+    """Returns whether an epoch may be written down as the highest."""
     return epoch_seen < epoch <= epoch_seen + EPOCH_STEP_MAX
 
 

@@ -146,5 +146,5 @@ class BootstrapChoice:
         ]
 
     def is_whole(self, log: tuple[TopicRule, ...]) -> bool:
-        """Whether everything of a log of these topics is asked for."""
+        """Returns whether everything of a log of these topics is asked for."""
         return all(carries_all(rules, log) for rules in self._rules)

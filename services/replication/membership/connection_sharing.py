@@ -41,7 +41,7 @@ class SharedConnection:
 
 
 def uses_incoming(destination: DestinationRoute) -> bool:
-    """Whether a destination looks at incoming connections at all."""
+    """Returns whether a destination looks at incoming connections at all."""
     return destination.share_connection or not destination.dials or destination.waits
 
 
@@ -112,6 +112,6 @@ def gives_way(name: str, incarnation: int, peer: str, peer_incarnation: int) -> 
 
 
 def awaits_dial(name: str, servers: Iterable[str]) -> bool:
-    """Whether an instance that shares connections lets the other side dial first for a moment: it
-    would give way to one of the servers. Unknown ones are dialled at once."""
+    """Returns whether an instance that shares connections lets the other side dial first for a
+    moment: it would give way to one of the servers. Unknown ones are dialled at once."""
     return any(server < name for server in servers)

@@ -79,7 +79,7 @@ class Placements:
         return found.generation if found is not None else 0
 
     def is_retired(self, name: str, generation: int) -> bool:
-        """Whether what an instance of this name made in that generation is retired."""
+        """Returns whether what an instance of this name made in that generation is retired."""
         return generation < self.generation(name)
 
     def news(self, told: Mapping[str, InstancePlacement]) -> dict[str, InstancePlacement]:
@@ -152,7 +152,8 @@ def _is_placement(
 
 
 def is_address(value: Any) -> bool:
-    """Whether it is an address as others tell it: `host:port`, or empty where it is not known."""
+    """Returns whether it is an address as others tell it: `host:port`, or empty where it is not
+    known."""
     if type(value) is not str or len(value) > TEXT_LENGTH_MAX:
         return False
     host, _, port = value.rpartition(":")

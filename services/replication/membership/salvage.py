@@ -74,7 +74,7 @@ class Salvage:
 
     @property
     def is_done(self) -> bool:
-        """Whether nobody lacks anything any more."""
+        """Returns whether nobody lacks anything any more."""
         return all(progress.done for progress in self.progress.values())
 
     @property

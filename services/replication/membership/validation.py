@@ -263,7 +263,7 @@ class _Rules:
         return literals + expressions
 
     def cover(self, subject: _Subject) -> bool:
-        """Whether they certainly take all messages of a topic."""
+        """Returns whether they certainly take all messages of a topic."""
         kinds = (ANY, subject.message_type)
         if subject.is_literal:
             literals, expressions = self.matching(subject)
@@ -532,7 +532,8 @@ class _Validation:
         return ""
 
     def _takes_some(self, topic: str, message_type: str) -> bool:
-        """Whether the destination takes a topic, or, of what an expression matches, something."""
+        """Returns whether the destination takes a topic, or, of what an expression matches,
+        something."""
         if not is_regex(topic):
             return bool(self._taken.of(_Subject(topic, "", message_type)))
         return any(
@@ -560,8 +561,8 @@ class _Validation:
         return ""
 
     def _is_only(self, terms: DestinationTerms) -> bool:
-        """Whether a destination goes to the upstream instance and nowhere else: what came from
-        there never goes back."""
+        """Returns whether a destination goes to the upstream instance and nowhere else: what came
+        from there never goes back."""
         name = self._upstream.name
         return terms.servers == (name,) or (not terms.servers and terms.name == name)
 

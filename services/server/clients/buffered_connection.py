@@ -119,7 +119,7 @@ class BufferedConnection(FramedConnection):
     # -- what it holds -------------------------------------------------------------------------
     @property
     def is_offline(self) -> bool:
-        """Whether what it does not take goes to the disk."""
+        """Returns whether what it does not take goes to the disk."""
         return self._frames is not None
 
     def _in_socket(self) -> int:
@@ -153,7 +153,8 @@ class BufferedConnection(FramedConnection):
 
     @property
     def takes_rows(self) -> bool:
-        """Whether more rows of a query are to be sent now: to its socket, or to the disk."""
+        """Returns whether more rows of a query are to be sent now: to its socket, or to the
+        disk."""
         frames = self._frames
         if frames is None:
             return self.may_write
@@ -336,8 +337,8 @@ class BufferedConnection(FramedConnection):
 
     @property
     def _has_read(self) -> bool:
-        """Whether it is slow no more. With much in its socket it could be over the limit again at
-        once, and would go offline and come back for ever."""
+        """Returns whether it is slow no more. With much in its socket it could be over the limit
+        again at once, and would go offline and come back for ever."""
         return self.behind is None and self._in_socket() <= UNWEIGHED_BYTES
 
     def look(self) -> None:

@@ -399,7 +399,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return None if self.permissions is None else partial(readable, self.permissions)
 
     def keeps_back(self, wanted: TopicFilter) -> bool:
-        """Whether only some messages of a topic may be read. Expressions meet none of these."""
+        """Returns whether only some messages of a topic may be read. Expressions meet none of
+        these."""
         permissions = self.permissions
         if permissions is None or wanted.pattern is not None:
             return False
@@ -672,7 +673,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
 
     @property
     def takes_replays(self) -> bool:
-        """Whether more of a replay is to be sent now."""
+        """Returns whether more of a replay is to be sent now."""
         return self.may_write and self.behind is None
 
     # -- heartbeat ---------------------------------------------------------------------------

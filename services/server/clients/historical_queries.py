@@ -87,12 +87,12 @@ class HistoricalQuery:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether it is known what lies before the replay."""
+        """Returns whether it is known what lies before the replay."""
         return self.replay is not None and self.replay.prepared
 
     @property
     def has_failed(self) -> bool:
-        """Whether the log cannot be read: the client was told."""
+        """Returns whether the log cannot be read: the client was told."""
         found = self.connection.subscriptions.get(self.command.subscription)
         return self.replay is not None and found is not self.replay
 

@@ -61,11 +61,11 @@ class QueryingClient(ReplayClient, DeliverySink, Protocol):
         """Which topics its expressions meet; None: all."""
 
     def keeps_back(self, wanted: TopicFilter) -> bool:
-        """Whether only some messages of a topic may be read."""
+        """Returns whether only some messages of a topic may be read."""
 
     @property
     def takes_rows(self) -> bool:
-        """Whether more rows are to be sent now."""
+        """Returns whether more rows are to be sent now."""
 
     def weigh(self) -> None:
         """What waits for it, or is kept for it, has grown."""
@@ -110,7 +110,7 @@ class _ClientQueries:
         return len(self.waiting) + (self.query is not None)
 
     def names(self, name: str) -> bool:
-        """Whether one of this id runs or waits."""
+        """Returns whether one of this id runs or waits."""
         return (self.query is not None and self.query.sow.query == name) or any(
             each.sow.query == name for each in self.waiting
         )
@@ -159,7 +159,7 @@ class QueryRunner:
         return sum(map(len, self._sessions.values())) + len(self._rewinds)
 
     def names(self, connection: QueryingClient, name: str) -> bool:
-        """Whether a query of this id runs or waits."""
+        """Returns whether a query of this id runs or waits."""
         session = self._sessions.get(connection.number)
         return session is not None and session.names(name)
 

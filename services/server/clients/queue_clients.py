@@ -114,7 +114,7 @@ class QueueClients:
 
     # -- subscriptions -------------------------------------------------------------------------
     def has(self, client: QueueClient, name: str) -> bool:
-        """Whether the client has a subscription of a queue under this id."""
+        """Returns whether the client has a subscription of a queue under this id."""
         return name in self._subscribed.get(client.number, ())
 
     def subscribe(self, client: QueueClient, command: Subscribe, door: QueueFrontend) -> None:

@@ -34,7 +34,7 @@ class ReplayClient(Protocol):
 
     @property
     def takes_replays(self) -> bool:
-        """Whether more of a replay is to be sent now."""
+        """Returns whether more of a replay is to be sent now."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -121,12 +121,12 @@ class Replay:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is: in pause a subscription is a replay of its own."""
+        """Returns whether it is: in pause a subscription is a replay of its own."""
         return any(member.is_paused or member.is_behind for member in self.members.values())
 
     @property
     def is_live(self) -> bool:
-        """Whether it is given what is not on disk yet."""
+        """Returns whether it is given what is not on disk yet."""
         return any(member.is_live for member in self.members.values())
 
     @property

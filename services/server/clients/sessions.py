@@ -248,7 +248,7 @@ class ClientSessions:
             self.replays.remove(subscription)
 
     def names_sow(self, topic: str) -> bool:
-        """Whether it is the name of a SOW topic."""
+        """Returns whether it is the name of a SOW topic."""
         name = topic.encode()
         return any(each.name == name for each in self._sow.book.topics)
 

@@ -273,7 +273,7 @@ class ClientPool:
 
     @property
     def is_idle(self) -> bool:
-        """Whether `check` does nothing: nobody holds anything."""
+        """Returns whether `check` does nothing: nobody holds anything."""
         return not self._members
 
     def check(self, now_ms: int) -> None:
@@ -457,7 +457,7 @@ class ClientPools:
 
     @property
     def is_idle(self) -> bool:
-        """Whether `check` does nothing."""
+        """Returns whether `check` does nothing."""
         return all(pool.is_idle for pool in self.all)
 
     def check(self) -> None:

@@ -97,7 +97,7 @@ class ClientTransport:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether it lets clients in."""
+        """Returns whether it lets clients in."""
         return self._listener is not None
 
     async def enable(self, listen: Listen) -> bool:

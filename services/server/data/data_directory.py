@@ -57,7 +57,7 @@ class DataDirectory:
 
     @property
     def is_restored(self) -> bool:
-        """Whether it is a copy that has not caught up yet."""
+        """Returns whether it is a copy that has not caught up yet."""
         return self._state.get(RESTORED_KEY) is not None
 
     def why_another(self, last_txid: int) -> str:

@@ -215,7 +215,7 @@ class InstanceRecovery:
         return write
 
     async def _write_quietly(self, write: Callable[[], None]) -> bool:
-        """Whether it is on disk now."""
+        """Returns whether it is on disk now."""
         try:
             await self._here.state.run(write)
         except RaylayError as error:

@@ -87,7 +87,7 @@ class SalvageReport:
 
     @property
     def is_done(self) -> bool:
-        """Whether nobody lacks anything of it."""
+        """Returns whether nobody lacks anything of it."""
         return not self.waiting and not (self.checked_only and any(self.sent.values()))
 
 

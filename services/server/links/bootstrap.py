@@ -124,7 +124,7 @@ class BootstrapRun:
         return self.here.directory / MARKER_FILE
 
     async def is_due(self) -> bool:
-        """Whether there is something to copy into. Half a copy is removed."""
+        """Returns whether there is something to copy into. Half a copy is removed."""
         here = self.here
         if await here.in_thread(self.marker.exists):
             here.report("bootstrap_begins_again", text="an earlier copy was not finished")

@@ -204,8 +204,8 @@ class BootstrapSource:
                 await asyncio.sleep(0)
 
     def _is_kept_out(self, topics: Iterable[bytes]) -> bool:
-        """Whether one of these may not be copied. Then nothing more is: a copy that lacks a topic
-        would be taken for whole."""
+        """Returns whether one of these may not be copied. Then nothing more is: a copy that lacks a
+        topic would be taken for whole."""
         connection, here = self._connection, self._here
         permissions = connection.permissions
         if permissions is None:

@@ -204,7 +204,7 @@ class LinkControl:
             self.connection.send(encode_frame({"c": "impair", "state": state, "seconds": seconds}))
 
     def is_of_last_start(self, header: Header) -> bool:
-        """Whether the process that says this is the one that was last started."""
+        """Returns whether the process that says this is the one that was last started."""
         return bool(header.get("start") == self.process.number)
 
     def lost(self, connection: FramedConnection, why: str) -> None:
@@ -309,7 +309,8 @@ class LinkControl:
         return epoch
 
     def _is_refused(self, header: Header) -> bool:
-        """Whether the link may not go on with the server that it has reached; it is told why."""
+        """Returns whether the link may not go on with the server that it has reached; it is told
+        why."""
         here = self._here
         refused = here.machine.refuse_downstream(
             self.name,
@@ -533,11 +534,11 @@ class LinkControl:
 
     @property
     def is_wakeable(self) -> bool:
-        """Whether the writer thread wakes it."""
+        """Returns whether the writer thread wakes it."""
         return self.wake_fd >= 0 and not self.direct_link.is_direct
 
     def wakeable_changed(self) -> None:
-        """Whether the writer thread wakes it."""
+        """Tells the writer thread whether to wake it."""
         self._links.commits.wakeable_changed()
 
     def wakes_by(self, connection: FramedConnection, header: Header) -> bool:

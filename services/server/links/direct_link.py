@@ -125,7 +125,7 @@ class LinkHost(Protocol):
         """What the destination answered."""
 
     def wakeable_changed(self) -> None:
-        """Whether the writer thread wakes the link."""
+        """Tells the writer thread whether to wake the link."""
 
 
 class DirectLinkControl:
@@ -150,7 +150,7 @@ class DirectLinkControl:
 
     @property
     def is_direct(self) -> bool:
-        """Whether the instance itself sends to the destination."""
+        """Returns whether the instance itself sends to the destination."""
         return self._socket is not None
 
     def counts(self, counts: Mapping[str, Any]) -> dict[str, Any]:

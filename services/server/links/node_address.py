@@ -53,8 +53,8 @@ def following(config: InstanceConfig, address: str) -> InstanceConfig:
 
 
 def is_own(host: str) -> bool:
-    """Whether this machine has that address. A name that is not known here is left to who binds
-    it."""
+    """Returns whether this machine has that address. A name that is not known here is left to who
+    binds it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:

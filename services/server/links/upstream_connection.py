@@ -282,9 +282,9 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         )
 
     def _is_over_share(self, incarnation: int, is_proven: bool) -> bool:
-        """Whether its user, or its address, has as many connections as one may have: then it is
-        refused. Instances of the fabric may all come by one user, and are as many as they are: who
-        proves to be one is not counted.
+        """Returns whether its user, or its address, has as many connections as one may have: then
+        it is refused. Instances of the fabric may all come by one user, and are as many as they
+        are: who proves to be one is not counted.
 
         Args:
             incarnation: of the other side's instance: an older connection of it makes room.
@@ -380,7 +380,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self._upstreams.requested(request)
 
     def _is_kept_out(self, permissions: Permissions, runs: list[Run]) -> bool:
-        """Whether runs are of a topic that it may not bring: none of them is taken then."""
+        """Returns whether runs are of a topic that it may not bring: none of them is taken then."""
         topic = first_kept_out(permissions, [run.topic for run in runs if run.kind == Kind.RECORDS])
         if topic is None or self.logon is None:
             return False
@@ -441,7 +441,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self._here.spawn(self._upstreams.placements.learn_quietly(placements), self.failed)
 
     def _counts(self, placements: Mapping[str, InstancePlacement]) -> bool:
-        """Whether it is believed what a link tells of them: only from this instance's fabric."""
+        """Returns whether it is believed what a link tells of them: only from this instance's
+        fabric."""
         logon, here = self.logon, self._here
         if logon is not None and logon.proven:
             return True
@@ -698,8 +699,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.refuse("bad_record", text)
 
     def _speaks_of_all(self, event: str, what: str) -> bool:
-        """Whether it may say something that names sequences and no topics: a link that may bring
-        messages of some topics may not speak of all. The first time that is told."""
+        """Returns whether it may say something that names sequences and no topics: a link that may
+        bring messages of some topics may not speak of all. The first time that is told."""
         permissions, logon = self.permissions, self.logon
         if permissions is None or permissions.replicates_all or (logon and logon.proven):
             return True
@@ -717,7 +718,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     @property
     def _is_believed(self) -> bool:
-        """Whether its word counts for more than the messages that it brings."""
+        """Returns whether its word counts for more than the messages that it brings."""
         logon = self.logon
         return not self._here.identity.in_fabric or (logon is not None and logon.proven)
 

@@ -617,8 +617,8 @@ class QueueManager:
                 self.controls[name].say(queue_control.proxied(True, reachable))
 
     async def proxied(self, queue: str, *, on: bool) -> str:
-        """Whether a queue may take over, for consumers here, messages of instances that this one is
-        not connected to. Until it is turned off, over restarts.
+        """Lets a queue take over, for consumers here, messages of instances that this one is not
+        connected to, or no longer. It lasts until it is turned off, over restarts.
 
         Args:
             queue: its name, or `type/name`.

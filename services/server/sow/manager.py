@@ -219,8 +219,8 @@ class SowManager:
         )
 
     def is_mended(self, error: CorruptRecord) -> bool:
-        """Whether something that a recovery met was the store's damage, and is out of the way: then
-        all is opened and recovered again. Blocks."""
+        """Returns whether something that a recovery met was the store's damage, and is out of the
+        way: then all is opened and recovered again. Blocks."""
         if self.feature is None:
             return False
         if not isinstance(error, SowDamaged):

@@ -287,7 +287,7 @@ class Logs:
             }
 
     def _is_durable(self, name: str, key: Key, copy: Copy) -> bool:
-        """Whether nothing of what its instance waits for is outstanding."""
+        """Returns whether nothing of what its instance waits for is outstanding."""
         roots = copy.waiters or {NEVER: 0}
         return not any(
             self.lacks((name, each.name), self.topology.servers(each), key, root=root)
@@ -297,17 +297,18 @@ class Logs:
 
     # -- questions ---------------------------------------------------------------------------
     def has(self, name: str, key: Key, digest: int = 0) -> bool:
-        """Whether an instance has a message now, its removed segments included."""
+        """Returns whether an instance has a message now, its removed segments included."""
         copy = self.copies.get(name, {}).get(key)
         return copy is not None and (not digest or copy.digest in (0, digest))
 
     def is_removed(self, name: str, key: Key) -> bool:
-        """Whether retention has removed what an instance had of it."""
+        """Returns whether retention has removed what an instance had of it."""
         copy = self.copies[name].get(key)
         return copy is not None and copy.txid <= self.removed_to[name]
 
     def _is_settled(self, link: Link, server: str | None) -> bool:
-        """Whether a link has caught up with what is there now: not where that was moved since."""
+        """Returns whether a link has caught up with what is there now: not where that was moved
+        since."""
         if not server:
             return False
         incarnation = self.incarnation_of.get(server)
@@ -322,8 +323,8 @@ class Logs:
         reached: str | None = None,
         root: int = NEVER,
     ) -> bool:
-        """Whether a message that a link has to bring is at none of these servers, nor at the one
-        that it is connected to, or has `reached`.
+        """Returns whether a message that a link has to bring is at none of these servers, nor at
+        the one that it is connected to, or has `reached`.
 
         Excused: it was on a disk of theirs that was lost since, or that they have no more since
         they were moved, and the link has not caught up with anybody since; and another content of
@@ -343,15 +344,15 @@ class Logs:
         )
 
     def went_back(self, servers: tuple[str, ...], key: Key, copy: Copy) -> bool:
-        """Whether one of them sent this copy on its way and has lost it, and bears the incarnation
-        that it had."""
+        """Returns whether one of them sent this copy on its way and has lost it, and bears the
+        incarnation that it had."""
         return any(
             self.incarnation_of.get(server) in copy.path and key in self.lost[server]
             for server in servers
         )
 
     def is_without(self, instance: str, server: str, key: Key) -> bool:
-        """Whether this very server lacks a message, whatever others of its list have.
+        """Returns whether this very server lacks a message, whatever others of its list have.
 
         Excused as in `lacks`, by a link of the instance that is connected to it and to no other."""
         if self.has(server, key):
@@ -365,7 +366,7 @@ class Logs:
         return not links or all(self.lacks(link, (server,), key) for link in links)
 
     def _never_met(self, link: Link, name: str, key: Key, root: int) -> bool:
-        """Whether there is another content that nobody compared with what the link has."""
+        """Returns whether there is another content that nobody compared with what the link has."""
         there, here = self.copies.get(name, {}).get(key), self.copies[link[0]].get(key)
         if there is None or here is None:
             return False
@@ -377,8 +378,8 @@ class Logs:
         return bool(here.path) and (bool(there.path) or there.time_us <= told_us)
 
     def _was_replaced(self, link: Link, name: str, key: Key, here: Copy, there: Copy) -> bool:
-        """Whether a server had this content on a disk that is lost, and another client of its
-        publisher's name published the other one there before the link reached it again: it says
+        """Returns whether a server had this content on a disk that is lost, and another client of
+        its publisher's name published the other one there before the link reached it again: it says
         that it holds it, and what it has answered is not asked again."""
         reached_us = self.reached_us.get(link)
         return (
@@ -397,8 +398,8 @@ class Logs:
         return tuple(members[names[each]].group for each in path if each in names)
 
     def routed(self, name: str, destination: DestinationRoute, copy: Copy, downstream: int) -> bool:
-        """Whether a message goes from an instance to a destination, by the rules as they are
-        written."""
+        """Returns whether a message goes from an instance to a destination, by the rules as they
+        are written."""
         entry = (
             name,
             destination.name,
@@ -429,19 +430,20 @@ class Logs:
         )
 
     def _filter(self, copy: Copy) -> Callable[[str], bool] | None:
-        """Whether a message passes a filter; None where none runs."""
+        """Returns whether a message passes a filter; None where none runs."""
         passes, content = self.topology.passes, copy.content
         return None if passes is None else lambda text: passes(text, content)
 
     def passes_over(self, server: str, copy: Copy) -> bool:
-        """Whether a message is not stored at a server, and answered there, for its topic is not in
-        the transaction log."""
+        """Returns whether a message is not stored at a server, and answered there, for its topic is
+        not in the transaction log."""
         member = self.topology.members.get(server)
         return member is not None and copy.topic in member.without
 
     def may_be_sent(self, name: str, server: str, copy: Copy) -> bool:
-        """Whether a message goes from an instance to another one by any of its destinations, or is
-        let on while one resyncs. What was moved has left everything to who lives in its place."""
+        """Returns whether a message goes from an instance to another one by any of its
+        destinations, or is let on while one resyncs. What was moved has left everything to who
+        lives in its place."""
         if name.partition("#")[0] == server:
             return True
         # It may have been on its way when its instance died.
@@ -557,7 +559,8 @@ class Logs:
 
 
 def let_out(copy: Copy, mode: Mode, key: Key, root: int) -> bool:
-    """Whether a link may have let out an answer for the copy that its destination did not give."""
+    """Returns whether a link may have let out an answer for the copy that its destination did not
+    give."""
     until_us, asked_again = mode
     return until_us >= copy.since_us(root) and (
         until_us == NOW_ASYNC or (root, *key) not in asked_again
@@ -576,7 +579,7 @@ def transient_keys(history: RunHistory) -> set[Key]:
 
 
 def is_contested(logs: Logs, key: Key, digest: int) -> bool:
-    """Whether somebody holds another content of a message."""
+    """Returns whether somebody holds another content of a message."""
     if not digest:
         return False
     held = (copies.get(key) for copies in logs.copies.values())
@@ -584,7 +587,7 @@ def is_contested(logs: Logs, key: Key, digest: int) -> bool:
 
 
 def whole(history: RunHistory, destination: DestinationRoute) -> bool:
-    """Whether everything that is published goes there: no topic and no type is left out."""
+    """Returns whether everything that is published goes there: no topic and no type is left out."""
     return carries_everything(destination, history.journaled)
 
 

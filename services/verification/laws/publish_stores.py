@@ -52,7 +52,7 @@ class _Acks:
             unheard.discard((key, digest))
 
     def are_refused(self, instance: str, key: Key, digest: int, *, by_lease: bool) -> bool:
-        """Whether an ack stands that it contradicts when this instance refuses the content.
+        """Returns whether an ack stands that it contradicts when this instance refuses the content.
 
         Args:
             by_lease: whether it refuses an acknowledgment that another instance may have taken.
@@ -114,7 +114,7 @@ class _Acknowledgments:
             self._held.pop(operation.instance, None)
 
     def may_be_refused(self, failure: PublishRefused) -> bool:
-        """Whether this is one that the instance may judge by its own leases."""
+        """Returns whether this is one that the instance may judge by its own leases."""
         key = (failure.publisher, failure.sequence)
         return (
             failure.reason == NOT_LEASED

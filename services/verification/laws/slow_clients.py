@@ -257,7 +257,7 @@ def _add_moves(found: SlowEvidence, way: ClientPath, until_us: int) -> None:
 
 
 def _is_unheard(found: SlowEvidence, way: ClientPath) -> bool:
-    """Whether an instance said that it heard nothing of the client for too long."""
+    """Returns whether an instance said that it heard nothing of the client for too long."""
     return any(
         each.event == "client_disconnected"
         and each.client == way.stall.client

@@ -150,7 +150,7 @@ def against_publishers(
 
 
 def _same(one: bytes, other: bytes) -> bool:
-    """Whether two bodies have the same fields: their order is nobody's business."""
+    """Returns whether two bodies have the same fields: their order is nobody's business."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:
