@@ -45,7 +45,7 @@ class Instance:
 
     @ray.method(num_returns=1)
     def status(self) -> dict[str, Any]:
-        """What it is and how it goes."""
+        """The status of the instance."""
         return self._thread.status()
 
     @ray.method(num_returns=1)
@@ -122,5 +122,5 @@ class Instance:
 
     @ray.method(num_returns=1)
     def pid(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         return os.getpid()

@@ -13,5 +13,5 @@ class NodeWorker:
     """
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the function gives here."""
+        """Calls the function here and returns its result."""
         return function(*arguments)

@@ -40,5 +40,5 @@ class Program:
 
     @ray.method(num_returns=1)
     def pid(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         return os.getpid()

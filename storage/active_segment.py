@@ -101,7 +101,7 @@ def pack_blocks(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], 
 
 
 def explained(error: Exception, path: Path) -> Exception:
-    """What kept a segment from being written, as an error of ours."""
+    """Returns what kept a segment from being written, as an error of ours."""
     if isinstance(error, StorageError):
         return error
     if is_full(error, path):

@@ -23,7 +23,7 @@ ID_FILE = "archive-id.json"
 
 
 def archive_of(journal: Path) -> Path | None:
-    """Where the journal's archived segments lie; None where none were ever archived.
+    """Returns the directory of the journal's archived segments; None where none were ever archived.
 
     Raises:
         StorageError: the file that says so is damaged.

@@ -112,7 +112,7 @@ def read_entries(directory: Path) -> list[list[FrontEntry]]:
 
 
 def recovered(directory: Path, last_txid: int) -> FrontRecovery:
-    """What is in front of a store that ends with this transaction id.
+    """Returns what is in front of a store that ends with this transaction id.
 
     Raises:
         StorageError: a file cannot be read.
@@ -527,7 +527,7 @@ class FrontReader:
         return found
 
     def _resting_entries(self, stored_txid: int) -> Sequence[FrontEntry]:
-        """What a restart would find."""
+        """Returns what a restart would find."""
         told: list[int] = [stored_txid]
         for name in FRONT_NAMES:
             try:

@@ -57,7 +57,7 @@ class FrontEntry(NamedTuple):
 
 
 def pages_of(block_bytes: int) -> int:
-    """How many pages an entry with so long a block takes."""
+    """Returns how many pages an entry with so long a block takes."""
     if block_bytes <= _FIRST_BYTES:
         return 1
     return 1 - (_FIRST_BYTES - block_bytes) // _FURTHER_BYTES
@@ -157,7 +157,7 @@ class FrontRecovery:
 
 
 def recover(found: Iterable[FrontEntry], last_txid: int) -> FrontRecovery:
-    """What follows the store's last transaction id, while contiguous.
+    """Returns what follows the store's last transaction id, while contiguous.
 
     An entry is written when the one before it is durable: one that is missing before another one
     was damaged later. (One that begins before the store's end and ends behind it is of a write that
@@ -223,7 +223,8 @@ class FrontSpace:
         return self._moved >= self._written
 
     def place(self, block_bytes: int) -> FrontPlace | None:
-        """Where an entry with so long a block goes; None: nowhere before `moved`."""
+        """Returns the place of an entry with so long a block; None: there is none before
+        `moved`."""
         if not self._files or (self._number == 0 and not self.holds_nothing):
             return None
         needed_bytes = pages_of(block_bytes) * PAGE_BYTES

@@ -94,8 +94,8 @@ class FrontLog:
         """Set while that is MUCH_BYTES or MUCH_COMMITS or more."""
 
     def recover(self, stored_txid: int, *, damaged: bool = False) -> list[FrontedCommit]:
-        """What an earlier life left in front of a store that ends with this transaction id. It is
-        pending from now on. `damaged`: what is sound is taken, whatever is lost.
+        """Takes over what an earlier life left in front of a store that ends with this transaction
+        id. It is pending from now on. `damaged`: what is sound is taken, whatever is lost.
 
         Raises:
             StorageError: a file cannot be read.
@@ -178,7 +178,7 @@ class FrontLog:
 
     @property
     def failure(self) -> str:
-        """What keeps it, or a file of it, from being used, and what that means, as a sentence;
+        """The reason why it, or a file of it, cannot be used, and what that means, as a sentence;
         empty where all of it is."""
         error = self.error
         if error is None:
@@ -245,8 +245,9 @@ class FrontLog:
 
     @property
     def room_bytes(self) -> int:
-        """What the store's file may grow by when all that is pending is moved: whole pages for each
-        block of `merged`, of which any two neighbours hold more than MERGED_BYTES, and its tree."""
+        """The bytes by which the store's file may grow when all that is pending is moved: whole
+        pages for each block of `merged`, of which any two neighbours hold more than MERGED_BYTES,
+        and its tree."""
         pending_bytes = self.bytes_pending
         if not pending_bytes:
             return 0
@@ -264,7 +265,7 @@ class FrontLog:
         self._much.set()
 
     def pending(self) -> list[FrontedCommit]:
-        """What is to be moved, in order."""
+        """The commits to be moved, in order."""
         with self._lock:
             return list(self._pending)
 

@@ -92,7 +92,7 @@ class InHand:
 
 
 def _without_doubles(found: list[Suspect]) -> tuple[Suspect, ...]:
-    """Of the same messages the one with the most deaths, in the place of the first."""
+    """Keeps of the same messages the one with the most deaths, in the place of the first."""
     most: dict[tuple[int, int, int], Suspect] = {}
     for each in found:
         before = most.get(each[:3])

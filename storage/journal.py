@@ -171,12 +171,12 @@ class Journal(JournalReader, Protocol):
 
     @property
     def retention_held(self) -> str:
-        """Which segment retention would remove and cannot, and who keeps it; empty: the bounds of
-        size and age hold."""
+        """The segment that retention would remove and cannot, and who keeps it; empty: the bounds
+        of size and age hold."""
 
     @property
     def front_log_failure(self) -> str:
-        """What keeps the front log from being used, as a sentence; empty where nothing does, or
+        """The reason why the front log cannot be used, as a sentence; empty where nothing does, or
         none is wanted. What was committed is safe whatever it says."""
 
     def removable(self, before_txid: int) -> None:
@@ -218,8 +218,9 @@ def written_before(segments: Iterable[SegmentInfo], time_us: int, now_us: int) -
 
 
 def believed_time_us(last_time_us: int, following_us: Iterable[int], now_us: int) -> int:
-    """When a segment was written to last. A time of the future was taken by a clock that was ahead.
-    It counts no longer than the first time of any segment behind: that one was written later.
+    """Returns when a segment was written to last. A time of the future was taken by a clock that
+    was ahead. It counts no longer than the first time of any segment behind: that one was written
+    later.
 
     Args:
         last_time_us: the latest receive time in the segment.

@@ -213,7 +213,7 @@ class LmdbJournalReader:
 
     @contextmanager
     def _passing(self) -> Iterator[None]:
-        """What is opened inside is closed again: a look-up leaves no lock behind."""
+        """Closes again what is opened inside: a look-up leaves no lock behind."""
         before = set(self._open)
         try:
             yield

@@ -238,7 +238,7 @@ class LmdbJournal(ReaderMixin):
         )
 
     def _recover_front(self, active: ActiveSegment) -> None:
-        """What an earlier life left in front goes into the store. Where there is no space it stays
+        """Moves what an earlier life left in front into the store. Where there is no space it stays
         in front, and publishers are refused."""
         left = self._front.recover(self._last_txid, damaged=self._take_damaged_front)
         for commit in left:
@@ -657,7 +657,7 @@ class LmdbJournal(ReaderMixin):
 
     @property
     def maintenance_error(self) -> Exception | None:
-        """Why the last piece of maintenance failed; None when it did not."""
+        """The reason why the last piece of maintenance failed; None when it did not."""
         return self._maintenance_error
 
     def settle(self) -> None:

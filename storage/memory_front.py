@@ -51,7 +51,8 @@ class MemoryFront:
         return [entry for content in self._files for entry in scan(bytes(content))]
 
     def recover(self, stored_txid: int) -> list[Run]:
-        """What a restart finds in front of a store that ends there; the caller stores it."""
+        """Returns what a restart finds in front of a store that ends there; the caller stores
+        it."""
         # Where something is lost it goes on with what is sound: the laws see what was lost.
         found = recover(self.entries(), stored_txid)
         self._begin(found.generation)

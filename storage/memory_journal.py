@@ -194,8 +194,8 @@ class MemoryJournal:
         self._fail_next = error
 
     def commit(self) -> int:
-        """What a writer thread does: commits what it was handed and calls `committed`; returns the
-        last committed id."""
+        """Does what a writer thread does: commits what it was handed and calls `committed`; returns
+        the last committed id."""
         self._check_alive()
         runs, self._staged = self._staged, []
         return self._commit(runs)
@@ -323,7 +323,7 @@ class MemoryJournal:
             self._append(newest, found)
 
     def copied(self) -> MemoryJournal:
-        """What a copy of its directory holds, taken now: as a restart finds it."""
+        """Returns what a copy of its directory holds, taken now: as a restart finds it."""
         other = type(self)(
             self._segment_bytes,
             encode=self._encode,

@@ -44,14 +44,14 @@ class OfflineStore(Protocol):
         """
 
     def take(self, client: int, bytes_max: int) -> list[bytes]:
-        """What came first for a client, and no more than about so much; it is gone here then.
+        """Takes what came first for a client, and no more than about so much; it is gone here then.
 
         Raises:
             StorageError: the file cannot be used.
         """
 
     def bytes_of(self, client: int) -> int:
-        """What waits for a client."""
+        """Returns the bytes that wait for a client."""
 
     def drop(self, client: int) -> None:
         """Forgets what waits for a client.
@@ -96,7 +96,7 @@ class MemoryOfflineStore:
             self.held_bytes += len(piece)
 
     def take(self, client: int, bytes_max: int) -> list[bytes]:
-        """What came first for a client."""
+        """Takes what came first for a client."""
         pieces = self._pieces.get(client, [])
         taken: list[bytes] = []
         size_bytes = 0
@@ -107,7 +107,7 @@ class MemoryOfflineStore:
         return taken
 
     def bytes_of(self, client: int) -> int:
-        """What waits for a client."""
+        """Returns the bytes that wait for a client."""
         return sum(map(len, self._pieces.get(client, [])))
 
     def drop(self, client: int) -> None:
@@ -164,7 +164,7 @@ class LmdbOfflineStore:
 
     @property
     def file_bytes(self) -> int:
-        """Of the file."""
+        """The size of the file."""
         return self._path.stat().st_size
 
     def put(self, frames: Iterable[tuple[int, bytes]]) -> None:
@@ -193,7 +193,7 @@ class LmdbOfflineStore:
             self.held_bytes += size_bytes
 
     def take(self, client: int, bytes_max: int) -> list[bytes]:
-        """What came first for a client, and no more than about so much; it is gone here then.
+        """Takes what came first for a client, and no more than about so much; it is gone here then.
 
         Raises:
             StorageError: the file cannot be used.
@@ -222,7 +222,7 @@ class LmdbOfflineStore:
         return taken
 
     def bytes_of(self, client: int) -> int:
-        """What waits for a client."""
+        """Returns the bytes that wait for a client."""
         line = self._lines.get(client)
         return 0 if line is None else line.held_bytes
 

@@ -60,7 +60,7 @@ class QueueStore(Protocol):
     """Why what there was could not be used; empty: it could, or there was nothing."""
 
     def load(self) -> StoredQueue | None:
-        """What was saved last; None: there is nothing that can be used.
+        """Loads what was saved last; None: there is nothing that can be used.
 
         Raises:
             StorageError: the file cannot be read, and is not known to be damaged.
@@ -87,7 +87,7 @@ class MemoryQueueStore:
         self._fail_next: Exception | None = None
 
     def load(self) -> StoredQueue | None:
-        """What was saved last."""
+        """Loads what was saved last."""
         return self._stored
 
     def save(self, stored: StoredQueue) -> None:
@@ -156,7 +156,7 @@ class LmdbQueueStore:
         self._file = LastingEnvironment(self._open)
 
     def load(self) -> StoredQueue | None:
-        """What was saved last; None: there is nothing that can be used.
+        """Loads what was saved last; None: there is nothing that can be used.
 
         Raises:
             StorageError: the file cannot be read, and is not known to be damaged.
@@ -203,7 +203,7 @@ class _DamagedFile(Exception):
 
 
 def store_path(directory: str | Path, queue: str) -> Path:
-    """Where the store of a queue lies.
+    """Returns the path of a queue's store.
 
     Args:
         directory: of the instance's data.

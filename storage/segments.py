@@ -58,7 +58,7 @@ class SegmentFile:
 
 
 def segment_path(directory: Path, first_txid: int, suffix: str) -> Path:
-    """Where a segment lies."""
+    """Returns the path of a segment."""
     return directory / f"journal-{first_txid:016x}{suffix}"
 
 
@@ -273,7 +273,8 @@ def block_last_txid(block: bytes | memoryview, path: Path) -> int:
 
 
 def run_at(block: bytes, txid: int) -> int:
-    """Where the run that holds `txid` begins, or the end of the block; a walk over the lengths.
+    """Returns where the run that holds `txid` begins, or the end of the block; a walk over the
+    lengths.
 
     It stops at the first length that does not fit: who reads the run there finds the damage.
     """

@@ -427,7 +427,7 @@ class BookmarkStore(Protocol):
         It fills the gaps of what the subscription does not match, so that few ranges remain."""
 
     def load(self, subscription: str) -> PublisherRanges:
-        """What the subscription has: a copy."""
+        """Returns what the subscription has: a copy."""
 
     def discard(self, subscription: str) -> None:
         """Forgets the subscription."""

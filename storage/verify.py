@@ -103,7 +103,7 @@ def verify_journal(
 
 
 def _verify_front(directory: Path, expected: int, verified: VerifyResult) -> Iterator[Damage]:
-    """What is in front of the newest segment, which ends before `expected`."""
+    """Verifies what is in front of the newest segment, which ends before `expected`."""
     reader = FrontReader(directory)
     path = directory / END_NAME
     file = SegmentFile(expected, ".live", False, path)
@@ -229,7 +229,7 @@ def _damage(file: SegmentFile, block: _Block, offset: int, text: str) -> Damage:
 
 
 def _place(path: Path, content: bytes) -> int:
-    """Where the block lies in the file; 0 where that cannot be told."""
+    """Returns where the block lies in the file; 0 where that cannot be told."""
     with open(path, "rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as view:
         return max(0, view.find(content))
 

@@ -71,7 +71,8 @@ class CapacityConfig:
             )
 
     def within(self, outer: CapacityConfig) -> CapacityConfig:
-        """What holds for a transport that says this, of an instance that says that."""
+        """Returns the configuration of a transport that says this, at an instance that says
+        that."""
         return CapacityConfig(
             **{
                 each.name: (

@@ -199,7 +199,7 @@ class Pool:
         return most is not None and holds > most
 
     def _of_share(self, held: _ClientState) -> tuple[int | None, int, str]:
-        """What one client may hold, what it holds, and where."""
+        """The limit of one client, what it holds, and where."""
         share = (self._common or held.policy).client_share
         limits, holding = self.limits, held.holding
         if held.is_offline:
@@ -209,7 +209,8 @@ class Pool:
         return most, holding.memory_bytes, "in memory"
 
     def decide(self) -> list[Decision]:
-        """What is to be done now; it counts as done. Whom to disconnect is held to be gone."""
+        """Returns the actions that are due; they count as done. A client to be disconnected counts
+        as gone."""
         limits = self.limits
         decided: list[Decision] = []
         for client, held in list(self._clients.items()):

@@ -260,7 +260,7 @@ class ClientBase:
 
     @property
     def status(self) -> str:
-        """Where the client stands, in words."""
+        """The client's state, in words."""
         return self._machine.status
 
     async def _while_reading(self, waiter: asyncio.Future[None], timeout_s: float | None) -> None:
@@ -330,7 +330,8 @@ class ClientBase:
             self._break(error)
 
     def _lease_end_s(self, lease_s: float) -> float:
-        """When what has just come and is leased for so long is to be given back."""
+        """The time at which a message that has just come with so long a lease is to be given
+        back."""
         return time.monotonic() + lease_s
 
     def _put_grouped(self, batches: list[MessageBatch]) -> None:
@@ -441,7 +442,7 @@ class ClientBase:
         self._hurry()
 
     def _hurry(self) -> None:
-        """What was published so far is sent, whatever is unanswered: now or in this turn."""
+        """Sends what was published so far, whatever is unanswered: now or in this turn."""
         gathered = self._machine.gathering
         self._machine.hurry()
         if gathered:

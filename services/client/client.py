@@ -166,8 +166,8 @@ class Client(QueueOperations):
 
     @property
     def unjournaled_messages(self) -> int:
-        """How many publishes so far are in no transaction log: their topic is declared as not
-        journaled, and they went to those who listened at the moment."""
+        """The number of publishes so far that are in no transaction log: their topic is declared as
+        not journaled, and they went to the subscribers of the moment."""
         return self._machine.unjournaled
 
     def trust(self, instance: str) -> None:

@@ -79,7 +79,7 @@ async def delete_in_parts(client: DeleteClient, topic: str, filter: str, message
 async def _rows(
     client: DeleteClient, topic: str, filter: str, message_type: str
 ) -> AsyncIterator[DeletableRow]:
-    """What passes, with no more of it than is needed."""
+    """Returns the rows that pass, with no more of each than is needed."""
     asked: dict[str, Any] = {
         "message_type": message_type,
         "filter": filter,
@@ -102,8 +102,8 @@ async def _rows(
 def delete_body(
     filter: str | None = None, keys: Sequence[bytes] | None = None, data: bytes | None = None
 ) -> bytes:
-    """What a delete's record carries: a msgpack map of exactly one of the three, or of a filter
-    and keys: of those keys what passes.
+    """Encodes the body of a delete's record: a msgpack map of exactly one of the three, or of a
+    filter and keys: of those keys what passes.
 
     Raises:
         LocalProtocolError: none or several are given, or one says nothing.

@@ -160,8 +160,8 @@ class ServerChooser:
                 self._followed[address] = peer.instance
 
     def remembered(self) -> bytes:
-        """What outlives the client, in its publish store: the instance last used, and whom each
-        that spoke to it called safe, and unsafe."""
+        """The state that outlives the client, in its publish store: the instance last used, and
+        whom each that spoke to it called safe, and unsafe."""
         words = self._words.items()
         kept = {
             "instance": self.current or self._recalled,
@@ -197,7 +197,7 @@ class ServerChooser:
 
     # -- what is asked -----------------------------------------------------------------------
     def refusal(self, instance: str, group: str = "") -> str:
-        """Why this instance may not be used now; empty when it may."""
+        """Returns why this instance may not be used now; empty when it may."""
         group = group or self._group_of.get(instance, "")
         if self.group and group and group != self.group and not self.allow_other_groups:
             return f"it is in group {group}, not {self.group}"

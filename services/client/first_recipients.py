@@ -36,8 +36,8 @@ class FirstRecipients:
             self._upto.popleft()
 
     def of(self, sequence: int) -> tuple[str | None, int]:
-        """Who was given this one first, and up to which sequence that is so; None: it was sent to
-        nobody, as all behind it."""
+        """Returns the instance that was sent this one first, and up to which sequence that is so;
+        None: it was sent to nobody, as all behind it."""
         for upto, instance in self._upto:
             if sequence <= upto:
                 return instance, upto

@@ -214,7 +214,7 @@ class ClientMachine(PublishOutbox):
 
     @property
     def status(self) -> str:
-        """Where it stands, in words."""
+        """The client's state, in words."""
         if self.state is ClientState.READY:
             return f"connected to {self.instance} at {self._address}"
         refused = "; ".join(f"{name}: {why}" for name, why in self.chooser.refused().items())
@@ -238,7 +238,8 @@ class ClientMachine(PublishOutbox):
         return batch
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
-        """What is to be handed out of a frame with rows of a query, or what left a focus."""
+        """Returns the messages to hand out of a frame with rows of a query, or with what left a
+        focus."""
         subscription = self.subscriptions.get(header.get("sub", ""))
         batches = subscription.grouped(header, payload) if subscription is not None else []
         for batch in batches:
@@ -261,7 +262,7 @@ class ClientMachine(PublishOutbox):
 
     @property
     def wake_s(self) -> float | None:
-        """When `TimePassed` is due, in `now_s`; None: not before another event."""
+        """The time at which `TimePassed` is due, in `now_s`; None: not before another event."""
         due = self._deadline_s
         if self.state is ClientState.READY and self._beat_due_s is not None:
             due = self._beat_due_s if due is None else min(due, self._beat_due_s)

@@ -146,12 +146,12 @@ class Message:
 
     @property
     def reason(self) -> str:
-        """Of an `oof`: `deleted`, `expired`, `match` or `entitlement`. Else empty."""
+        """The reason of an `oof`: `deleted`, `expired`, `match` or `entitlement`. Else empty."""
         return self.batch.reason
 
     @property
     def body(self) -> bytes:
-        """What the publisher published."""
+        """The bytes that the publisher published."""
         at = self._offset
         payload = self.batch.payload
         _, typ, trace, topic, key, correlation = _BODY.unpack_from(payload, at)
@@ -190,12 +190,13 @@ class Message:
 
     @property
     def origin_time_us(self) -> int:
-        """When the client published it, in microseconds since 1970 by the publisher's clock."""
+        """The time at which the client published it, in microseconds since 1970 by the publisher's
+        clock."""
         return self.record.origin_time_us
 
     @property
     def timestamp_us(self) -> int:
-        """When this instance received it, in microseconds since 1970."""
+        """The time at which this instance received it, in microseconds since 1970."""
         return self.batch.timestamp_us
 
     @property

@@ -134,7 +134,7 @@ class PublishFrame(NamedTuple):
     resent: str | None = None
 
     def header(self) -> Header:
-        """Of the frame."""
+        """The header of the frame."""
         header: Header = {"c": "pb", "n": len(self.records)}
         return header if self.resent is None else header | {"r": self.resent}
 
@@ -378,9 +378,10 @@ class PublishOutbox:
         )
 
     def next_batch(self, bytes_max: int) -> PublishFrame | None:
-        """What to send next, up to `bytes_max` of records; a single larger record still goes. None
-        when nothing waits, nobody listens, or more is gathered. The caller has flushed the store
-        before: a crash must not leave a server with a sequence that it would give out again."""
+        """Returns what to send next, up to `bytes_max` of records; a single larger record still
+        goes. None when nothing waits, nobody listens, or more is gathered. The caller has flushed
+        the store before: a crash must not leave a server with a sequence that it would give out
+        again."""
         if not self.sending:
             return None
         if self._resend_next is not None:
@@ -437,7 +438,7 @@ class PublishOutbox:
         return self.gathering and self._is_small(bytes_max)
 
     def hurry(self) -> None:
-        """What was published so far waits for no answer: `next_batch` has it."""
+        """Lets what was published so far wait for no answer: `next_batch` has it."""
         self._hurried_upto = self.next_sequence - 1
         self.gathering = False
 
@@ -531,7 +532,7 @@ class PublishOutbox:
         self.gathering = False
 
     def _stop_sending(self) -> None:
-        """What was not sent is in the store and is found there after the next logon."""
+        """Leaves what was not sent in the store, where it is found after the next logon."""
         self.sending = False
         self._given.sent(self._sent_upto, self._sends_to)
         self._drop_tail()

@@ -78,7 +78,7 @@ class PendingAcks:
             ranges.append((sequence, sequence))
 
     def take(self) -> list[AckRecord]:
-        """What is to be published: nothing of it is in here any more."""
+        """Returns the acknowledgments to publish, and forgets them."""
         made = []
         for (queue, message_type, how), of_publisher in self._ranges.items():
             keys = {publisher: _ascending(each) for publisher, each in of_publisher.items()}

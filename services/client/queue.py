@@ -156,7 +156,8 @@ class QueueOperations(PublishOperations, SowOperations):
 
     @checks_keywords
     async def queue_status(self, queue: str, *, message_type: str = "json") -> dict[str, Any]:
-        """How a queue stands at the instance that the client is connected to (docs/queues.md).
+        """Returns the status of a queue at the instance that the client is connected to
+        (docs/queues.md).
 
         Raises:
             CommandFailed: there is no such queue: `no_queue`.

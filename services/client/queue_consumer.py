@@ -256,7 +256,7 @@ class QueueConsumer:
         self._client._done(self, message, how)
 
     def _disconnected(self) -> None:
-        """What was not handed out yet belongs to nobody now: it comes again, here or elsewhere."""
+        """Drops what was not handed out yet: it comes again, here or elsewhere."""
         self._held.clear()
         if self._subscription is not None:
             self._subscription._drop_queued()

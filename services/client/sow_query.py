@@ -42,8 +42,8 @@ class SowQuery(Subscription):
 
     @property
     def matches(self) -> int | None:
-        """How many rows pass the filter, those that `top_n` and `skip_n` left out among them; None
-        before the last row came."""
+        """The number of rows that pass the filter, those that `top_n` and `skip_n` left out among
+        them; None before the last row came."""
         return self._query.matches
 
     async def _ask(self) -> None:
@@ -104,7 +104,7 @@ class SowQuery(Subscription):
         super()._take(batch)
 
     def interrupted(self) -> None:
-        """What came is void: it is asked again."""
+        """Drops what came: the query is asked again."""
         if self._all is not None:
             self._all.clear()
         self._drop_queued()

@@ -128,7 +128,7 @@ class SyncQuery(SyncSubscription):
 
     @property
     def matches(self) -> int | None:
-        """How many rows pass the filter (`SowQuery.matches`)."""
+        """The number of rows that pass the filter (`SowQuery.matches`)."""
         return self._query.matches
 
     def all(self) -> list[Message]:

@@ -92,7 +92,7 @@ def lines_of(finding: HostFinding) -> list[str]:
 
 
 def gather(directory: Path, instances: int, clients: int, ports: list[int]) -> HostFacts:
-    """What can be found out here."""
+    """Collects the facts that can be found out here."""
     from raylay.services.fabric import exposure  # late: it takes half a second
 
     facts = HostFacts(instances=instances, clients=clients, directory=str(directory))
@@ -191,7 +191,7 @@ def _fsync_ms(place: Path) -> float | None:
 
 
 def _clock_is_synchronised() -> bool | None:
-    """Of the kernel's own clock discipline; None where it cannot be asked."""
+    """Asks the kernel's own clock discipline; None where it cannot be asked."""
     try:
         libc = ctypes.CDLL(None)
         # struct timex is 208 bytes here and grows with nothing that is read.

@@ -527,7 +527,7 @@ def known_record(fabric: str, directory: Path) -> FabricRecord | None:
 
 
 def replication_addresses(record: FabricRecord | None) -> dict[str, str]:
-    """Where the instances of a fabric are, by name."""
+    """Returns the addresses of a fabric's instances, by name."""
     if record is None:
         return {}
     settings = FabricSettings.from_json(record.settings)

@@ -219,7 +219,7 @@ def _end_start(process: subprocess.Popen[bytes]) -> None:
 
 
 def _await_ready(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
-    """What the process says when it is up; its progress is shown until then."""
+    """Returns what the process says when it is up; its progress is shown until then."""
     from rich.console import Console
 
     deadline_s = time.monotonic() + DETACH_TIMEOUT_S

@@ -194,7 +194,8 @@ def _of_many(first: CommandFailed, refused: int) -> CommandFailed:
 
 
 def _take_back_cancel() -> None:
-    """What Ctrl-C cancelled goes on, to its end that is near. A second Ctrl-C ends it."""
+    """Takes back the cancel of Ctrl-C, so that what it cancelled goes on to its end, which is near.
+    A second Ctrl-C ends it."""
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()

@@ -94,7 +94,7 @@ class SowGroup(TyperGroup):
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """What is called, and with what."""
+        """Tells a subcommand from a topic, and parses the arguments for it."""
         if args and super().get_command(parent, args[0]) is not None:
             return super().make_context(info_name, args, parent, **extra)
         return self.alone.make_context(info_name, args, parent, **extra)

@@ -198,7 +198,7 @@ def _asking(client: Any, instance: str) -> Ask:
 
 
 def lines(found: TopicDiff, here: str, there: str, show: int) -> list[str]:
-    """What is told of a topic.
+    """Returns the lines on a topic.
 
     Args:
         show: keys that are shown; 0: all.

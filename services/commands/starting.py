@@ -26,8 +26,8 @@ _EXPRESSION = re.compile(r"[][().*+?^$|{}\\]")
 def shown_progress(
     console: Console, now_s: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[str], None]]:
-    """What takes words about progress: on a terminal one line that moves, elsewhere plain lines
-    with the seconds since the beginning. Words that come again are said once."""
+    """Returns a callable that shows progress: on a terminal one line that moves, elsewhere plain
+    lines with the seconds since the beginning. Repeated words are shown once."""
     began_s = now_s()
     over = False
     last = ""
@@ -58,7 +58,8 @@ def shown_progress(
 def up_lines(
     settings: FabricSettings, directory: str, servers: Mapping[str, list[str]], note: str = ""
 ) -> list[str]:
-    """What is said of a fabric that is up: where it is, where clients find it, what to type next.
+    """Returns the lines on a fabric that is up: where it is, where clients find it, what to type
+    next.
 
     Args:
         servers: host:port of the instances, by group.

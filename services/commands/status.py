@@ -216,8 +216,8 @@ def list_fabrics(as_json: JsonOption = False) -> None:
 
 
 def regions(directory: str | Path) -> dict[str, int]:
-    """How many instances a fabric has in each region, by the record in its directory; none where
-    that cannot be read."""
+    """Counts a fabric's instances by region, from the record in its directory; none where that
+    cannot be read."""
     from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric.plan import FabricRecord
 
@@ -276,7 +276,7 @@ def logged(instance: dict[str, Any]) -> tuple[str, str]:
 
 
 def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Why destinations are not connected, a line each."""
+    """Returns why destinations are not connected, a line each."""
     return [
         f"{instance['name']} to {name}: {destination['why']}"
         for instance in instances
@@ -286,7 +286,7 @@ def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 
 def unavailable_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """What instances lack and no upstream has any more, a line each."""
+    """Returns the messages that instances lack and no upstream has any more, a line each."""
     return [
         f"{instance['name']}: {instance['unavailable']:,} messages are unavailable, "
         "no upstream has them any more"
@@ -296,7 +296,8 @@ def unavailable_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 
 def front_log_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Where commits do not, or not all, become durable in the front log, and why, a line each."""
+    """Returns where commits do not, or not all, become durable in the front log, and why, a line
+    each."""
     return [
         f"{instance['name']}: {instance['front_log_failure']}"
         for instance in instances
@@ -314,8 +315,8 @@ def retention_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 
 def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Which files of passwords or permissions are not in use as they stand, and why, a line
-    each."""
+    """Returns the files of passwords or permissions that are not in use as they stand, and why, a
+    line each."""
     return [
         f"{instance['name']}: {where}: {problem}"
         for instance in instances
@@ -331,7 +332,7 @@ def security_file_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 
 def slow_client_lines(instances: list[dict[str, Any]]) -> list[str]:
-    """Where messages wait for clients that do not read as fast as they are sent: a line a pool, and
+    """Returns what waits for clients that do not read as fast as they are sent: a line a pool, and
     one for each client that is offline."""
     from raylay.services.configuration.units import about_bytes
 

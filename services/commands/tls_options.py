@@ -45,7 +45,7 @@ def _asked(
         ),
     ] = "",
 ) -> None:
-    """What each command with `--server` takes beside its own."""
+    """The options that each command with `--server` takes beside its own."""
 
 
 def offer(command: Any) -> None:
@@ -56,7 +56,7 @@ def offer(command: Any) -> None:
 
 
 def tls_given() -> dict[str, str] | None:
-    """What was given, as `Client(tls=…)` takes it; None: nothing."""
+    """Returns the given TLS settings as `Client(tls=…)` takes them; None: there are none."""
     return dict(_given) or None
 
 

@@ -29,7 +29,7 @@ class SlowClientBufferConfig:
 
     @property
     def process_name(self) -> str:
-        """How it is called in logs and status."""
+        """The name of the process in logs and status."""
         return f"{self.instance}.{self.pool}"
 
     def to_json(self) -> str:

@@ -111,7 +111,7 @@ class DestinationConfig:
     authenticators: tuple[ModuleConfig | None, ...] = ()
 
     def authenticator_of(self, server: int) -> ModuleConfig | None:
-        """What the link says to one of the servers, by its place in `addresses`."""
+        """Returns the link's credentials for one of the servers, by its place in `addresses`."""
         return self.authenticators[server] if self.authenticators else self.authenticator
 
     def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
@@ -442,7 +442,8 @@ class LinkConfig:
 
     @property
     def process_name(self) -> str:
-        """How it is called in logs, traces and status: `Instance→Destination` without the arrow."""
+        """The name of the process in logs, traces and status: `Instance→Destination` without the
+        arrow."""
         return f"{self.instance}.{self.destination.name}"
 
     def to_json(self) -> str:
@@ -483,7 +484,7 @@ class QueueOwnerConfig:
 
     @property
     def process_name(self) -> str:
-        """How it is called in logs, traces and status."""
+        """The name of the process in logs, traces and status."""
         return f"{self.instance}.{self.definition.name}"
 
     def to_json(self) -> str:

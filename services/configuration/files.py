@@ -21,7 +21,7 @@ def load_files(
     defines: Mapping[str, str] | None = None,
     origins: Origins | None = None,
 ) -> FabricSettings | list[Document]:
-    """What the files hold: the settings of one YAML file, or one document an instance.
+    """Loads the files: the settings of one YAML file, or one document an instance.
 
     Args:
         defines: values of `${VAR}` in AMPSConfig files.

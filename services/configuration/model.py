@@ -105,7 +105,7 @@ ExcludableChecks = Annotated[tuple[str, ...], AfterValidator(_excludable_checks)
 
 
 def occasions(times: tuple[str, ...]) -> tuple[Occasion, ...]:
-    """What `Times` say."""
+    """Returns the occasions of `Times`."""
     return tuple(
         Occasion(at=text) if is_time_of_day(text) else Occasion(parse_milliseconds(text, ""))
         for text in times
@@ -537,7 +537,8 @@ class FabricSettings(FabricChoices, _NamedSection):
         return tuple(each.definition() for each in (self.queues if own is None else own))
 
     def queue_terms_of(self, instance: InstanceSettings) -> tuple[QueueTerms, ...]:
-        """What is compared of them when a link connects. The drills' own is not, as with SOW."""
+        """Returns the terms of an instance's queues that are compared when a link connects, without
+        the drills' own, as for SOW."""
         return tuple(
             terms_of(each)
             for each in self.queues_of(instance)
@@ -558,8 +559,9 @@ class FabricSettings(FabricChoices, _NamedSection):
         return tuple(each.definition() for each in (self.sow_topics if own is None else own))
 
     def sow_terms_of(self, instance: InstanceSettings) -> tuple[SowTerms, ...]:
-        """What is compared of them when a link connects. The drills' own is not: a peer that is
-        not marked for drills has none, and nothing of it is amiss there."""
+        """Returns the terms of an instance's SOW topics that are compared when a link connects,
+        without the drills' own: a peer that is not marked for drills has none, and nothing of it is
+        amiss there."""
         return tuple(
             SowTerms(each.name, each.message_type, each.keys)
             for each in self.sow_of(instance)

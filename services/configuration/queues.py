@@ -127,7 +127,7 @@ class QueueSettings(Section):
 
 
 def terms_of(queue: QueueDefinition) -> QueueTerms:
-    """What is compared of it when a link connects."""
+    """Returns the terms that are compared when a link connects."""
     return QueueTerms(
         queue.name,
         queue.message_type,

@@ -146,7 +146,7 @@ class _PlacedDefinition(Generic[Defined]):
     def told(
         self, check: Callable[[Defined], list[DefinitionProblem]]
     ) -> Iterator[TopologyProblem]:
-        """What is wrong with it for itself."""
+        """Returns the faults of the definition for itself."""
         if self.twice:
             kind = self.definition.message_type
             yield TopologyProblem(
@@ -192,7 +192,7 @@ def _placed(
 
 
 def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:
-    """Of the topics with state that an instance has."""
+    """Checks the topics with state that an instance has."""
     types = settings.types_of(instance)
     log = settings.journaled_of(instance)
     for placed in _placed(settings.sow_of(instance), "sow_topics", "SOW topic", instance):
@@ -204,7 +204,7 @@ def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Topol
 
 
 def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[TopologyProblem]:
-    """Of the queues that an instance has."""
+    """Checks the queues that an instance has."""
     types = settings.types_of(instance)
     log = TopicMatcher(
         tuple(topic.rule() for topic in settings.topics_of(instance) if topic.journaled)
@@ -476,7 +476,7 @@ def _waiting(
     subject: tuple[str, ...],
     where: str,
 ) -> Iterator[TopologyProblem]:
-    """What a destination that does not dial waits for must be able to come."""
+    """Checks that the instances for which a destination that does not dial waits can connect."""
     for target in destination.to:
         if ":" in target:
             yield TopologyProblem(

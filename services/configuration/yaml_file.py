@@ -67,7 +67,7 @@ class _InstanceEntry(InstanceChoices):
         return {} if value is None else value
 
     def options(self) -> dict[str, Any]:
-        """What the file gave, for `FabricBuilder.instance`."""
+        """The options in the file, for `FabricBuilder.instance`."""
         return {key: getattr(self, key) for key in self.model_fields_set if key != "group"}
 
 
@@ -91,7 +91,7 @@ class _RegionEntry(Section):
         return {"instances": value} if isinstance(value, int | list) else value
 
     def options(self) -> dict[str, Any]:
-        """What the file gave, for `FabricBuilder.region`."""
+        """The options in the file, for `FabricBuilder.region`."""
         chosen = self.model_fields_set - {"instances", "links"}
         return {key: getattr(self, key) for key in chosen}
 
@@ -286,7 +286,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricBuilder:
 
 
 def _topic_subject(path: Path_) -> tuple[str, ...]:
-    """What a problem of a SOW topic or a queue says of its place, of a path in the file; empty: of
+    """Returns the words for a path in the file of a problem of a SOW topic or a queue; empty: of
     another path."""
     inside = path[1:] if path[:1] == ("instances",) else path
     begin = 1 if inside is not path else 0

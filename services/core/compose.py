@@ -50,7 +50,7 @@ class JournalStart(RunSource, Protocol):
 
     @property
     def recovered(self) -> JournalFindings:
-        """What was found when it was opened."""
+        """The findings when it was opened."""
 
     def removed(self) -> PublisherRanges:
         """Every sequence ever journaled that is in no segment any more."""
@@ -117,7 +117,7 @@ class InstanceCore(NamedTuple):
 
 
 def folding(kinds: FeatureClasses = FeatureClasses()) -> FeatureRegistry:
-    """Where the features of an instance enlist, nobody yet."""
+    """Makes the registry in which the features of an instance enlist."""
     return kinds.folds(FOLD_ORDER)
 
 

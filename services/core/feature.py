@@ -56,7 +56,7 @@ class PersistentFeature(Protocol):
         """Folds what was committed in a life before; nobody is told of it."""
 
     def tick(self, now_us: int) -> list[SowChange]:
-        """What the time alone has changed.
+        """Performs what the time alone has changed.
 
         Args:
             now_us: by the clock that stored data ages by (`AgingClock`).
@@ -139,8 +139,8 @@ class FeatureRegistry:
             self.fold(self.unfolded.take(records_max))
 
     def behind(self) -> FoldBarrier | None:
-        """What a command has to wait for that asks for what is folded, or changes who folds; None:
-        all is folded."""
+        """Returns what a command has to wait for that reads what is folded, or changes who folds;
+        None: all is folded."""
         if not self.unfolded:
             return None
         return FoldBarrier(self.unfolded, self.fold_on)

@@ -36,8 +36,8 @@ and never cut."""
 
 
 def weight(run: Run) -> int:
-    """How many times as long as a message each record of a run on a SOW topic takes: a delete as
-    often as it names keys."""
+    """Returns how many times as long as a message each record of a run on a SOW topic takes: a
+    delete as often as it names keys."""
     if not run.flags & Flag.COMMANDS:
         return 1
     return max(1, (len(run.payload) // run.count - DELETE_BYTES) // KEY_BYTES)
@@ -251,7 +251,7 @@ class FoldBacklog:
         return _exceed(batch.runs, self._weigh, self._slice_records, SLICE_BYTES)
 
     def in_parts(self, runs: Sequence[Run]) -> PublishInParts | None:
-        """What a client published in one frame, where to prepare it takes long; else None."""
+        """Returns one frame of publishes in parts, where to prepare it takes long; else None."""
         if not _exceed(runs, self._weigh_published, PART_RECORDS, PART_BYTES):
             return None
         return PublishInParts(runs, self._weigh_published)

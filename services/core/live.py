@@ -135,12 +135,12 @@ class LiveSubscriptions:
             self._table.add(subscription)
 
     def _most_us(self) -> int:
-        """What a topic takes at most that nobody knows, in microseconds, about."""
+        """Returns about how long an unknown topic takes at most, in microseconds."""
         return self._table.cost_us + PATTERN_US * (len(self) - len(self._table))
 
     def weigh(self, run: Run) -> int:
-        """How many times as long as a message each record of a run takes, as its topic is new to
-        the subscriptions; 0: it is known, or they are few. See `FoldBacklog`."""
+        """Returns how many times as long as a message each record of a run takes, as its topic is
+        new to the subscriptions; 0: it is known, or they are few. See `FoldBacklog`."""
         topic, message_type = run.topic, run.message_type
         found = self._table.unknown_us(topic, message_type)
         for each in (self._filtered, self._following):

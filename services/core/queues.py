@@ -85,7 +85,7 @@ class Queues:
         return self._by_topic.get((topic, message_type))
 
     def topics(self) -> list[QueueTopics]:
-        """What the queues are to the instance's topics."""
+        """The queues as the instance's topics see them."""
         return [_topics_of(self, door) for door in self.doors.values()]
 
     # -- drafts --------------------------------------------------------------------------------
@@ -156,7 +156,8 @@ class Queues:
     def claims(
         self, door: QueueFrontend, publisher: int, ranges: Sequence[Range], given: str, now_us: int
     ) -> list[Run]:
-        """What is journaled before messages that a client sends again and that are new here."""
+        """Returns what is journaled before messages that a client sends again and that are new
+        here."""
         moves = door.claims(publisher, ranges, given)
         for at in range(0, len(moves), RANGES_MAX):
             said = Transfer(door.instance, 0, moves[at : at + RANGES_MAX])
@@ -170,7 +171,7 @@ class Queues:
         )
 
     def runs(self) -> list[Run]:
-        """What was drafted since the last call, to be journaled at once."""
+        """Returns the drafts since the last call, to be journaled at once."""
         return self._author.runs()
 
     # -- a feature, for the folds --------------------------------------------------------------
@@ -197,8 +198,8 @@ class Queues:
 
 
 def held_only(queues: Queues, door: QueueFrontend, run: Run, now_us: int) -> PreparedRun:
-    """What of a client's acknowledgments is of messages that it holds: for one that may not read
-    all of the queue. Of others it may not say what is to become of them.
+    """Returns the part of a client's acknowledgments that names messages which it holds: for one
+    that may not read all of the queue. It may not decide about others.
 
     Args:
         now_us: by the clock on the wall.
@@ -251,7 +252,7 @@ class _JudgedRun:
         self.refused.append(RefusedRecords([(record.sequence, record.sequence)], reason, text))
 
     def prepared(self, run: Run) -> PreparedRun:
-        """What the run has become."""
+        """The result of preparing the run."""
         if not self.refused:
             return PreparedRun((run,))
         authored = self._queues.runs() if self._is_authoring else ()
@@ -315,7 +316,7 @@ class QueueState:
                     self._brought.add(self._door)
 
     def failed(self, committed_txid: int) -> None:
-        """What was staged behind it is not to come."""
+        """Forgets what was staged behind it: that is not to come."""
         self._door.failed(committed_txid)
 
 

@@ -301,7 +301,7 @@ class SowFeature:
         return min(self._saved_txid.values(), default=None)
 
     def removable(self, before_txid: int) -> int:
-        """What of the journal may be removed: all below the transaction that this returns.
+        """Returns the transaction below which the journal may be removed.
 
         Args:
             before_txid: every destination has what is below this one.
@@ -321,7 +321,8 @@ class SowFeature:
         return sum(each.state.unsaved_bytes for each in self._kept)
 
     def pending(self) -> SowPending:
-        """What the store is to commit. Nothing more is given before `saved` or `not_saved`."""
+        """Returns what the store is to commit. Nothing more is given before `saved` or
+        `not_saved`."""
         assert not self._taken, "a commit is under way"
         found = {}
         for topic in self._kept:
@@ -331,20 +332,20 @@ class SowFeature:
         return found
 
     def saved(self) -> None:
-        """What was pending is on disk."""
+        """Notes that what was pending is on disk."""
         for topic, txid in self._taken:
             topic.state.saved()
             self._saved_txid[id(topic)] = txid
         self._taken = []
 
     def not_saved(self) -> None:
-        """What was pending could not be written: it is pending again."""
+        """Makes what could not be written pending again."""
         for topic, _ in self._taken:
             topic.state.not_saved()
         self._taken = []
 
     def status(self) -> dict[str, dict[str, int]]:
-        """Of each topic, for the instance's status."""
+        """The status of each topic, for the instance's status."""
         return {
             each.stored_as: {
                 "records": each.state.count,

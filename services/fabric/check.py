@@ -86,7 +86,8 @@ def _by_address(settings: FabricSettings) -> dict[str, str]:
 
 
 def descriptions_of(settings: FabricSettings) -> dict[str, InstanceDescription]:
-    """What each instance will tell of itself when links connect (`services/server/describe.py`)."""
+    """Returns the description that each instance will give when links connect
+    (`services/server/describe.py`)."""
     excluded = exclusions(settings)
     return {
         instance.name: InstanceDescription(
@@ -457,7 +458,8 @@ def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -
 
 
 def impossible(error: ConfigurationError) -> CheckResult:
-    """What keeps a file from being loaded, as findings: a line says what to do at its end."""
+    """Returns the reasons why a file cannot be loaded, as findings: a line says what to do at its
+    end."""
     findings = []
     for line in str(error).splitlines():
         what, _, todo = line.rpartition(": ")

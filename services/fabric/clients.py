@@ -76,7 +76,8 @@ class FabricClients(FabricHandle):
         return {**made, **options}
 
     def _resolver(self, group: str) -> Callable[[], list[Server]]:
-        """Where the instances of a group are, looked up anew each time: one may be moved."""
+        """Returns a look-up of the addresses of a group's instances, made anew each time: one may
+        be moved."""
         known = self._known()[1]
 
         def find() -> list[Server]:

@@ -92,7 +92,7 @@ class ControlClient(FabricHandle):
         return name in self.declared.controlled()
 
     def _said_to(self, name: str) -> Caller | None:
-        """Who this handle says it is at an instance; None: nothing, as nobody asks."""
+        """Returns this handle's identity for an instance; None: nothing, as nobody asks."""
         if self._said is not None or not self._asks_for(name):
             return self._said
         try:
@@ -140,7 +140,7 @@ class ControlClient(FabricHandle):
 
 
 def refusal_of(ref: Any, *, or_fails: bool = False) -> str:
-    """Why an instance refuses what was asked of it; empty: it does not, or cannot be asked now.
+    """Returns why an instance refuses a call; empty: it does not, or cannot be asked now.
 
     Args:
         or_fails: any failure of the call is a refusal.

@@ -270,7 +270,8 @@ class Fabric(Apply, Relocate, FabricClients, NodeCalls):
         return [f"{each.explanation}; {each.repair}" for each in shared_hosts(settings, host_of)]
 
     def _await_links(self, timeout_s: float) -> None:
-        """What `start` waits for last. The fabric runs without them: an operator mends a link."""
+        """Waits for the links: the last step of `start`. The fabric runs without them: an operator
+        mends a link."""
         try:
             self.wait_connected(timeout_s, only=self.links_that_clients_need())
         except FabricError as error:
@@ -360,8 +361,8 @@ class Fabric(Apply, Relocate, FabricClients, NodeCalls):
         self._finish()
 
     def _said_at_the_end(self, name: str) -> Caller | None:
-        """Who stops an instance: of a fabric that ends with this process nobody in particular,
-        whoever ends that."""
+        """Returns the identity for a stop: of a fabric that ends with this process nobody in
+        particular, whoever ends that."""
         if not self._owns:
             return self._said_to(name)
         return Caller(fabric_key=self._known()[1].key) if self._asks_for(name) else None

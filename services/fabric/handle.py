@@ -34,7 +34,7 @@ from raylay.services.telemetry.tracing import Tracing
 
 
 def _say_nothing(text: str) -> None:
-    """Where nobody asked for progress."""
+    """Ignores progress that nobody asked for."""
 
 
 class FabricHandle(FabricBuilder):

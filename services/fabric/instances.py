@@ -164,7 +164,7 @@ class InstanceHandles(ControlClient):
 
     # -- asking ------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
-        """How every instance is: what its own `status` says, or why it cannot be asked."""
+        """Returns every instance's own `status`, or why it cannot be asked."""
         settings, record = self._known()
         return {
             "fabric": self.name,
@@ -263,7 +263,7 @@ class InstanceHandles(ControlClient):
     def ask(
         self, name: str, verb: str, *arguments: Any, timeout_s: float = STATUS_TIMEOUT_S
     ) -> Any:
-        """What one instance answers to a call of its actor: `status`, `events`, …
+        """Returns one instance's answer to a call of its actor: `status`, `events`, …
 
         Raises:
             FabricError: it does not run, does not answer in time, or refuses.

@@ -186,7 +186,7 @@ def starting_path(fabric: str) -> Path:
 
 
 def starting() -> list[LockOwner]:
-    """Who starts a fabric on this machine, as this user."""
+    """Returns who starts a fabric on this machine, as this user."""
     paths = sorted(registry.registry_directory().glob(f"*{STARTING_SUFFIX}"))
     return [found for path in paths if (found := holder_of(path)) is not None]
 
@@ -205,7 +205,7 @@ def refuse_starting(name: str) -> None:
 
 
 def holder_of(path: Path) -> LockOwner | None:
-    """Who has locked the file; None: nobody, or somebody who has not said yet who it is."""
+    """Returns who has locked the file; None: nobody, or somebody who has not said yet who it is."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

@@ -25,8 +25,9 @@ class NodeCalls(FabricHandle):
     def on_node_of(
         self, name: str, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0
     ) -> Any:
-        """What a function gives on the node of an instance: called here where that is this node,
-        else by an actor there, which is begun at the first errand and needs no head for the next.
+        """Calls a function on the node of an instance and returns its result: here where that is
+        this node, else by an actor there, which is started at the first call and needs no head for
+        the next.
 
         Raises:
             FabricError: the node did not answer.
@@ -50,7 +51,7 @@ class NodeCalls(FabricHandle):
         return self.on_node_of(name, function, *arguments, timeout_s=timeout_s)
 
     def _errands_on(self, name: str) -> Any:
-        """What does errands on the node of an instance; None: this process."""
+        """Returns the actor that does calls on the node of an instance; None: this process."""
         handle = self._handle(name)
         node = str(actor_state(handle).get("node") or "") if handle is not None else ""
         if is_here(node):

@@ -10,7 +10,7 @@ from raylay.services.telemetry.tracing import TracingOptions
 
 
 def tracing_options(settings: FabricSettings, directory: str) -> TracingOptions:
-    """Where the processes of the fabric, clients included, write their traces.
+    """Returns where the processes of the fabric, clients included, write their traces.
 
     Args:
         directory: the fabric's, as in its record.
@@ -25,7 +25,7 @@ def tracing_options(settings: FabricSettings, directory: str) -> TracingOptions:
 
 
 def log_options(logs: LogSettings, directory: str) -> LogOptions:
-    """Where processes of the fabric log.
+    """Returns where processes of the fabric log.
 
     Args:
         directory: the fabric's, as in its record.

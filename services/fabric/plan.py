@@ -106,7 +106,7 @@ class FabricRecord:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> FabricRecord:
-        """What `to_json` wrote.
+        """Reads what `to_json` wrote.
 
         Raises:
             FabricError: it is something else, or of another version.
@@ -308,7 +308,7 @@ def free_port(chosen: set[int], host: str = "127.0.0.1") -> int:
 
 
 def ports_to_give() -> range:
-    """Where `free_port` looks for one."""
+    """The range of ports in which `free_port` looks."""
     return range(FREE_PORT_MIN, max(FREE_PORT_MIN + 1_000, _ephemeral_port_min()))
 
 
@@ -321,7 +321,7 @@ def _ephemeral_port_min() -> int:
 
 # -- configurations ----------------------------------------------------------------------------
 def data_directory(record: FabricRecord, instance: InstanceSettings) -> Path:
-    """Where the instance keeps its data."""
+    """Returns the data directory of an instance."""
     move = record.moves.get(instance.name)
     directory = move.directory if move is not None else instance.directory or instance.name
     return Path(record.directory) / directory
@@ -403,7 +403,7 @@ def _shown(host: str) -> str:
 def instance_config(
     settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
 ) -> InstanceConfig:
-    """What one instance is started with.
+    """Returns the configuration with which one instance is started.
 
     Raises:
         ConfigurationError: a value is wrong.

@@ -183,7 +183,7 @@ def _silent(address: str | None, why: str) -> HeadSilent:
 
 
 def ask_head(question: Callable[[], Answer], timeout_s: float = STATUS_TIMEOUT_S) -> Answer:
-    """What a call that needs Ray's head returns.
+    """Returns the result of a call that needs Ray's head.
 
     Raises:
         HeadSilent: the head is away, or did not answer in time.
@@ -408,7 +408,8 @@ def on_node(labels: dict[str, str], function: Callable[..., None], *arguments: A
 def on_other_nodes(
     function: Callable[..., Answer], *arguments: Any, timeout_s: float = NODES_TIMEOUT_S
 ) -> list[Answer]:
-    """What a function gives on each living node but this one, of those that answer in time.
+    """Calls a function on each living node but this one, and returns the results of those that
+    answer in time.
 
     Raises:
         HeadSilent: the head does not answer.
@@ -464,7 +465,7 @@ def await_process_end(pid: int, timeout_s: float) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, in one line: of an error inside an actor its own text, not Ray's frame."""
+    """Returns an error in one line: of an error inside an actor its own text, not Ray's frame."""
     cause = getattr(error, "cause", None)
     text = str(cause if isinstance(cause, BaseException) else error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

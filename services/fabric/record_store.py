@@ -45,7 +45,8 @@ def keep_copy(record: FabricRecord, entry: registry.RegistryEntry) -> None:
 
 
 def entry_of(record: FabricRecord, holds_ray: bool) -> registry.RegistryEntry:
-    """What a machine knows the fabric by. `holds_ray`: it ends with this process."""
+    """Returns the entry by which a machine knows the fabric. `holds_ray`: it ends with this
+    process."""
     pid = os.getpid() if holds_ray else 0
     address = str(ray_module().get_runtime_context().gcs_address)
     return registry.RegistryEntry(

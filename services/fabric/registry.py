@@ -56,7 +56,7 @@ class RegistryEntry:
 
 
 def process_start(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 when it is gone."""
+    """Returns the start of a process, in clock ticks since boot; 0 when it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -76,7 +76,7 @@ def registry_directory() -> Path:
 
 
 def runtime_path() -> Path:
-    """Where that directory is, or would be."""
+    """Returns the path of that directory, which may not be there yet."""
     chosen = os.environ.get(REGISTRY_VARIABLE)
     return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"raylay-{os.getuid()}"
 
@@ -110,7 +110,7 @@ def register(entry: RegistryEntry) -> None:
 
 
 def copy_directory(name: str) -> Path:
-    """Where the record of a fabric that was started elsewhere is kept."""
+    """Returns the directory for the record of a fabric that was started elsewhere."""
     return registry_directory() / f"{name}.elsewhere"
 
 
@@ -142,8 +142,8 @@ def _note_stopped(path: Path) -> None:
 
 
 def notes() -> list[RegistryEntry]:
-    """What is noted of fabrics that ran once and do not now. Their directories may be gone: such a
-    note is removed."""
+    """Returns the notes on fabrics that ran once and do not now. A note whose directory is gone is
+    removed."""
     found = []
     for path in sorted(registry_directory().glob(f"*{STOPPED_SUFFIX}")):
         try:

@@ -65,7 +65,7 @@ def parse_target(text: str) -> dict[str, str]:
 
 
 def seen_alive(name: str, statuses: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Who is connected to the instance, or answers for it, a phrase each."""
+    """Returns who is connected to the instance, or answers for it, a phrase each."""
     found = []
     for status in statuses:
         if status["name"] == name:
@@ -103,7 +103,7 @@ def next_generation(name: str, known: int, statuses: Iterable[Mapping[str, Any]]
 
 
 def refusal(name: str, alive: list[str], filled_by: list[str], *, force: bool) -> str:
-    """Why it is not moved; empty: it is."""
+    """Returns why it is not moved; empty: it is."""
     if force:
         return ""
     if alive:
@@ -121,7 +121,7 @@ def refusal(name: str, alive: list[str], filled_by: list[str], *, force: bool) -
 
 
 def too_soon(name: str, moved_us: int, now_us: int, force: bool) -> str:
-    """Why one that was just moved is not moved again; empty: it is.
+    """Returns why one that was just moved is not moved again; empty: it is.
 
     Args:
         moved_us: when it was moved last, in microseconds since 1970; 0: never.
@@ -133,7 +133,7 @@ def too_soon(name: str, moved_us: int, now_us: int, force: bool) -> str:
 
 
 def risk(settings: FabricSettings, name: str, alive: bool) -> str:
-    """What may be nowhere but on the former host, in a sentence."""
+    """Returns what may be nowhere but on the former host, in a sentence."""
     instance = settings.instance(name)
     if alive:
         return "nothing where it stopped in time: it sends what it took before it ends"
@@ -229,7 +229,8 @@ def with_moves(
 def away_since(
     place: NodePlace, living: Iterable[ClusterNode], dead: Iterable[tuple[ClusterNode, int]]
 ) -> str:
-    """Why an instance is not restarted: the node that holds its data is away. Empty: it is there.
+    """Returns why an instance is not restarted: the node that holds its data is away. Empty: it is
+    there.
 
     Args:
         dead: nodes that are gone, and when: milliseconds since 1970.

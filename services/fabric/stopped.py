@@ -33,7 +33,7 @@ class StoppedFabric:
 
     @property
     def command(self) -> str:
-        """What starts it again, with the settings that it had."""
+        """The command that starts it again, with the settings that it had."""
         return f"raylay up {shlex.quote(str(self.directory))}"
 
 

@@ -25,7 +25,7 @@ from raylay.services.security.modules import ModuleConfig
 
 
 def module(settings: ModuleSettings | None, directory: str) -> ModuleConfig | None:
-    """What is declared of a module; None: nothing."""
+    """Returns the declaration of a module; None: there is none."""
     return None if settings is None else settings.config(Path(directory))
 
 
@@ -56,7 +56,7 @@ class TransportPlanner:
         self._place = _placing(directory, instance.name)
 
     def first(self) -> ClientTransportConfig | None:
-        """What is declared of the transport of `client_port`; None: nothing."""
+        """Returns the declaration of the transport of `client_port`; None: there is none."""
         first = self._instance.client_transport
         if first is None:
             tls = self._serving(None)
@@ -86,7 +86,8 @@ class TransportPlanner:
         return {**self._terms(each), "capacity": capacity}
 
     def capacity(self) -> CapacityConfig | None:
-        """What waits for the instance's clients; None: nothing is declared."""
+        """Returns the limits of what waits for the instance's clients; None: nothing is
+        declared."""
         own, around = (
             None if each is None else each.config(self._place)
             for each in (self._instance.capacity, self._settings.capacity)
@@ -96,7 +97,7 @@ class TransportPlanner:
         return own.within(around)
 
     def first_replication(self) -> ClientTransportConfig | None:
-        """What is declared of the transport of `replication_port`; None: nothing."""
+        """Returns the declaration of the transport of `replication_port`; None: there is none."""
         first = self._instance.replication_transport
         tls = self._serving(first.tls if first is not None else None)
         if first is None:
@@ -111,7 +112,7 @@ class TransportPlanner:
         )
 
     def dialling(self, own: TlsChoice, targets: Iterable[str]) -> TlsConfig | None:
-        """How it dials.
+        """Returns the TLS settings with which it dials.
 
         Args:
             own: what is declared of that alone.
@@ -194,7 +195,8 @@ def _modules_of(config: InstanceConfig) -> Iterator[tuple[str, ModuleConfig]]:
 
 
 def client_tls(settings: FabricSettings, directory: str) -> TlsConfig | None:
-    """How clients of the fabric speak TLS: as it says of them, else by the CA of its transports."""
+    """Returns the TLS settings of the fabric's clients: as declared for them, else by the CA of its
+    transports."""
     own, base = settings.client.tls, settings.tls
     place = _placing(directory, "")
     if own is not None:

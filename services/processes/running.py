@@ -22,7 +22,7 @@ class ProgramConfig(Protocol):
 
     @property
     def process_name(self) -> str:
-        """How it is called in logs and status."""
+        """The name of the process in logs and status."""
 
 
 Config = TypeVar("Config", bound=ProgramConfig)

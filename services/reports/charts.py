@@ -230,7 +230,7 @@ def _label(axes: Axes, x_label: str, y_label: str) -> None:
 
 
 def _columns(names: Sequence[str]) -> int:
-    """How many names of a legend fit side by side."""
+    """Returns how many names of a legend fit side by side."""
     longest = max(map(len, names), default=0)
     return max(1, min(LEGEND_COLUMNS_MAX, LEGEND_LETTERS // (longest + 5)))
 

@@ -73,7 +73,7 @@ class ConnectionShares:
     def refusal(
         self, holder: ShareHolder, leaving: ShareHolder | None = None
     ) -> ShareRefusal | None:
-        """Why one more connection may not be; None: it may.
+        """Returns why one more connection may not be; None: it may.
 
         Args:
             leaving: who the connection is counted for that gives way to this one; None: none does.

@@ -118,7 +118,7 @@ def check_admin(who: ModuleConfig | None, what: ModuleConfig | None, where: str)
 
 
 def refusal(permissions: Permissions | None, user: str, path: str, instance: str) -> str:
-    """Why a user may not have a path; empty: he may.
+    """Returns why a user may not have a path; empty: he may.
 
     Args:
         permissions: None: everything is allowed.
@@ -133,7 +133,7 @@ def refusal(permissions: Permissions | None, user: str, path: str, instance: str
 
 
 def not_let_in(user: str, path: str, instance: str) -> str:
-    """What somebody is told who is not who he says."""
+    """Returns the answer to somebody who is not who he says."""
     who = user[:NAME_SHOWN_MAX] or "nobody in particular"
     return (
         f"{instance} refuses {path} to {who}: it does not let him in; nothing was changed. Say who "

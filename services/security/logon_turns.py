@@ -232,7 +232,7 @@ class LogonTurns:
 
 
 def network_of(peer: str) -> str:
-    """What stands for all connections of one other side: the host of `host:port`, and of an
+    """Returns what stands for all connections of one other side: the host of `host:port`, and of an
     address of IPv6 its network."""
     host = peer.rpartition(":")[0]
     try:

@@ -141,12 +141,12 @@ class Permissions:
         return not self.client_names or any(each.fits(client_name) for each in self.client_names)
 
     def read(self, topic: bytes) -> Grant:
-        """What may be read of a topic, a queue among them: who reads it may acknowledge."""
+        """Returns what may be read of a topic, a queue among them: who reads it may acknowledge."""
         found = self._reads.get(topic)
         return found if found is not None else self._look(self._reads, self.topics, topic, True)
 
     def write(self, topic: bytes) -> Grant:
-        """What may be published to a topic, or deleted from it."""
+        """Returns what may be published to a topic, or deleted from it."""
         found = self._writes.get(topic)
         return found if found is not None else self._look(self._writes, self.topics, topic, False)
 

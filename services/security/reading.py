@@ -34,7 +34,7 @@ class RestrictedRead(NamedTuple):
 
 
 def reading(permissions: Permissions, user: str, wish: ReadRequest) -> RestrictedRead:
-    """What is performed of a wish.
+    """Returns the part of a wish that is performed.
 
     Where only some fields may be read, nothing may be asked about the others: a filter or an order
     would tell of them.

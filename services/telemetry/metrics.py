@@ -72,7 +72,7 @@ class LatencyHistogram:
 
     @property
     def count(self) -> int:
-        """How many durations were counted."""
+        """The number of durations that were counted."""
         return sum(self.counts)
 
     def percentile_ms(self, fraction: float) -> float:

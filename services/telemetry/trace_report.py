@@ -223,7 +223,7 @@ def where_of(span: TraceSpan) -> str:
 
 
 def _note(span: TraceSpan) -> str:
-    """What is said of a span beside its name."""
+    """Returns the note on a span beside its name."""
     attributes = span.attributes
     if "to" in attributes:
         return f" [generation {attributes.get('generation', '?')}]"

@@ -185,7 +185,7 @@ class ActionSchedules:
         return bool(self.downgrade or self.looks)
 
     def downgrade_settings(self) -> DowngradeSettings:
-        """When destinations are downgraded and upgraded; by default never."""
+        """The settings of downgrades and upgrades; by default never."""
         values: dict[str, Any] = {
             key: f"{value}ms" if key.endswith("_ms") else value
             for key, value in self.downgrade.items()
@@ -194,7 +194,7 @@ class ActionSchedules:
 
 
 def schedules_of(config: AmpsConfig) -> ActionSchedules:
-    """What an instance's actions ask for; the configuration was checked before."""
+    """Returns the schedules of an instance's actions; the configuration was checked before."""
     made = ActionSchedules()
     log = config.transaction_log
     archives = log is not None and log.archive_directory is not None

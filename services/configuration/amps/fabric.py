@@ -284,7 +284,7 @@ DEFAULT_PERCENT = 50
 
 
 def _capacity(limits: Capacity) -> dict[str, Any]:
-    """What a file says of slow clients; what it leaves out is as docs/capacity.md says."""
+    """Returns a file's limits on slow clients; docs/capacity.md has those that it leaves out."""
     age_ns, percent = limits.client_message_age_ns_max, limits.client_capacity_percent_max
     values = {
         "message_memory_bytes_max": ("memory", limits.message_memory_bytes_max),
@@ -310,7 +310,7 @@ def _capacity(limits: Capacity) -> dict[str, Any]:
 def _bootstrap(
     config: AmpsConfig, bootstrap: BootstrapStanza, listeners: list[LinkListener]
 ) -> dict[str, Any]:
-    """Where its log is copied from."""
+    """Returns the sources from which its log is copied."""
     others = [listener for listener in listeners if listener.name != config.name]
     return {
         "sources": tuple(

@@ -187,7 +187,7 @@ class _Builder:
 
 @cache
 def slots(model: type[Stanza]) -> dict[str, Slot]:
-    """Where the value of each tag of a stanza goes, synonyms included."""
+    """Returns where the value of each tag of a stanza goes, synonyms included."""
     found = {}
     for info in model.model_fields.values():
         if info.alias is None:

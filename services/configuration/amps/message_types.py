@@ -29,7 +29,7 @@ def definitions(config: AmpsConfig) -> list[TypeDefinition]:
 
 
 def definition(stanza: MessageTypeStanza) -> TypeDefinition:
-    """What a stanza defines; options that there are not keep their names."""
+    """Returns the definition in a stanza; unknown options keep their names."""
     options: dict[str, Any] = {}
     for entry in stanza.options.entries:
         if entry.name in _MANY:
@@ -41,7 +41,7 @@ def definition(stanza: MessageTypeStanza) -> TypeDefinition:
 
 
 def unsupported(stanza: MessageTypeStanza) -> str:
-    """Why a type does not run; empty: it does."""
+    """Returns why a type does not run; empty: it does."""
     if stanza.module in REFUSED:
         return f"message type {stanza.name}: there is no {stanza.module}: {REFUSED[stanza.module]}"
     if stanza.module == "protobuf":
@@ -53,7 +53,7 @@ def unsupported(stanza: MessageTypeStanza) -> str:
 
 
 def problem(found: list[TypeDefinition]) -> str:
-    """What is wrong with the last of some definitions; empty: nothing."""
+    """Returns the fault of the last of some definitions; empty: there is none."""
     try:
         check_types(found)
     except ConfigurationError as error:

@@ -525,13 +525,13 @@ class AmpsConfig(Capacity):
         return values
 
     def replication_transport(self) -> IncomingTransport | None:
-        """Where other instances connect; None where they cannot."""
+        """The transport for other instances; None where they cannot connect."""
         return next((t for t in self.transports.transports if t.is_replication), None)
 
     def client_transports(self) -> list[IncomingTransport]:
-        """Where clients connect, in their order."""
+        """The transports for clients, in their order."""
         return [t for t in self.transports.transports if not t.is_replication]
 
     def destinations(self) -> tuple[DestinationStanza, ...]:
-        """Where it replicates to."""
+        """The destinations of its replication."""
         return self.replication.destinations if self.replication is not None else ()

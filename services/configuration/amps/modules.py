@@ -61,8 +61,8 @@ def _defined(name: str, config: AmpsConfig) -> Module | None:
 
 
 def module_settings(kind: str, use: ModuleUse | None, config: AmpsConfig) -> dict[str, Any] | None:
-    """What an element says, as `ModuleSettings` have it. The options of its definition hold, too.
-    None: it says nothing, or what does not run (`does_not_run`)."""
+    """Returns an element as `ModuleSettings`, with the options of its definition. None: it says
+    nothing, or what does not run (`does_not_run`)."""
     name = our_name(kind, use, config) if use is not None else ""
     if use is None or not name:
         return None
@@ -72,7 +72,8 @@ def module_settings(kind: str, use: ModuleUse | None, config: AmpsConfig) -> dic
 
 
 def does_not_run(kind: str, use: ModuleUse, config: AmpsConfig) -> str:
-    """Why an element does not run; empty: it does, or its definition in Modules says why not."""
+    """Returns why an element does not run; empty: it does, or its definition in Modules says why
+    not."""
     if our_name(kind, use, config) or _defined(use.module, config) is not None:
         return ""
     return f"{kind} with {use.module} does not run yet"
@@ -95,7 +96,8 @@ def uses(config: AmpsConfig) -> Iterable[tuple[str, ModuleUse]]:
 
 
 def instance_modules(config: AmpsConfig) -> dict[str, Any]:
-    """Of an instance: for its transports of both kinds, where they say nothing themselves."""
+    """Returns the modules of an instance, for its transports of both kinds, where they say nothing
+    themselves."""
     who = module_settings("Authentication", config.authentication, config)
     what = module_settings("Entitlement", config.entitlement, config)
     return {
@@ -107,8 +109,8 @@ def instance_modules(config: AmpsConfig) -> dict[str, Any]:
 
 
 def admin_modules(config: AmpsConfig) -> dict[str, Any]:
-    """Who may control an instance, where its Admin says so; what it leaves out is as of the
-    instance."""
+    """Returns the modules that authorize control calls, where the instance's Admin names any; it
+    takes what it leaves out from the instance."""
     admin = config.admin
     if admin is None or (admin.authentication is None and admin.entitlement is None):
         return {}
@@ -121,7 +123,7 @@ def admin_modules(config: AmpsConfig) -> dict[str, Any]:
 
 
 def transport_modules(transport: IncomingTransport, config: AmpsConfig) -> dict[str, Any]:
-    """Of a transport."""
+    """Returns the modules of a transport."""
     return {
         "authentication": module_settings("Authentication", transport.authentication, config),
         "entitlement": module_settings("Entitlement", transport.entitlement, config),

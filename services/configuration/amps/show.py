@@ -102,16 +102,15 @@ def _slowest_ms(downgrade: DowngradeSettings) -> tuple[int, int] | None:
 
 
 def publish_store_messages(rate_per_s: int, downgrade: DowngradeSettings) -> int | None:
-    """How many messages a publisher's store must hold at least (configuring-replication,
-    "Automatically Downgrading and Upgrading Acknowledgment"): peak rate x (time between two checks
-    + Age). None: nothing is downgraded by age, so a store has no bound.
-    """
+    """Returns the number of messages that a publisher's store must hold at least
+    (configuring-replication, "Automatically Downgrading and Upgrading Acknowledgment"): peak rate x
+    (time between two checks + Age). None: nothing is downgraded by age, so a store has no bound."""
     times_ms = _slowest_ms(downgrade)
     return None if times_ms is None else -(-rate_per_s * sum(times_ms) // 1000)
 
 
 def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradeSettings]]) -> list[str]:
-    """What to tell of the publish stores of several instances' clients.
+    """Returns the lines on the publish stores of several instances' clients.
 
     Args:
         downgrades: (instance, its settings).

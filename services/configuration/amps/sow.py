@@ -223,5 +223,5 @@ class SowStanza(Stanza):
 
     @property
     def all_queues(self) -> tuple[Queue, ...]:
-        """Of whatever kind."""
+        """The queues of every kind."""
         return (*self.queues, *self.local_queues, *self.group_local_queues)

@@ -89,7 +89,7 @@ def topic_problems(
 
 
 def not_running(topic: SowTopicStanza, config: AmpsConfig) -> str:
-    """Why a topic without problems does not run; empty: it does."""
+    """Returns why a topic without problems does not run; empty: it does."""
     if _type_is_left_out(topic, config):
         return f"Topic {topic.name} of SOW has a message type that does not run"
     definition = SowTopicSettings.model_validate(settings_of(topic)).definition()
@@ -108,7 +108,7 @@ def not_running(topic: SowTopicStanza, config: AmpsConfig) -> str:
 
 
 def size_note(slab_bytes: int) -> str:
-    """What to say of a SlabSize, which promises room for a message of that size."""
+    """Returns the note on a SlabSize, which promises room for a message of that size."""
     if slab_bytes > RECORD_BYTES_MAX:
         return (
             f"SlabSize {format_size(slab_bytes)}: no message may have more than "

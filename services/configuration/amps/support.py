@@ -191,7 +191,8 @@ class ElementFinding(NamedTuple):
 
 
 def findings(document: Document) -> list[ElementFinding]:
-    """What of a configuration does not run yet (`refuses`), and what needs nothing here."""
+    """Returns the parts of a configuration that do not run yet (`refuses`), and those that need
+    nothing here."""
     found = list(_walk(document, document.config, (), ""))
     config = document.config
     for number, topic in enumerate(config.sow.topics if config.sow else ()):

@@ -15,7 +15,7 @@ SECURE_TYPES = ("tcps", "amps-replication-secure")
 
 
 def tls_settings(transport: IncomingTransport | OutgoingTransport) -> dict[str, Any] | None:
-    """What its elements say, as `TlsSettings` have it; None: it has no TLS."""
+    """Returns its elements as `TlsSettings`; None: it has no TLS."""
     has_key = transport.certificate and transport.private_key
     if transport.type not in SECURE_TYPES and not has_key:
         return None
@@ -38,7 +38,7 @@ def dialling_settings(transports: Iterable[OutgoingTransport]) -> dict[str, Any]
 
 
 def old_protocols(value: str) -> str:
-    """Why SecureSocketProtocols does not run as it is; empty: it does."""
+    """Returns why SecureSocketProtocols does not run as it is; empty: it does."""
     left_out = [each for each in value.split() if each not in PROTOCOLS]
     # The documented default may be written out (`raylay config show` does): it is read as ours.
     if not left_out or sorted(value.split()) == ["TLSv1.1", *PROTOCOLS]:

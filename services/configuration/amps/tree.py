@@ -363,7 +363,7 @@ class _ExpatReader:
 
 
 def stray_text(text: str) -> str:
-    """What is wrong with a text that stands beside elements."""
+    """Returns the fault of a text that stands beside elements."""
     first = text.strip().splitlines()[0]
     if first.startswith("..."):
         return (

@@ -245,7 +245,7 @@ class LinkDialler:
             self._incoming = None
 
     def _give_way(self) -> None:
-        """Where both sides dialled, the connection of one of them is enough."""
+        """Gives up one connection where both sides dialled: one is enough."""
         incoming, downstream = self._incoming, self._pump.downstream
         if incoming is None or downstream is None or downstream.is_carried:
             return
@@ -479,7 +479,8 @@ class LinkDialler:
         task.add_done_callback(self._bringing.discard)
 
     def stream_front(self, certificate: PeerCertificate | None) -> bytes:
-        """What our instance is told of a stream that is brought to it, and of the other side."""
+        """Returns what our instance is told of a stream that is brought to it, and of the other
+        side."""
         config = self._here.config
         shown = None if certificate is None else certificate.to_wire()
         return control.carried(config.destination.name, config.start_number, shown)

@@ -43,7 +43,8 @@ class ConnectionOwner(Protocol):
         """The destination has seen a higher epoch of our instance than this connection's."""
 
     def stream_front(self, certificate: PeerCertificate | None) -> bytes:
-        """What our instance is told of a stream that is brought to it, and of the other side."""
+        """Returns what our instance is told of a stream that is brought to it, and of the other
+        side."""
 
     def bring(self, stream: TunnelStream) -> None:
         """The destination's link to our instance comes over our connection."""
@@ -168,8 +169,8 @@ class Downstream(TunnelHost):
         return challenge.result()
 
     def _told(self, placements: dict[str, InstancePlacement]) -> None:
-        """Of moved instances. Where the other side dialled, that may have been anybody; what it has
-        to tell, its own logon told."""
+        """Takes news of moved instances. Where the other side dialled, that may have been anybody;
+        what it has to tell, its own logon told."""
         if not self.is_carried:
             self._dialler.placed(placements)
 

@@ -189,7 +189,7 @@ class Pump:
         self._perform(self.machine.notice(awaited, last_txid))
 
     def counts(self) -> dict[str, Any]:
-        """What was sent so far, for the instance's status."""
+        """The counts of what was sent so far, for the instance's status."""
         machine = self.machine
         return {
             "cursor_txid": machine.cursor,

@@ -177,7 +177,7 @@ class Bodies:
         return decode_record(self.record(txid), verify=False).body
 
     def tree(self, txid: int) -> dict[str, Any] | None:
-        """What a message says; None: it cannot be read."""
+        """Returns the contents of a message; None: it cannot be read."""
         if self._kind is None:
             return None
         try:
@@ -186,7 +186,7 @@ class Bodies:
             return None
 
     def around(self, txid: int) -> EvalContext:
-        """What is known of a message beside its body."""
+        """Returns the context of a message beside its body."""
         record = decode_record(self.record(txid), verify=False)
         return EvalContext(
             topic=record.topic,

@@ -30,7 +30,7 @@ class HeaderReader(Protocol):
 
 
 def rules_of(definition: QueueDefinition, incarnation: int) -> bytes:
-    """Of all that decides which messages a queue has.
+    """Returns a digest of all that decides which messages a queue has.
 
     Args:
         incarnation: of the instance: another one has another journal.
@@ -51,7 +51,7 @@ def rules_of(definition: QueueDefinition, incarnation: int) -> bytes:
 def start_of(
     config: QueueOwnerConfig, snapshot: QueueCheckpoint, begin: OwnerBegin
 ) -> RecoveryStart:
-    """What a queue's machine begins with.
+    """Returns the start state of a queue's machine.
 
     Its life names that of the instance's process, too: an old copy of the data directory that was
     put back counts its starts anew, and its journal gets again what it wrote after the copy.
@@ -89,7 +89,7 @@ def recovery_start(
     journal: HeaderReader,
     committed_txid: int,
 ) -> tuple[QueueCheckpoint, str]:
-    """What a queue is made with.
+    """Returns the checkpoint from which a queue is rebuilt.
 
     Args:
         incarnation: of the instance.

@@ -111,7 +111,7 @@ class BufferServer(ChildProgram):
         self._instance.send(control.stored(unsaid))
 
     def _lose(self, client: int, error: StorageError) -> None:
-        """What waited for it is not whole any more."""
+        """Drops what waited for it, which is not whole any more."""
         self._seen.pop(client, None)
         self._unsaid.pop(client, None)
         self._store.drop(client)
