@@ -22,12 +22,11 @@ DOWNGRADE_AGE = "500ms"
 class RaylayPublisher(Publisher):
     """A client; its acks come as the highest sequence that is durable."""
 
-    def __init__(self, client: Client, topic: str) -> None:
+    def __init__(self, make: Callable[..., Client], topic: str) -> None:
         super().__init__()
-        self.client = client
+        self.client = make(on_persisted=self._persisted)
         self._topic = topic
         self._upto = 0
-        client.on_persisted = self._persisted
 
     def _persisted(self, upto: int) -> None:
         self.count_acked(upto - self._upto)
@@ -119,9 +118,9 @@ class Raylay(Peer):
         return count
 
     async def publisher(self, topic: str) -> Publisher:
-        client = self._client()
-        await client.connect()
-        return RaylayPublisher(client, f"bench/{topic}")
+        publisher = RaylayPublisher(self._client, f"bench/{topic}")
+        await publisher.client.connect()
+        return publisher
 
     async def subscribe(self, topic: str, bodies: Bodies) -> Callable[[], object]:
         client = self._client()

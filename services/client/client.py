@@ -1,23 +1,55 @@
-"""The asyncio client: performs what the machine decides, and keeps no decisions of its own."""
+"""The asyncio client: what a user calls."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
+from typing import Any
 
-from raylay.services.client.deletes import delete_in_parts
-from raylay.services.client.events import (
-    StartRequested,
+from raylay.services.client.arguments import (
+    Resolver,
+    ServerLike,
+    Tls,
+    check_owner,
+    listed,
+    remembered_as,
+    sow_keys,
+    usable,
 )
-from raylay.services.client.machine import ClientState
-from raylay.services.client.queue import QueueOperations
-from raylay.services.errors import (
-    ConnectionLost,
-    LocalProtocolError,
+from raylay.services.client.deletes import delete_body, delete_in_parts
+from raylay.services.client.events import ClientEvent, PublishFailed, StartRequested
+from raylay.services.client.failover import FailoverRule
+from raylay.services.client.keywords import checks_keywords
+from raylay.services.client.machine import ClientMachine, ClientOptions, ClientState
+from raylay.services.client.publish_store import PublishStoreProtocol
+from raylay.services.client.publisher import Publisher
+from raylay.services.client.queries import PendingQuery, QueryReplay, QuerySubscription
+from raylay.services.client.queue import ACK_BATCH, QueueOperations
+from raylay.services.client.queue_consumer import QueueConsumer
+from raylay.services.client.runtime import (
+    QUEUE_BYTES_MAX_DEFAULT,
+    ClientCallbacks,
+    ClientRuntime,
 )
+from raylay.services.client.sow_query import SowQuery
+from raylay.services.client.subscriber import Subscriber
+from raylay.services.client.subscription import Subscription
+from raylay.services.client.subscription_state import BookmarkStoreProtocol, SubscriptionState
+from raylay.services.client.tracer import Tracer
+from raylay.services.errors import ConnectionLost, LocalProtocolError, PublishStoreFull
+from raylay.services.messages.records import Command
+from raylay.storage.stores import MemoryPublishStore
+
+DELTA_PUBLISH = 6
+ROWS_A_FRAME = 100
+"""Asked for when nothing else is: a frame costs the instance and the client more than a row."""
+SAMPLING_RATIO_DEFAULT = 0.001
 
 
-class Client(QueueOperations):
+class Client:
     """A connection to a fabric that outlives connections: publishes, subscribes, fails over.
 
         async with Client("orders-desk", servers=["host-a:9007", "host-b:9007"]) as client:
@@ -57,6 +89,260 @@ class Client(QueueOperations):
     Owner: one event loop; not thread-safe (SyncClient is).
     """
 
+    @checks_keywords
+    def __init__(
+        self,
+        name: str,
+        servers: Sequence[ServerLike] | Resolver = (),
+        *,
+        group: str = "",
+        allow_other_groups: bool = False,
+        failover: FailoverRule = "safe",
+        publish_store: PublishStoreProtocol | None = None,
+        bookmark_store: BookmarkStoreProtocol | None = None,
+        user_id: str = "",
+        password: str = "",
+        answers: Callable[[str, str], tuple[str, str]] | None = None,
+        tls: Tls = None,
+        heartbeat_s: float = 5.0,
+        connect_timeout_s: float = 3.0,
+        connect_wait_s: float = 30.0,
+        publish_timeout_s: float = 30.0,
+        close_timeout_s: float = 10.0,
+        pause_min_ms: int = 50,
+        pause_max_ms: int = 3_000,
+        bookmark_flush_ms: int = 100,
+        ack_conflation_ms: int = 0,
+        sampling_ratio: float = SAMPLING_RATIO_DEFAULT,
+        tracer: Tracer | None = None,
+        on_event: Callable[[ClientEvent], None] | None = None,
+        on_persisted: Callable[[int], None] | None = None,
+        on_publish_failed: Callable[[PublishFailed], None] | None = None,
+    ) -> None:
+        resolver = servers if callable(servers) else None
+        store = publish_store if publish_store is not None else MemoryPublishStore()
+        check_owner(store, name)
+        self.name = name
+        self.close_timeout_s = close_timeout_s
+        self._connect_wait_s = connect_wait_s
+        # A store that the caller gave outlives this client, and what it holds with it.
+        self._owns_store = publish_store is None
+        self.machine = ClientMachine(
+            ClientOptions(
+                client_name=name,
+                servers=() if callable(servers) else listed(name, servers),
+                resolves=resolver is not None,
+                group=group,
+                allow_other_groups=allow_other_groups,
+                failover=failover,
+                user_id=user_id,
+                password=password,
+                answers=answers,
+                heartbeat_s=heartbeat_s,
+                ack_conflation_ms=ack_conflation_ms,
+                connect_timeout_s=connect_timeout_s,
+                pause_min_ms=pause_min_ms,
+                pause_max_ms=pause_max_ms,
+                clock_us=time.time_ns() // 1000,
+                owns_store=self._owns_store,
+                seed=int.from_bytes(os.urandom(8), "little"),
+            ),
+            store,
+        )
+        """The decisions and their state, for inspection."""
+        self.runtime = runtime = ClientRuntime(
+            self.machine,
+            store,
+            bookmark_store,
+            resolver=resolver,
+            tls=usable(tls, name),
+            tracer=tracer,
+            callbacks=ClientCallbacks(on_event, on_persisted, on_publish_failed),
+            bookmark_flush_s=bookmark_flush_ms / 1000,
+        )
+        """What is connected, and what waits, for inspection and for drills."""
+        self._publisher = Publisher(runtime, sampling_ratio, publish_timeout_s)
+        self._subscriber = Subscriber(runtime)
+        self._queues = QueueOperations(runtime, self._publisher, self._subscriber)
+
+    async def _shut_down(self) -> None:
+        self._queues.shut_down()
+        await self.runtime.shut_down()
+
+    async def connect(self) -> None:
+        """Connects and logs on. Returns once a server has accepted the client.
+
+        Raises:
+            LogonRefused: a server refused the client for good.
+            ConnectionLost: no server accepted it within `connect_wait_s`.
+        """
+        runtime = self.runtime
+        if runtime.loop is not None:
+            raise LocalProtocolError(f"client {self.name} was started before: make a new one")
+        runtime.loop = asyncio.get_running_loop()
+        runtime.connected = runtime.loop.create_future()
+        runtime.step(StartRequested())
+        try:
+            await asyncio.wait_for(asyncio.shield(runtime.connected), self._connect_wait_s)
+        except TimeoutError:
+            await self._shut_down()
+            tried = "; ".join(f"{where}: {why}" for where, why in runtime.refusals.items())
+            raise ConnectionLost(
+                f"client {self.name} found no server in {self._connect_wait_s} s ({tried})"
+            ) from None
+        except BaseException:
+            await self._shut_down()
+            raise
+
+    async def close(self, *, flush: bool = True, timeout_s: float | None = None) -> None:
+        """Ends the client. With `flush` it first waits until everything published is durable, up
+        to `timeout_s` (`close_timeout_s` when not given).
+
+        Raises:
+            ConnectionLost: something published is not known durable, and the store in memory ends
+                with this client. A store that was handed in keeps it for the next client.
+        """
+        runtime = self.runtime
+        unsettled = 0
+        if timeout_s is None:
+            timeout_s = self.close_timeout_s
+        try:
+            if flush and runtime.error is None and self.machine.state is not ClientState.ENDED:
+                try:
+                    await self._publisher.until_settled(timeout_s)
+                except TimeoutError:
+                    unsettled = runtime.store.messages
+            elif self.machine.gathering:
+                # As what was published before it: written, and not waited for.
+                runtime.hurry()
+                await asyncio.sleep(0)
+        finally:
+            await self._shut_down()
+        if unsettled and self._owns_store:
+            raise ConnectionLost(
+                f"client {self.name} closed with {unsettled} publishes that were not acknowledged "
+                f"within {timeout_s} s"
+            )
+
+    # -- publishing --------------------------------------------------------------------------
+    def publish_nowait(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
+        command: int = 0,
+    ) -> int:
+        """Publishes without waiting. Returns the sequence. It is sent in this turn of the loop, or
+        with the answer to what was published just before (outbox.py).
+
+        Args:
+            topic: literal.
+            body: the message.
+            message_type: of the body.
+            expiration_s: seconds after which its record of a SOW topic is gone; 0: as the topic is
+                configured.
+            key: the SOW key, on a topic whose publishers give it.
+            correlation: handed to who gets the message.
+            command: of the record, for `delta_publish` and `sow_delete`; 0: a publish.
+
+        Raises:
+            PublishStoreFull: there is no room in the store; nothing was published.
+            LocalProtocolError: topic, message type or size break a limit; nothing was published.
+        """
+        return self._publisher.publish_now(
+            topic, body, message_type, expiration_s, key, correlation, command
+        )
+
+    async def publish(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
+        command: int = 0,
+    ) -> int:
+        """Publishes. Returns the sequence at once; waits only for room in the store. The arguments
+        are those of `publish_nowait`.
+
+        Raises:
+            PublishStoreFull: no room within `publish_timeout_s`; nothing was published.
+            LocalProtocolError: topic, message type or size break a limit; nothing was published.
+        """
+        publisher = self._publisher
+        try:
+            sequence = publisher.publish_now(
+                topic, body, message_type, expiration_s, key, correlation, command
+            )
+        except PublishStoreFull:
+            return await publisher.publish_when_room(
+                topic, body, message_type, expiration_s, key, correlation, command
+            )
+        publisher.until_yield -= 1
+        if not publisher.until_yield:
+            await publisher.yield_to_loop()
+        return sequence
+
+    async def delta_publish(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
+    ) -> int:
+        """Publishes fields that change: the instance merges them into the record of their key, and
+        journals, replicates and delivers the whole message. Where there is no record yet, or the
+        topic has no SOW, the body is the message. Returns and raises as `publish`.
+
+        `flush` raises CommandFailed where the instance could not merge it: `bad_message`,
+        `bad_key`, `too_large`, or `not_supported` by the message type or the topic.
+        """
+        return await self.publish(
+            topic,
+            body,
+            message_type,
+            expiration_s=expiration_s,
+            key=key,
+            correlation=correlation,
+            command=DELTA_PUBLISH,
+        )
+
+    async def sow_delete(
+        self,
+        topic: str,
+        *,
+        filter: str | None = None,
+        keys: Sequence[bytes] | None = None,
+        data: bytes | None = None,
+        message_type: str = "json",
+    ) -> int:
+        """Deletes records of a SOW topic: here, and wherever the topic is replicated to. Give one
+        of `filter`, `keys` and `data`, or a filter with keys: of those what passes. Returns and
+        raises as `publish`; it is kept, sent again and acknowledged as a publish is.
+
+        Args:
+            filter: those that pass it; `1=1`: all. 50,000 at most: see `sow_delete_in_parts`.
+            keys: those with these SOW keys (`Message.key`).
+            data: the one that a message with this body has the key of.
+            message_type: of the topic, and of `data`.
+
+        Raises:
+            LocalProtocolError: none or several of the three are given; nothing was deleted. `flush`
+                raises CommandFailed for what the instance refused: `no_sow`, `bad_filter`,
+                `bad_message`, `bad_key`, `too_many`.
+        """
+        body = delete_body(filter, keys, data)
+        return await self.publish(topic, body, message_type, command=Command.DELETE)
+
     async def sow_delete_in_parts(
         self, topic: str, *, filter: str, message_type: str = "json"
     ) -> int:
@@ -76,62 +362,408 @@ class Client(QueueOperations):
             ConnectionLost: the connection was lost in the middle of it.
             PublishStoreFull: no room within `publish_timeout_s`.
         """
-        await self._until_settled(None)
+        await self._publisher.until_settled(None)
         return await delete_in_parts(self, topic, filter, message_type)
 
-    async def connect(self) -> None:
-        """Connects and logs on. Returns once a server has accepted the client.
+    async def room(self, timeout_s: float | None = None) -> None:
+        """Waits until the publish store has room; `publish_timeout_s` when no time is given.
 
         Raises:
-            LogonRefused: a server refused the client for good.
-            ConnectionLost: no server accepted it within `connect_wait_s`.
+            PublishStoreFull: it stayed full.
+            RaylayError: what ended the client.
         """
-        if self._loop is not None:
-            raise LocalProtocolError(f"client {self.name} was started before: make a new one")
-        self._loop = asyncio.get_running_loop()
-        self._connected = self._loop.create_future()
-        self._step(StartRequested())
-        try:
-            await asyncio.wait_for(asyncio.shield(self._connected), self._connect_wait_s)
-        except TimeoutError:
-            await self._shut_down()
-            tried = "; ".join(f"{where}: {why}" for where, why in self._refusals.items())
-            raise ConnectionLost(
-                f"client {self.name} found no server in {self._connect_wait_s} s ({tried})"
-            ) from None
-        except BaseException:
-            await self._shut_down()
-            raise
+        await self._publisher.room(timeout_s)
 
-    async def close(self, *, flush: bool = True, timeout_s: float | None = None) -> None:
-        """Ends the client. With `flush` it first waits until everything published is durable, up
-        to `timeout_s` (`close_timeout_s` when not given).
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Waits until everything published so far is durable. What was published to a topic that
+        is declared as not journaled counts when it was delivered (`unjournaled_messages`).
+        Acknowledgments of queues' messages that wait for others are published before.
 
         Raises:
-            ConnectionLost: something published is not known durable, and the store in memory ends
-                with this client. A store that was handed in keeps it for the next client.
+            CommandFailed: a publish was refused, and there is no `on_publish_failed` to tell: its
+                topic is `not_journaled`, say. Each refusal is raised once; `SequenceConflict` is
+                one kind.
+            FlushTimeout: not within `timeout_s`; says what is not acknowledged, and why.
+            RaylayError: what ended the client.
         """
-        unsettled = 0
-        if timeout_s is None:
-            timeout_s = self.close_timeout_s
-        try:
-            if flush and self._error is None and self._machine.state is not ClientState.ENDED:
-                try:
-                    await self._until_settled(timeout_s)
-                except TimeoutError:
-                    unsettled = self._store.messages
-            elif self._machine.gathering:
-                # As what was published before it: written, and not waited for.
-                self._hurry()
-                await asyncio.sleep(0)
-        finally:
-            await self._shut_down()
-        if unsettled and self._owns_store:
-            raise ConnectionLost(
-                f"client {self.name} closed with {unsettled} publishes that were not acknowledged "
-                f"within {timeout_s} s"
-            )
+        self._queues.publish_acks()
+        await self._publisher.flush(timeout_s)
 
+    # -- subscribing and querying --------------------------------------------------------------
+    @checks_keywords
+    async def subscribe(
+        self,
+        topic: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        select: str = "",
+        bookmark: str = "",
+        bookmark_not_found: str = "",
+        subscription_id: str = "",
+        oof: bool = False,
+        delta: bool = False,
+        no_empties: bool = False,
+        no_sowkey: bool = False,
+        explicit_discard: bool = False,
+        fully_durable: bool = False,
+        live: bool = False,
+        rate: str = "",
+        rate_max_gap: str = "",
+        pause: bool = False,
+        persisted_ms: int | None = None,
+        non_regex_topic: bool = False,
+        max_backlog: int | None = None,
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        timeout_s: float = 30.0,
+    ) -> Subscription:
+        """Subscribes to a topic, or to the topics that a regular expression matches.
+
+        Args:
+            topic: literal, or a regular expression.
+            message_type: only messages of this type; empty: any.
+            filter: only messages that pass it (docs/filters.md): `/price > 100`.
+            select: The fields that are sent: `[-/,+/price]`.
+            oof, delta, no_empties, no_sowkey: As of `sow_and_subscribe`, on SOW topics.
+            bookmark: where to start in the log: `EPOCH`, `NOW`, a bookmark, a list, a time or a
+                range (services/messages/bookmarks.py). Empty: an ordinary subscription, whose
+                messages are not replayed. What the bookmark store knows of this subscription id
+                goes before: then it resumes there.
+            bookmark_not_found: `now`, `epoch` or `fail`.
+            subscription_id: the name under which the bookmark store remembers; made from topic,
+                type and filter when it is not given. Another filter needs another name.
+            explicit_discard: messages count as seen by `Subscription.discard` only.
+            fully_durable: messages come once every sync destination has them, too: none, while one
+                is down that is not downgraded.
+            live: at the log's end messages come before they are on disk. None of the others then.
+            rate: at most so much: `500` messages a second, `500KB` of records a second, `2X` or
+                `.5X` the speed at which the instance received them.
+            rate_max_gap: with a multiple of the original speed, the longest idle: `10s`.
+            pause: nothing comes until `resume`.
+            persisted_ms: the longest pause between two persisted acks.
+            non_regex_topic: `topic` is a literal name, whatever characters it has.
+            max_backlog: On a queue, the messages that may be leased at one time (`queue`).
+            queue_bytes_max: bytes that wait for the consumer before reading stops.
+            timeout_s: for the server's answer.
+
+        Raises:
+            CommandFailed: the server refused, with its reason (`bad_filter`, …).
+            BookmarkNotFound: with `bookmark_not_found="fail"`.
+            ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
+            TypeError: a keyword argument is misspelt.
+        """
+        options = self._subscriber.given(
+            select=select,
+            oof=oof,
+            delta=delta,
+            no_empties=no_empties,
+            no_sowkey=no_sowkey,
+            non_regex_topic=non_regex_topic,
+            bookmark_not_found=bookmark_not_found,
+            rate=rate,
+            rate_max_gap=rate_max_gap,
+            fully_durable=fully_durable,
+            live=live,
+            filter=filter,
+            persisted_ms=persisted_ms,
+            max_backlog=max_backlog,
+        )
+        store = self.runtime.bookmark_store
+        if not subscription_id and bookmark and store is not None:
+            subscription_id = remembered_as(topic, message_type, filter)
+        state = SubscriptionState(
+            *(subscription_id or self._new_id("sub"), topic, message_type, bookmark),
+            *(options, store),
+            explicit_discard=explicit_discard,
+            paused=pause,
+        )
+        return await self._subscriber.subscribe(state, queue_bytes_max, timeout_s)
+
+    def _new_id(self, kind: str) -> str:
+        return f"{kind}-{self.runtime.next_subscription_number()}"
+
+    async def pause(self, *subscriptions: Subscription) -> None:
+        """Has the server deliver no more of these until `resume`. What is on its way, and what is
+        queued here, still comes. It holds across reconnects.
+
+        Raises:
+            LocalProtocolError: one has ended, has no bookmark, or is live; nothing was changed.
+            CommandFailed: the server refused it.
+        """
+        await self._subscriber.pause(subscriptions)
+
+    async def resume(self, *subscriptions: Subscription) -> None:
+        """Goes on with paused subscriptions. Those of one call that have the same bookmark and
+        rate are one replay: what they get stands in the order of the log across them too, also
+        after a reconnect (`Merged` reads them in that order).
+
+        Raises:
+            LocalProtocolError: one has ended or is not paused; nothing was changed.
+            CommandFailed: the server refused it.
+        """
+        await self._subscriber.resume(subscriptions)
+
+    @checks_keywords
+    def sow(
+        self,
+        topic: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        order_by: str = "",
+        top_n: int | None = None,
+        skip_n: int = 0,
+        select: str = "",
+        keys: Sequence[bytes] | None = None,
+        as_of: str = "",
+        non_regex_topic: bool = False,
+        batch: int = ROWS_A_FRAME,
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        timeout_s: float = 30.0,
+    ) -> SowQuery:
+        """Asks for the records of a SOW topic: `async for row in client.sow("orders")`, or `rows =
+        await client.sow("orders").all()`. It is sent, and refused, when the first row is asked for
+        (`SowQuery`).
+
+        Args:
+            topic: literal, or a regular expression.
+            message_type: only topics of this type; empty: any.
+            filter: only records that pass it (docs/filters.md).
+            order_by: `/price DESC, /symbol`; empty: no order that may be relied on.
+            top_n, skip_n: so many rows at most, behind so many that are left out.
+            select: the fields that are sent: `[-/,+/price]`.
+            keys: only the records of these SOW keys.
+            as_of: what there was then, on a topic with history: `20260102T030405Z`.
+            batch: rows a frame, at most.
+            queue_bytes_max: bytes that wait for the consumer before reading stops.
+            non_regex_topic: `topic` is a literal name, whatever characters it has.
+            timeout_s: for the server's answer.
+
+        Raises:
+            TypeError: a keyword argument is misspelt.
+        """
+        given = self._subscriber.given(
+            filter=filter,
+            order_by=order_by,
+            top_n=top_n,
+            skip_n=skip_n or None,
+            select=select,
+            keys=sow_keys(keys),
+            as_of=as_of,
+            non_regex_topic=non_regex_topic,
+            batch=batch,
+        )
+        query = PendingQuery(self._new_id("query"), topic, message_type, given)
+        return self._subscriber.query(query, queue_bytes_max, timeout_s)
+
+    @checks_keywords
+    async def sow_and_subscribe(
+        self,
+        topic: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        order_by: str = "",
+        select: str = "",
+        keys: Sequence[bytes] | None = None,
+        oof: bool = False,
+        delta: bool = False,
+        no_empties: bool = False,
+        no_sowkey: bool = False,
+        batch: int = ROWS_A_FRAME,
+        bookmark: str = "",
+        bookmark_not_found: str = "",
+        fully_durable: bool = False,
+        rate: str = "",
+        rate_max_gap: str = "",
+        persisted_ms: int | None = None,
+        non_regex_topic: bool = False,
+        subscription_id: str = "",
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        timeout_s: float = 30.0,
+    ) -> Subscription:
+        """The records of a SOW topic, and then every change of them: nothing between is lost, and
+        nothing comes twice. Messages say by `kind` what they are: `sow` a record that was there,
+        `publish` a change, `oof` what left. `group_end` is set when all records have come.
+
+        It goes on at another instance: of what that has, only what the consumer does not hold is
+        handed out (services/client/delivered_rows.py). The client keeps about 200 bytes a record
+        for it.
+
+        Args:
+            oof: tells, as messages of kind `oof` with a `reason`, of records that are deleted or
+                expired, or do not pass the filter any more.
+            delta: changes come with the key fields and what has changed, and nothing else.
+            no_empties: of fields that a record lost, a delta says nothing.
+            no_sowkey: deltas come without SOW key.
+            bookmark: the records as they were there, on a topic with history, and then every
+                message behind it: a time, a bookmark, a list, a range, `EPOCH`. On others, and with
+                `NOW`, the records as they are. Deletions are not told of; `oof`, `delta`, `select`
+                and `keys` do not go with it. It goes on exactly where it was, after a failover and,
+                with a bookmark store, after a restart: without rows then (`SowReplay`).
+            bookmark_not_found: `now`, `epoch` or `fail`.
+            subscription_id: made up when it is not given; with a bookmark store from topic, type
+                and filter.
+            fully_durable, rate, rate_max_gap, persisted_ms: As of `subscribe`, with a bookmark.
+            the others: as of `sow`.
+
+        Raises:
+            CommandFailed: the server refused, with its reason (`bad_filter`, …).
+            BookmarkNotFound: with `bookmark_not_found="fail"`.
+            ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
+            LocalProtocolError: the id is in use.
+            TypeError: a keyword argument is misspelt.
+        """
+        options = self._subscriber.given(
+            filter=filter,
+            order_by=order_by,
+            select=select,
+            keys=sow_keys(keys),
+            oof=oof,
+            delta=delta,
+            no_empties=no_empties,
+            no_sowkey=no_sowkey,
+            batch=batch,
+            bookmark_not_found=bookmark_not_found,
+            fully_durable=fully_durable,
+            rate=rate,
+            rate_max_gap=rate_max_gap,
+            persisted_ms=persisted_ms,
+            non_regex_topic=non_regex_topic,
+        )
+        store = self.runtime.bookmark_store if bookmark else None
+        if not subscription_id and store is not None:
+            subscription_id = f"sow|{remembered_as(topic, message_type, filter)}"
+        subscription_id = subscription_id or self._new_id("sub")
+        asked: QueryReplay | QuerySubscription
+        if bookmark:
+            asked = QueryReplay(subscription_id, topic, message_type, bookmark, options, store)
+        else:
+            asked = QuerySubscription(subscription_id, topic, message_type, options)
+        return await self._subscriber.query_and_subscribe(asked, queue_bytes_max, timeout_s)
+
+    @checks_keywords
+    async def delta_subscribe(
+        self,
+        topic: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        select: str = "",
+        oof: bool = False,
+        no_empties: bool = False,
+        no_sowkey: bool = False,
+        non_regex_topic: bool = False,
+        subscription_id: str = "",
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        timeout_s: float = 30.0,
+    ) -> Subscription:
+        """Subscribes to what changes of the records of a SOW topic: key fields and changed fields.
+        The arguments and errors of `subscribe`; a delta subscription has no bookmark."""
+        return await self.subscribe(
+            topic,
+            message_type=message_type,
+            filter=filter,
+            select=select,
+            oof=oof,
+            delta=True,
+            no_empties=no_empties,
+            no_sowkey=no_sowkey,
+            non_regex_topic=non_regex_topic,
+            subscription_id=subscription_id,
+            queue_bytes_max=queue_bytes_max,
+            timeout_s=timeout_s,
+        )
+
+    # -- queues --------------------------------------------------------------------------------
+    @checks_keywords
+    def queue(
+        self,
+        name: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        backlog: int = 1,
+        ack: str = "auto",
+        batch: int = ACK_BATCH,
+        timeout_s: float = 30.0,
+    ) -> QueueConsumer:
+        """A consumer of a queue: `async with client.queue("work", backlog=100) as work:` (see
+        `QueueConsumer`).
+
+        Args:
+            name: of the queue.
+            message_type: where there are queues of this name for several; empty: the first.
+            filter: only messages that pass it (docs/filters.md).
+            backlog: messages that it has at one time and has not acknowledged, at most; the queue
+                may allow fewer.
+            ack: `auto`: a message is acknowledged when the next one is asked for; `manual`.
+            batch: acknowledgments that are sent together, at most; no longer than 10 ms are they
+                kept, nor while there is nothing else to do.
+            timeout_s: for the server's answer.
+
+        Raises:
+            LocalProtocolError: a value is out of its range. When it is entered: CommandFailed where
+                the server refused (`no_queue`, `bad_filter`, …).
+        """
+        return QueueConsumer(
+            self._queues,
+            name,
+            message_type=message_type,
+            filter=filter,
+            backlog=backlog,
+            ack=ack,
+            batch=batch,
+            timeout_s=timeout_s,
+        )
+
+    @checks_keywords
+    def acknowledge(
+        self, queue: str, bookmarks: Iterable[str], *, message_type: str = "json", how: str = "ack"
+    ) -> int:
+        """Acknowledges messages of a queue by their bookmarks, whoever holds them; where leasing is
+        strict, only what this client holds at its instance (`not_leased`). It is published:
+        `flush` waits until it is durable, and says what was refused. Returns its sequence, the last
+        one where it takes several records.
+
+        Args:
+            bookmarks: `Message.bookmark` of each.
+            how: `ack`, or `expire`: as ones that nobody can do.
+
+        Raises:
+            LocalProtocolError: one is no bookmark of a message, or there is none.
+            PublishStoreFull: there is no room; nothing was said.
+        """
+        return self._queues.acknowledge(queue, bookmarks, message_type, how)
+
+    @checks_keywords
+    async def acknowledge_matching(
+        self, queue: str, filter: str, *, message_type: str = "json", how: str = "ack"
+    ) -> int:
+        """Acknowledges, expires or gives back all messages of a queue that pass a filter, here and
+        now; where leasing is strict, those that the instance owns and no other client holds.
+        Returns how many.
+
+        Args:
+            how: `ack`, `expire` or `cancel`.
+
+        Raises:
+            CommandFailed: the server refused: `no_queue`, `bad_filter`, `bad_command`.
+            ConnectionLost: nobody answered; it may have been done.
+        """
+        return await self._queues.acknowledge_matching(queue, filter, message_type, how)
+
+    @checks_keywords
+    async def queue_status(self, queue: str, *, message_type: str = "json") -> dict[str, Any]:
+        """The status of a queue at the instance that the client is connected to (docs/queues.md).
+
+        Raises:
+            CommandFailed: there is no such queue: `no_queue`.
+            ConnectionLost: nobody answered.
+        """
+        return await self._queues.status(queue, message_type)
+
+    # -- life and state ------------------------------------------------------------------------
     async def __aenter__(self) -> Client:
         await self.connect()
         return self
@@ -145,32 +777,37 @@ class Client(QueueOperations):
         await self.close(flush=error is None)
 
     @property
+    def status(self) -> str:
+        """The state of the client, in words."""
+        return self.machine.status
+
+    @property
     def instance(self) -> str:
         """The instance that the client is logged on to; empty while there is none."""
-        return self._machine.instance
+        return self.machine.instance
 
     @property
     def publisher(self) -> int:
         """The publisher id."""
-        return self._machine.publisher
+        return self.machine.publisher
 
     @property
     def last_sequence(self) -> int:
         """The newest publish's sequence."""
-        return self._machine.next_sequence - 1
+        return self.machine.next_sequence - 1
 
     @property
     def persisted_sequence(self) -> int:
         """Every publish up to this sequence is durable, or was refused."""
-        return self._machine.settled_upto
+        return self.machine.settled_upto
 
     @property
     def unjournaled_messages(self) -> int:
         """The number of publishes so far that are in no transaction log: their topic is declared as
-        not journaled, and they went to the subscribers of the moment."""
-        return self._machine.unjournaled
+        not journaled, and they went to those who listened at the moment."""
+        return self.machine.unjournaled
 
     def trust(self, instance: str) -> None:
         """Allows to fail over to an instance that another called unsafe. For a person who knows
         that the other is gone for good."""
-        self._machine.trust(instance)
+        self.machine.trust(instance)

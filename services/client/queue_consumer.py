@@ -14,22 +14,22 @@ from raylay.services.client.subscription import Subscription
 from raylay.services.errors import LocalProtocolError
 
 
-class ConsumingClient(Protocol):
-    """The client, to one consumer."""
+class ConsumerHost(Protocol):
+    """The client of a consumer (`QueueOperations`)."""
 
-    async def _consume(self, consumer: QueueConsumer) -> Subscription:
+    async def consume(self, consumer: QueueConsumer) -> Subscription:
         """Subscribes it."""
 
-    def _consumed(self, consumer: QueueConsumer) -> None:
+    def consumer_left(self, consumer: QueueConsumer) -> None:
         """It is over."""
 
-    def _done(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
+    def settle(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
         """A message is done with: `ack`, `expire`, or `cancel`."""
 
-    def _give_back(self, consumer: QueueConsumer, keys: Sequence[tuple[int, int]]) -> None:
+    def give_back(self, consumer: QueueConsumer, keys: Sequence[tuple[int, int]]) -> None:
         """Gives back messages that the application was not given."""
 
-    def _say_acks(self) -> None:
+    def publish_acks(self) -> None:
         """Publishes what is done with and not said yet."""
 
 
@@ -128,7 +128,7 @@ class QueueConsumer:
 
     def __init__(
         self,
-        client: ConsumingClient,
+        host: ConsumerHost,
         queue: str,
         *,
         message_type: str,
@@ -153,7 +153,7 @@ class QueueConsumer:
         self.is_auto = ack == "auto"
         self.on_loop: Callable[[Callable[[], None]], None] | None = None
         """Calls something on the client's loop, where another thread iterates."""
-        self._client = client
+        self._host = host
         self._subscription: Subscription | None = None
         self._current: QueueMessage | None = None
         self._held: deque[QueueMessage] = deque()
@@ -164,7 +164,7 @@ class QueueConsumer:
     async def __aenter__(self) -> QueueConsumer:
         if self._subscription is not None:
             raise LocalProtocolError(f"this consumer of {self.queue} was entered before")
-        self._subscription = await self._client._consume(self)
+        self._subscription = await self._host.consume(self)
         return self
 
     async def __aexit__(
@@ -176,11 +176,11 @@ class QueueConsumer:
         current, self._current = self._current, None
         if current is not None and self.is_auto:
             current._settle("cancel" if error is not None else "ack")
-        self._client._say_acks()
+        self._host.publish_acks()
         if self._subscription is not None:
             self._give_back_unseen(self._subscription)
             self._subscription.unsubscribe()
-        self._client._consumed(self)
+        self._host.consumer_left(self)
 
     def __aiter__(self) -> AsyncIterator[QueueMessage]:
         return self
@@ -218,8 +218,8 @@ class QueueConsumer:
         self._held = deque(each for each in self._held if not each.is_overdue(now_s))
         self.returned_messages += len(overdue)
         # What is done with and not said yet is said first: its lease ends, too.
-        self._client._say_acks()
-        self._client._give_back(self, [each.identity() for each in overdue])
+        self._host.publish_acks()
+        self._host.give_back(self, [each.identity() for each in overdue])
 
     def _give_back_unseen(self, subscription: Subscription) -> None:
         keys = [each.identity() for each in self._held if not each.is_settled]
@@ -229,7 +229,7 @@ class QueueConsumer:
                 for _, _, publisher, sequence in identities(batch.payload, batch.count)
             ]
         self._held.clear()
-        self._client._give_back(self, keys)
+        self._host.give_back(self, keys)
 
     async def _next_batch(self) -> None:
         subscription = self._subscription
@@ -239,7 +239,7 @@ class QueueConsumer:
             )
         if not subscription.queued_messages:
             # It waits for more: who has what it did gives it more.
-            self._client._say_acks()
+            self._host.publish_acks()
         batch = await subscription.next_batch()
         if batch is None:
             raise StopAsyncIteration
@@ -253,9 +253,9 @@ class QueueConsumer:
     def _settled(self, message: QueueMessage, how: str) -> None:
         if message is self._current:
             self._current = None
-        self._client._done(self, message, how)
+        self._host.settle(self, message, how)
 
-    def _disconnected(self) -> None:
+    def disconnected(self) -> None:
         """Drops what was not handed out yet: it comes again, here or elsewhere."""
         self._held.clear()
         if self._subscription is not None:

@@ -15,12 +15,11 @@ from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from raylay.services.client.client import Client
+from raylay.services.client.client import DELTA_PUBLISH, Client
 from raylay.services.client.deletes import delete_body
 from raylay.services.client.fork_guard import guard
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.outbox import body_bytes, check_values
-from raylay.services.client.publish import DELTA_PUBLISH
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.client.sync_queue import SyncQueueConsumer
@@ -374,8 +373,8 @@ class SyncClient:
             except RaylayError as error:
                 failure = error
             except Exception as error:
-                self.client._break(error)
-                failure = self.client._error
+                self.client.runtime.end_by(error)
+                failure = self.client.runtime.error
             with self._lock:
                 self._queue_bytes -= taken_bytes
                 self._lock.notify_all()

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raylay.services.client import NOW, Client, Subscription
-from raylay.services.client.base import QUEUE_BYTES_MAX_DEFAULT
 from raylay.services.client.events import ClientEvent, Connected, Disconnected
 from raylay.services.client.messages import ranges_of
+from raylay.services.client.runtime import QUEUE_BYTES_MAX_DEFAULT
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.drills.history_builder import (
@@ -280,7 +280,7 @@ class LoadSubscriber:
 
 
 def _narrow(client: Client) -> None:
-    connection = client._connection
+    connection = client.runtime.connection
     transport = connection.transport if connection is not None else None
     found = transport.get_extra_info("socket") if transport is not None else None
     if found is not None:

@@ -234,8 +234,8 @@ class QueueWorker:
         self.is_over = True
         if self.task is not None:
             self.task.cancel()
-        if client is not None and client._connection is not None:
-            client._connection.abort()
+        if client is not None and client.runtime.connection is not None:
+            client.runtime.connection.abort()
         await self._end()
         return held
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -113,7 +114,9 @@ class Load:
                 task.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
 
-    def _client(self, kind: str, group: str) -> Client:
+    def _client(
+        self, kind: str, group: str, on_persisted: Callable[[int], None] | None = None
+    ) -> Client:
         return Client(
             f"{self._name}-{kind}-{group}",
             servers=self._cluster.servers(group),
@@ -121,6 +124,7 @@ class Load:
             heartbeat_s=2.0,
             connect_wait_s=PATIENCE_S,
             publish_timeout_s=PATIENCE_S,
+            on_persisted=on_persisted,
             **self._cluster.client_options(),
         )
 
@@ -133,8 +137,7 @@ class Load:
             self.longest_gap_s[group] = max(self.longest_gap_s[group], now_s - last_ack_s)
             last_ack_s = now_s
 
-        async with self._client("publisher", group) as client:
-            client.on_persisted = acked
+        async with self._client("publisher", group, acked) as client:
             self._clients[group] = client
             first = last = 0
             while not self._stopping:

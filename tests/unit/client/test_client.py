@@ -29,8 +29,8 @@ from raylay.services.client import (
     StoreFailed,
     WaitingForSafeInstance,
 )
-from raylay.services.client.base import PUBLISH_FRAME_BYTES
 from raylay.services.client.outbox import UNANSWERED_MESSAGES_MAX
+from raylay.services.client.runtime import PUBLISH_FRAME_BYTES
 from raylay.services.errors import (
     CommandFailed,
     ConfigurationError,
@@ -139,7 +139,7 @@ async def test_what_is_gathered_goes_with_an_answer_or_without(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how != "time":
-        monkeypatch.setattr("raylay.services.client.base.GATHERING_S_MAX", 1_000.0)
+        monkeypatch.setattr("raylay.services.client.runtime.GATHERING_S_MAX", 1_000.0)
     server = await FakeServer().start()
     client = client_of(server)
     await client.connect()
@@ -253,7 +253,7 @@ async def test_the_socket_that_does_not_keep_up_stops_the_sending_not_the_client
         body = bytes(64 * 1024)
         for _ in range(400):
             await client.publish("t", body)
-        connection = client._connection
+        connection = client.runtime.connection
         assert connection is not None and connection.transport is not None
         # 25 MB are published; the buffer holds its limit and one frame, the store the rest.
         assert connection.transport.get_write_buffer_size() < 2 * 1024 * 1024
@@ -332,7 +332,7 @@ async def test_tracing_samples_and_closes() -> None:
 async def test_nothing_is_sent_that_the_store_could_not_keep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("raylay.services.client.base.STORE_RETRY_S", 0.01)
+    monkeypatch.setattr("raylay.services.client.runtime.STORE_RETRY_S", 0.01)
     server = await FakeServer().start()
     server.auto_ack = True
     events = Events()

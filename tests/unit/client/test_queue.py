@@ -14,7 +14,7 @@ import pytest
 from unit.client.test_client import client_of, run
 from unit.fake_server import FakeServer, Session, records
 
-from raylay.services.client import base, queue, queue_consumer
+from raylay.services.client import queue, queue_consumer, runtime
 from raylay.services.client.queue_consumer import QueueConsumer
 from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
 from raylay.services.queues.records import Acknowledgment, read_acknowledgment
@@ -98,7 +98,7 @@ async def test_a_part_of_the_backlog_is_acknowledged_while_the_rest_is_processed
     async with client_of(server) as client, client.queue("work", backlog=10) as work:
         deliver(server.session, *range(1, 11))
         await anext(work)
-        connection = client._connection
+        connection = client.runtime.connection
         assert connection is not None
         written: list[bytes] = []
         write = connection.write
@@ -122,7 +122,7 @@ async def test_a_part_of_the_backlog_is_acknowledged_while_the_rest_is_processed
 async def test_an_acknowledgment_waits_for_no_answer_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(base, "GATHERING_S_MAX", 60.0)
+    monkeypatch.setattr(runtime, "GATHERING_S_MAX", 60.0)
     server = await FakeServer().start()
     async with client_of(server) as client, client.queue("work", backlog=2) as work:
         deliver(server.session, *range(1, 13))
@@ -266,8 +266,8 @@ async def test_what_waited_in_the_socket_while_the_loop_was_blocked_has_aged_the
         client_of(server) as client,
         client.queue("work", backlog=9) as work,
     ):
-        assert client._turn_timer is not None
-        client._turn_timer.cancel()  # as if the loop stood still
+        assert client._queues._turn_timer is not None
+        client._queues._turn_timer.cancel()  # as if the loop stood still
         now_s += 40
         deliver(server.session, 1)
         async with asyncio.timeout(5):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 from unit.fake_server import FakeServer, records
 
-from raylay.services.client import EPOCH, Client, SyncClient, base
+from raylay.services.client import EPOCH, Client, SyncClient, runtime
 from raylay.services.client.events import Settled
 from raylay.services.commands import publish
 from raylay.services.errors import (
@@ -93,7 +93,7 @@ def test_trust_is_the_asyncio_clients(there: ServerThread) -> None:
         there.call(lambda: there.server.session.safety(other=False))
         client.publish("t", b"x")
         client.flush(10)
-        chooser = client.client._machine.chooser
+        chooser = client.client.machine.chooser
         assert "unsafe" in chooser.refusal("other")
         client.trust("other")
         assert not chooser.refusal("other")
@@ -369,9 +369,9 @@ def test_what_dies_on_the_loop_thread_reaches_the_caller(
     if where == "store":
         monkeypatch.setattr(MemoryPublishStore, "flush", broken)
     elif where == "on_settled":
-        client.client._performers[Settled] = broken
+        client.client.runtime._performers[Settled] = broken
     else:
-        monkeypatch.setattr(client.client._machine, "publish", broken)
+        monkeypatch.setattr(client.client.machine, "publish", broken)
     client.publish("t", b"x")
     with pytest.raises(ClientFailed, match=f"ZeroDivisionError: {where}") as caught:
         client.flush(5)
@@ -392,7 +392,7 @@ def test_a_fault_while_it_dials_reaches_who_connects(
     async def broken(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(base, "open_connection", broken)
+    monkeypatch.setattr(runtime, "open_connection", broken)
     with pytest.raises(ClientFailed, match="ZeroDivisionError"):
         SyncClient("desk", [there.server.address])
 
@@ -404,11 +404,11 @@ def test_a_fault_while_acknowledgments_are_said_reaches_the_caller(
         raise ZeroDivisionError
 
     client = SyncClient("desk", [there.server.address], close_timeout_s=5)
-    monkeypatch.setattr(client.client, "_say_acks", broken)
-    client._call(client.client._acks_due)
+    monkeypatch.setattr(client.client._queues, "publish_acks", broken)
+    client._call(client.client._queues._acks_due)
     with pytest.raises(ClientFailed, match="ZeroDivisionError"):
         client.publish("t", b"x")
-        client._call(client.client._raise_if_ended)
+        client._call(client.client.runtime.raise_if_ended)
     monkeypatch.undo()
     client.close(flush=False)
 

@@ -61,7 +61,7 @@ class StubClient:
         self.persisted_sequence = persisted
         self.closed = False
         self.status = "well"
-        self._connection = self
+        self.runtime = self.connection = self
         self.aborted = False
 
     def abort(self) -> None:

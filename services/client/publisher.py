@@ -1,0 +1,182 @@
+"""The publishing side of a client: with or without waiting, and waiting for what was published."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from raylay.services.client.arguments import sample_every
+from raylay.services.client.runtime import PUBLISH_FRAME_BYTES, PUBLISHES_A_TURN, ClientRuntime
+from raylay.services.errors import FlushTimeout, PublishStoreFull, RaylayError
+
+
+class Publisher:
+    """Publishes for a client.
+
+    Args:
+        runtime: of the client.
+        sampling_ratio: share of publishes that the client's tracer is told of, from 0 to 1.
+        timeout_s: how long a publish waits for room in the store.
+
+    Attributes:
+        until_yield: publishes until the event loop is given a turn.
+
+    Raises:
+        ConfigurationError: the ratio is out of range.
+
+    Owner: the client's event loop.
+    """
+
+    def __init__(self, runtime: ClientRuntime, sampling_ratio: float, timeout_s: float) -> None:
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        every = sample_every(sampling_ratio)
+        self._sample_every = every if runtime.tracer is not None else 0
+        # At a random place of the first round, so that clients of few messages are sampled too.
+        self._until_sample = self._sample_every and 1 + random.randrange(self._sample_every)
+        self.until_yield = PUBLISHES_A_TURN
+
+    def publish_now(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str,
+        expiration_s: int,
+        key: bytes,
+        correlation: bytes,
+        command: int,
+    ) -> int:
+        """Publishes without waiting, with the arguments and errors of `Client.publish_nowait`.
+        Returns the sequence."""
+        # By place: seven names cost each message of `publish` as much as its number does.
+        runtime = self._runtime
+        trace = b""
+        if self._until_sample:
+            self._until_sample -= 1
+            if not self._until_sample:
+                trace = self._sample(topic)
+        try:
+            sequence = runtime.machine.publish(
+                topic,
+                body,
+                message_type,
+                time.time_ns() // 1000,
+                trace,
+                expiration_s,
+                key,
+                correlation,
+                command,
+            )
+        except RaylayError as error:
+            if trace and runtime.tracer is not None:
+                runtime.tracer.publish_failed(runtime.machine.next_sequence, str(error))
+            raise runtime.error or error from None
+        if not runtime.pump_scheduled and not runtime.machine.gathers_on(PUBLISH_FRAME_BYTES):
+            runtime.pump_scheduled = True
+            assert runtime.loop is not None
+            runtime.loop.call_soon(runtime.pump)
+        return sequence
+
+    def _sample(self, topic: str) -> bytes:
+        self._until_sample = self._sample_every
+        runtime = self._runtime
+        machine = runtime.machine
+        if runtime.tracer is None or runtime.store.full or not machine.next_sequence:
+            return b""
+        return runtime.tracer.publish_started(machine.next_sequence, topic)
+
+    async def publish_when_room(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str,
+        expiration_s: int,
+        key: bytes,
+        correlation: bytes,
+        command: int,
+    ) -> int:
+        """Publishes once there is room in the store. Returns the sequence.
+
+        Raises:
+            PublishStoreFull: no room within the timeout; nothing was published.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            await self.room(deadline_s - time.monotonic())
+            try:
+                return self.publish_now(
+                    topic, body, message_type, expiration_s, key, correlation, command
+                )
+            except PublishStoreFull:
+                continue
+
+    async def yield_to_loop(self) -> None:
+        """Lets the event loop run, so that acknowledgments and sockets are attended to."""
+        self.until_yield = self._runtime.publishes_a_turn
+        await asyncio.sleep(0)
+
+    async def room(self, timeout_s: float | None) -> None:
+        """Waits until the store has room, with the arguments and errors of `Client.room`."""
+        runtime = self._runtime
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        deadline_s = time.monotonic() + timeout_s
+        while runtime.store.full:
+            runtime.raise_if_ended()
+            assert runtime.loop is not None
+            waiter = runtime.loop.create_future()
+            runtime.room_waiters.append(waiter)
+            try:
+                await runtime.while_reading(waiter, max(0.0, deadline_s - time.monotonic()))
+            except TimeoutError:
+                raise PublishStoreFull(
+                    f"publish store of {runtime.name} stayed full with {runtime.store.messages} "
+                    f"messages: no acknowledgment made room within {timeout_s:.3g} s; "
+                    f"{runtime.status}"
+                ) from None
+
+    async def flush(self, timeout_s: float | None) -> None:
+        """Waits until what was published is durable, with the arguments and errors of
+        `Client.flush`."""
+        await self.until_settled(timeout_s)
+        failures = self._runtime.machine.failures
+        if failures and self._runtime.callbacks.on_publish_failed is None:
+            raise failures.popleft().error
+
+    async def until_settled(self, timeout_s: float | None) -> None:
+        """Waits until everything published so far is durable, or was refused.
+
+        Raises:
+            FlushTimeout: not within `timeout_s`.
+            RaylayError: what ended the client.
+        """
+        runtime = self._runtime
+        machine = runtime.machine
+        if runtime.error is not None:
+            raise runtime.error
+        target = machine.next_sequence - 1
+        if target <= machine.settled_upto:
+            return
+        runtime.raise_if_ended()
+        assert runtime.loop is not None
+        waiter = runtime.loop.create_future()
+        runtime.settled_waiters.append((target, waiter))
+        runtime.hurry()
+        if machine.options.ack_conflation_ms and runtime.connection is not None:
+            # Somebody waits: the server need not keep the ack back any longer.
+            runtime.pump()
+            runtime.connection.send({"c": "flush", "cid": "flush", "a": "persisted"})
+        try:
+            await runtime.while_reading(waiter, timeout_s)
+        except TimeoutError:
+            first = machine.settled_upto + 1
+            # What the store does not take is not sent.
+            failure = runtime.store_failure
+            why = f"{runtime.status}; they stay in the publish store"
+            if failure is not None:
+                why = f"the publish store cannot be written: {failure}; {runtime.status}"
+            raise FlushTimeout(
+                f"{max(0, target + 1 - first)} messages of {runtime.name}, {first} to {target}, "
+                f"are not acknowledged after {timeout_s:.3g} s: {why}"
+            ) from None

@@ -1,0 +1,144 @@
+"""The subscribing side of a client: subscriptions and queries are begun, paused and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from raylay.services.client.events import (
+    PauseWanted,
+    ReplaceWanted,
+    ResumeWanted,
+    SubscriptionUnwanted,
+    SubscriptionWanted,
+)
+from raylay.services.client.queries import PendingQuery, QueryReplay, QuerySubscription
+from raylay.services.client.runtime import ClientRuntime
+from raylay.services.client.sow_query import SowQuery
+from raylay.services.client.sow_replay import SowReplay
+from raylay.services.client.subscription import Subscription
+from raylay.services.client.subscription_state import SubscriptionState
+from raylay.services.errors import ConnectionLost, LocalProtocolError, NoSafeInstance
+
+
+class Subscriber:
+    """Subscribes and queries for a client. Owner: the client's event loop."""
+
+    def __init__(self, runtime: ClientRuntime) -> None:
+        self._runtime = runtime
+
+    def given(self, **options: Any) -> dict[str, Any]:
+        """Returns the options that were given; 0 is one, since no rows are not all of them.
+
+        Raises:
+            RaylayError: what ended the client.
+        """
+        self._runtime.raise_if_ended()
+        assert self._runtime.loop is not None, "connect first"
+        return {
+            name: value
+            for name, value in options.items()
+            if value is not None and value is not False and value != ""
+        }
+
+    async def subscribe(
+        self, state: SubscriptionState, queue_bytes_max: int, timeout_s: float
+    ) -> Subscription:
+        """Begins a subscription. Returns it once the server has accepted it; raises as
+        `Client.subscribe`."""
+        runtime = self._runtime
+        remembers = bool(state.bookmark) and runtime.bookmark_store is not None
+        subscription = Subscription(
+            state,
+            queue_bytes_max,
+            runtime.congestion_changed,
+            self.unsubscribe,
+            runtime.bookmarks_changed if remembers else None,
+            runtime.tell_tracer if runtime.tracer is not None else None,
+            self._replace,
+        )
+        await self._begin(subscription, state, timeout_s)
+        return subscription
+
+    def query(self, query: PendingQuery, queue_bytes_max: int, timeout_s: float) -> SowQuery:
+        """Makes a query, which is sent when its first row is asked for."""
+        return SowQuery(
+            query,
+            queue_bytes_max,
+            self._runtime.congestion_changed,
+            self.unsubscribe,
+            partial(self._begin, timeout_s=timeout_s),
+        )
+
+    async def query_and_subscribe(
+        self, asked: QueryReplay | QuerySubscription, queue_bytes_max: int, timeout_s: float
+    ) -> Subscription:
+        """Begins a subscription that begins with a query; raises as `Client.sow_and_subscribe`."""
+        runtime = self._runtime
+        taken = runtime.tell_tracer if runtime.tracer is not None else None
+        shell = queue_bytes_max, runtime.congestion_changed, self.unsubscribe
+        subscription: Subscription
+        if isinstance(asked, QueryReplay):
+            changed = None if runtime.bookmark_store is None else runtime.bookmarks_changed
+            subscription = SowReplay(asked, *shell, changed, taken, self._replace)
+        else:
+            subscription = Subscription(asked, *shell, None, taken, self._replace)
+        await self._begin(subscription, asked, timeout_s)
+        return subscription
+
+    async def _begin(
+        self, subscription: Subscription, state: SubscriptionState, timeout_s: float
+    ) -> None:
+        """Asks for a subscription and waits for the answer."""
+        runtime = self._runtime
+        assert runtime.loop is not None, "connect first"
+        subscription_id = subscription.id
+        if subscription_id in runtime.subscriptions:
+            raise LocalProtocolError(
+                f"subscription id {subscription_id!r} is in use: give each its own",
+                "sub_id_in_use",
+            )
+        answered = runtime.loop.create_future()
+        runtime.subscribing[subscription_id] = answered
+        runtime.subscriptions[subscription_id] = subscription
+        runtime.step(SubscriptionWanted(state))
+        try:
+            await runtime.while_reading(answered, timeout_s)
+        except BaseException as error:
+            subscription.unsubscribe()
+            if isinstance(error, TimeoutError):
+                waits = runtime.machine.waits_for_safe_instance
+                kind = NoSafeInstance if waits else ConnectionLost
+                raise kind(
+                    f"no answer to the {state.command} of {subscription.topic!r} within "
+                    f"{timeout_s} s: {runtime.status}"
+                ) from None
+            raise
+        finally:
+            runtime.subscribing.pop(subscription_id, None)
+
+    async def pause(self, subscriptions: Sequence[Subscription]) -> None:
+        """Pauses subscriptions; raises as `Client.pause`."""
+        if subscriptions:
+            names = _names(subscriptions)
+            await self._runtime.answer_to(lambda number: PauseWanted(number, names))
+
+    async def resume(self, subscriptions: Sequence[Subscription]) -> None:
+        """Resumes subscriptions together; raises as `Client.resume`."""
+        if subscriptions:
+            names = _names(subscriptions)
+            await self._runtime.answer_to(lambda number: ResumeWanted(number, names))
+
+    async def _replace(self, subscription: Subscription, focus: dict[str, Any]) -> None:
+        await self._runtime.answer_to(lambda number: ReplaceWanted(number, subscription.id, focus))
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Ends a subscription; does nothing where it has ended."""
+        if self._runtime.subscriptions.pop(subscription.id, None) is not None:
+            self._runtime.step(SubscriptionUnwanted(subscription.id))
+
+
+def _names(subscriptions: Sequence[Subscription]) -> tuple[str, ...]:
+    """Their ids, each once."""
+    return tuple(dict.fromkeys(each.id for each in subscriptions))
