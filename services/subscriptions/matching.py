@@ -51,6 +51,13 @@ class TopicFilter:
             self._answers[topic] = found
         return found
 
+    def unknown_us(self, topic: bytes) -> int:
+        """What `matches` takes to ask the pattern, in microseconds, about; 0: its answer is
+        kept."""
+        if self.pattern is None or topic in self._answers:
+            return 0
+        return cost_us(self.pattern)
+
     def judges(self, topic: bytes, message_type: bytes) -> bool:
         """As `matches`, for who keeps the answer."""
         if self.message_types and message_type not in self.message_types:
@@ -69,7 +76,7 @@ class TopicFilter:
 
 def cost_us(pattern: TopicPattern) -> int:
     """What it takes to ask a pattern for a topic that it has not met, in microseconds, about."""
-    return PATTERN_US + pattern.weight // 16
+    return PATTERN_US + pattern.weight
 
 
 def topic_filter(

@@ -14,7 +14,7 @@ A rate counts what is delivered: what a content filter leaves out goes by as fas
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,6 +29,8 @@ from raylay.services.subscriptions.pacing import Pacer
 PIECE_RECORDS = 256
 PIECE_BYTES = 64 * 1024
 """What is judged by content filters in one turn: about a millisecond of it."""
+TAKEN_US = 4_000
+"""What one turn takes at most to give runs to members, but for a single run, about."""
 
 _HEAD = struct.Struct("<I32xQ")
 """Of a record: its length, and its sequence (services/messages/records.py)."""
@@ -136,12 +138,31 @@ class ReplayGroup:
         found = list(pieces(runs))
         judged = judged_bytes = 0
         for run in found:
+            if run.first_txid > limit_txid:
+                break
             if any(member.wants(run) for member in self.members):
                 judged += run.count
                 judged_bytes += len(run.payload)
                 if judged >= PIECE_RECORDS or judged_bytes >= PIECE_BYTES:
                     return found, min(limit_txid, run.last_txid)
         return found, limit_txid
+
+    def affordable(self, runs: Sequence[Run]) -> int:
+        """How many of these runs, one at least, are taken in one turn: each is given to each
+        member, and a topic that is new is asked of each pattern."""
+        members, left_us = self.members, TAKEN_US
+        if len(members) == 1 and members[0].filter.pattern is None:
+            return len(runs)
+        filters = [each.filter for each in members if each.filter.pattern is not None]
+        for count, run in enumerate(runs, 1):
+            left_us -= len(members)
+            for each in filters:
+                if left_us <= 0:
+                    return count
+                left_us -= each.unknown_us(run.topic)
+            if left_us <= 0:
+                return count
+        return len(runs)
 
     def _durable_part(self, run: Run, durability: DurabilityView) -> Run | None:
         """The run up to its first message that is not durable."""

@@ -56,6 +56,10 @@ READ_BYTES = 512 * 1024
 RECENT_BYTES_MAX = 1024 * 1024
 """Of what was committed last, kept for those who were reading meanwhile."""
 HEADERS_IN_STEP = 4096
+KEPT_BYTES_MAX = 32 * 1024 * 1024
+"""Of what was read for replays and was not taken, all together. A replay that would have more keeps
+nothing, and reads again, `READ_LITTLE_BYTES` at a time."""
+READ_LITTLE_BYTES = 16 * 1024
 
 
 class ReplayPump:
@@ -81,6 +85,11 @@ class ReplayPump:
         self._queue: deque[Replay] = deque()
         self._scheduled = False
         self._recent = RecentRuns(RECENT_BYTES_MAX)
+        self.kept_bytes = 0
+        """Of what was read for replays and was not taken."""
+        self._live_until_s = 0.0
+        """When the part of this turn ends in which `live` ones are given what is staged; 0: none
+        has begun."""
         self._durability: PendingMessages | None = None
 
     def __len__(self) -> int:
@@ -235,6 +244,7 @@ class ReplayPump:
         del replay.members[member.subscription]
         replay.plan.members.remove(member.subscription)
         if not replay.members:
+            self._keep(replay, [])
             replay.end()
             for kind in (self._replays, self._fully_durable, self.live):
                 kind.pop(replay, None)
@@ -301,6 +311,8 @@ class ReplayPump:
             return
         self._recent.add(runs)
         before_txid = runs[0].first_txid - 1
+        clock = time.perf_counter
+        until_s = clock() + TURN_S
         for replay in list(self._replays):
             if replay.is_queued or replay.timer is not None or replay.is_paused:
                 continue
@@ -310,6 +322,8 @@ class ReplayPump:
                 and replay.unprepared is None
                 and replay.connection.takes_replays
                 and not plan.judges
+                # Who does not come within this turn is given it in one of the next.
+                and clock() < until_s
             ):
                 self._take(replay, runs)
                 if plan.cursor < self._limit_txid():
@@ -320,10 +334,22 @@ class ReplayPump:
                 self._kick(replay)
 
     def staged(self, run: Run) -> None:
-        """This run is on its way to the disk: `live` subscriptions at the end of the log get it."""
+        """This run is on its way to the disk: `live` subscriptions at the end of the log get it,
+        as many as a turn has time for. The others catch up when it is committed."""
+        if not self.live:
+            return
+        clock = time.perf_counter
+        if not self._live_until_s:
+            self._live_until_s = clock() + TURN_S
+            self._here.loop.call_soon(self._end_live_turn)
         for replay in list(self.live):
+            if clock() >= self._live_until_s:
+                return
             if replay.plan.cursor == run.first_txid - 1 and replay.unprepared is None:
                 self._deliver_live(replay, [run], run.last_txid)
+
+    def _end_live_turn(self) -> None:
+        self._live_until_s = 0.0
 
     def failed(self, committed_txid: int) -> None:
         """What was staged never came to be."""
@@ -440,6 +466,7 @@ class ReplayPump:
         unprepared = replay.unprepared
         # Of one that rows come before the end of those waits for its start.
         if not connection.takes_replays and (unprepared is None or not unprepared.is_behind):
+            self._keep(replay, [])
             return False
         if unprepared is not None:
             return self._read_aside(replay, self._prepare)
@@ -464,8 +491,12 @@ class ReplayPump:
         return self._read_aside(replay, self._read_on)
 
     def _catch_up_live(self, replay: Replay) -> None:
-        """At the end of what is on disk: from here on it is given what is staged."""
+        """At the end of what is on disk: from here on it is given what is staged. Where that takes
+        long, the rest comes when it is committed."""
+        until_s = time.perf_counter() + TURN_S
         for run in self._here.machine.staged_runs():
+            if time.perf_counter() >= until_s:
+                break
             if run.first_txid == replay.plan.cursor + 1:
                 self._deliver_live(replay, [run], run.last_txid)
 
@@ -473,19 +504,34 @@ class ReplayPump:
         plan = replay.plan
         before_txid = plan.cursor
         limit_txid = self._limit_txid()
+        count = plan.affordable(runs)
+        is_cut = count < len(runs)
+        if is_cut:
+            limit_txid = min(limit_txid, runs[count - 1].last_txid)
         if plan.judges:
             runs, limit_txid = plan.turn_of(runs, limit_txid)
         found = plan.take(runs, limit_txid, self._now_us(), self._pending())
         self._send(replay, self._judged(replay, found))
         if replay.removed:
             return False
-        if plan.pacer is not None or plan.judges:
+        if plan.pacer is not None or plan.judges or is_cut:
             cursor = plan.cursor
-            replay.read = [run for run in runs if run.last_txid > cursor]
+            self._keep(replay, [run for run in runs if run.last_txid > cursor])
             if plan.due_us is not None:
                 self._wait(replay, plan.due_us)
                 return False
+        elif replay.read:
+            self._keep(replay, [])
         return plan.cursor > before_txid and not plan.ended
+
+    def _keep(self, replay: Replay, runs: list[Run]) -> None:
+        """Keeps what was read for a replay, in place of what it had, where there is room."""
+        size_bytes = sum([len(run.payload) for run in runs])
+        self.kept_bytes -= replay.read_bytes
+        if self.kept_bytes + size_bytes > KEPT_BYTES_MAX:
+            runs, size_bytes = [], 0
+        self.kept_bytes += size_bytes
+        replay.read, replay.read_bytes = runs, size_bytes
 
     def _read_aside(self, replay: Replay, read: Callable[[Replay], Callable[[], bool]]) -> bool:
         """Reads what may have to come from the disk, in the reading thread. The subscriber stays
@@ -511,7 +557,9 @@ class ReplayPump:
     def _read_on(self, replay: Replay) -> Callable[[], bool]:
         """In the reading thread: reads what is not in memory any more."""
         after_txid = replay.plan.cursor
-        runs = self._reading.reader.read(after_txid, READ_BYTES)
+        has_room = self.kept_bytes + READ_BYTES <= KEPT_BYTES_MAX
+        size_bytes = READ_BYTES if has_room or replay.plan.pacer is None else READ_LITTLE_BYTES
+        runs = self._reading.reader.read(after_txid, size_bytes)
 
         def finish() -> bool:
             if replay.is_paused:
@@ -548,7 +596,7 @@ class ReplayPump:
                 # What is gone would count as what lies before the start.
                 self._overtake(member, headers[0].first_txid)
                 return not replay.removed
-            subscription.prepare(headers)
+            subscription.prepare(headers[: replay.plan.affordable(headers)])
             if subscription.prepared:
                 self._accept(member)
             return True

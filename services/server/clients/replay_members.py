@@ -101,6 +101,7 @@ class Replay:
         "members",
         "plan",
         "read",
+        "read_bytes",
         "removed",
         "timer",
     )
@@ -115,7 +116,10 @@ class Replay:
         self.timer: asyncio.TimerHandle | None = None
         """Runs while its rate holds it back."""
         self.read: list[Run] = []
-        """What was read for it and its rate did not let out."""
+        """What was read for it and was not taken: its rate did not let it out, or the turn was
+        over."""
+        self.read_bytes = 0
+        """Of `read`, as the pump counts it."""
         for member in members:
             member.replay = self
 
