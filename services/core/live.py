@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from raylay.services.core.feature import CommitBatch, Feature
 from raylay.services.core.fold_backlog import RECORD_US, Weigh
-from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Flag, Run
 from raylay.services.subscriptions.delivery import DeliveryContent, deliveries_of, live_deliveries
-from raylay.services.subscriptions.expression_shares import ExpressionShares
 from raylay.services.subscriptions.matching import (
     PATTERN_US,
     LiveSubscription,
     SubscriptionTable,
 )
+from raylay.services.subscriptions.shares import SubscriptionShares
 
 if TYPE_CHECKING:
     # Most instances have no filters, and need not load their language.
@@ -49,7 +48,7 @@ class LiveSubscriptions:
         tell: gives one subscription what has left its focus, with the reason.
         weighed: told, once, what weighs a commit and what is published, when there are so many
             subscriptions that these may take long.
-        expressions: what those of one user may need together; None: there is no limit.
+        shares: what those of one user may need together; None: there is no limit.
         user: who a session is of, for that.
     """
 
@@ -58,11 +57,11 @@ class LiveSubscriptions:
     __slots__ = (
         "_deliver",
         "_enlist",
-        "_expressions",
         "_filtered",
         "_following",
         "_make_filtered",
         "_make_following",
+        "_shares",
         "_table",
         "_tell",
         "_user",
@@ -77,7 +76,7 @@ class LiveSubscriptions:
         following: Follows | None = None,
         tell: Tell = lambda subscription, reason, left: None,
         weighed: Callable[[Weigh, Weigh], None] | None = None,
-        expressions: ExpressionShares | None = None,
+        shares: SubscriptionShares | None = None,
         user: Callable[[int], str] = str,
     ) -> None:
         self._deliver = deliver
@@ -89,7 +88,7 @@ class LiveSubscriptions:
         self._following: SowSubscriptions | None = None
         self._tell = tell
         self._weighed = weighed
-        self._expressions = expressions
+        self._shares = shares
         self._user = user
 
     def __len__(self) -> int:
@@ -106,18 +105,16 @@ class LiveSubscriptions:
 
         Raises:
             RemoteProtocolError: its content filter is none; with reason `bad_filter`. Or its
-                select list: `bad_select`. Or the expressions of its user need too much: `too_many`.
+                select list: `bad_select`. Or those of its user need too much: `too_many`.
         """
-        pattern, shares = subscription.filter.pattern, self._expressions
-        if pattern is None or shares is None:
+        shares = self._shares
+        if shares is None:
             self._add(subscription)
         else:
-            shares.add(subscription, self._user(subscription.session), pattern)
-            try:
-                self._add(subscription)
-            except RemoteProtocolError:
-                shares.remove(subscription)
-                raise
+            user, pattern = self._user(subscription.session), subscription.filter.pattern
+            shares.check(user, pattern)
+            self._add(subscription)
+            shares.add(subscription, user, pattern)
         self._enlist(self, True)
         if self._weighed is not None and self._most_us() > SLICED_US:
             weighed, self._weighed = self._weighed, None
@@ -157,8 +154,8 @@ class LiveSubscriptions:
 
     def remove(self, subscription: LiveSubscription) -> None:
         """It ended."""
-        if self._expressions is not None:
-            self._expressions.remove(subscription)
+        if self._shares is not None:
+            self._shares.remove(subscription)
         if subscription.following is not None:
             self.following().remove(subscription)
         elif self._filtered is not None and subscription in self._filtered:

@@ -22,6 +22,7 @@ from raylay.services.protocol.client.commands import (
 )
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.subscriptions.shares import SubscriptionShares
 from raylay.services.telemetry.tracing import traced
 
 if TYPE_CHECKING:
@@ -88,7 +89,13 @@ class QueueClients:
         """By session whose socket takes nothing, and id: what the owner is told of a subscription
         when it takes something."""
         self.delivered = 0
+        self._shares = SubscriptionShares()
+        self._user_of: Callable[[int], str] = str
         keeper.deliverer = self
+
+    def count_in(self, shares: SubscriptionShares, user_of: Callable[[int], str]) -> None:
+        """Has each subscription counted for its user. Called once, before anybody is let in."""
+        self._shares, self._user_of = shares, user_of
 
     # -- which queue ---------------------------------------------------------------------------
     def find(self, topic: str, message_type: str) -> QueueFrontend | None:
@@ -148,7 +155,9 @@ class QueueClients:
         """A consumer that there never was: who subscribes again under the same id is another one,
         for whom nothing was decided."""
         self._consumers += 1
-        return client.number, f"{self._consumers}:{name}"
+        consumer = client.number, f"{self._consumers}:{name}"
+        self._shares.add(consumer, self._user_of(client.number), None)
+        return consumer
 
     def _say(self, client: QueueClient, door: QueueFrontend, each: ConsumerSubscription) -> None:
         """Tells the owner of a consumer, and one that is started later."""
@@ -188,6 +197,7 @@ class QueueClients:
     def _left(self, door: QueueFrontend, consumer: Consumer, *, has_said: bool = False) -> None:
         from raylay.services.protocol.child import queue_control
 
+        self._shares.remove(consumer)
         door.left(consumer)
         frame = queue_control.left(consumer, has_said=has_said)
         self._keeper.controls[door.definition.stored_as].say(frame)

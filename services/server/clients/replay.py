@@ -49,6 +49,7 @@ from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
 from raylay.services.subscriptions.recent import RecentRuns
 from raylay.services.subscriptions.replay_group import Deliveries, ReplayTerms, groups_of
+from raylay.services.subscriptions.shares import SubscriptionShares
 
 TICK_S = 0.05
 TURN_S = 0.002
@@ -91,9 +92,15 @@ class ReplayPump:
         """When the part of this turn ends in which `live` ones are given what is staged; 0: none
         has begun."""
         self._durability: PendingMessages | None = None
+        self._shares = SubscriptionShares()
+        self._user_of: Callable[[int], str] = str
 
     def __len__(self) -> int:
         return len(self._members)
+
+    def count_in(self, shares: SubscriptionShares, user_of: Callable[[int], str]) -> None:
+        """Has each of them counted for its user. Called once, before anybody is let in."""
+        self._shares, self._user_of = shares, user_of
 
     def open(
         self,
@@ -182,6 +189,8 @@ class ReplayPump:
         subscription = member.subscription
         member.connection.subscriptions[subscription.id] = subscription
         self._members[subscription] = member
+        user = self._user_of(subscription.session)
+        self._shares.add(subscription, user, subscription.filter.pattern)
         self._here.hurry()
         self._kick(self._add([member], member.terms))
 
@@ -235,6 +244,7 @@ class ReplayPump:
     def remove(self, subscription: BookmarkSubscription) -> None:
         """Ends one."""
         member = self._members.pop(subscription, None)
+        self._shares.remove(subscription)
         if member is not None:
             self._leave(member)
 

@@ -43,8 +43,8 @@ from raylay.services.server.sow.manager import SowManager
 from raylay.services.server.turns import CommandTurns
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import DeliveryContent
-from raylay.services.subscriptions.expression_shares import ExpressionShares
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
+from raylay.services.subscriptions.shares import SubscriptionShares
 
 if TYPE_CHECKING:
     from raylay.services.security.publishing import PublishJudge
@@ -114,6 +114,8 @@ class ClientSessions:
         self._sow = sow
         self.sessions: dict[int, ClientSession] = {}
         """Those that have logged on, by number of the connection."""
+        self.subscription_shares = SubscriptionShares()
+        """What the subscriptions of each user need, of whatever kind they are."""
         self.live = LiveSubscriptions(
             self._deliver,
             folds.enlist,
@@ -121,8 +123,8 @@ class ClientSessions:
             self._following,
             self._tell_left,
             folds.weigh_by,
-            ExpressionShares(),
-            self._user,
+            self.subscription_shares,
+            self.user_of,
         )
         """The subscriptions without a bookmark."""
         self.queries = QueryRunner(
@@ -134,6 +136,8 @@ class ClientSessions:
             HistoricalQueries(here, reading, folds, replays),
         )
         self.queued = QueueClients(here, queues, self.sessions)
+        replays.count_in(self.subscription_shares, self.user_of)
+        self.queued.count_in(self.subscription_shares, self.user_of)
         self.connected: set[ClientSession] = set()
         """All, from the first moment on."""
         self.incomplete = IncompleteFrames(
@@ -293,8 +297,8 @@ class ClientSessions:
             client.end(ENTITLEMENT_RESET, "what it may do is asked anew: log on again")
         return len(found)
 
-    def _user(self, session: int) -> str:
-        """Whose expressions are counted together: those of a user whom a module knows, else those
+    def user_of(self, session: int) -> str:
+        """Whose subscriptions are counted together: those of a user whom a module knows, else those
         of one connection."""
         found = self._holders.get(session)
         return f"user {found[0].user}" if found is not None and found[0].user else str(session)

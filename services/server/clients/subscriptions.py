@@ -30,6 +30,7 @@ from raylay.services.subscriptions.matching import (
 )
 
 if TYPE_CHECKING:
+    from raylay.services.messages.topic_pattern import TopicPattern
     from raylay.services.queues.frontend import QueueFrontend
     from raylay.services.server.clients.sessions import ClientSession, ClientSessions
     from raylay.services.subscriptions.replay_filters import ReplayFilter
@@ -93,6 +94,7 @@ class ClientSubscriptions:
                 allowed=connection.message_types,
                 readable=connection.readable,
             )
+            self._check_share(wanted.pattern)
             if command.bookmark:
                 self._subscribe_bookmark(command, wanted)
                 return
@@ -140,6 +142,7 @@ class ClientSubscriptions:
                 literal=True,
                 allowed=connection.message_types,
             )
+            self._check_share(None)
             queued.subscribe(connection, command, door)
         except RemoteProtocolError as error:
             self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
@@ -180,6 +183,7 @@ class ClientSubscriptions:
                 allowed=connection.message_types,
                 readable=connection.readable,
             )
+            self._check_share(wanted.pattern)
             before = connection.subscriptions.get(name)
             if before is not None:
                 self._check_replaced(before, wanted)
@@ -273,6 +277,10 @@ class ClientSubscriptions:
                 "name several topics by one regular expression",
                 "too_many",
             )
+
+    def _check_share(self, pattern: TopicPattern | None) -> None:
+        clients = self._clients
+        clients.subscription_shares.check(clients.user_of(self._connection.number), pattern)
 
     def _check_replaced(
         self, before: LiveSubscription | BookmarkSubscription, wanted: TopicFilter
