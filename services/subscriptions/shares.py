@@ -1,4 +1,4 @@
-"""What the subscriptions of one user may need, all together.
+"""The limit of what the subscriptions of one user may need, all together.
 
 A topic that comes for the first time is asked of each regular expression, in one turn of the
 instance's loop, and each subscription takes memory. One connection may have 10,000 subscriptions,
