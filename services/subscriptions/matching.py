@@ -52,8 +52,7 @@ class TopicFilter:
         return found
 
     def unknown_us(self, topic: bytes) -> int:
-        """What `matches` takes to ask the pattern, in microseconds, about; 0: its answer is
-        kept."""
+        """Estimates what `matches` takes, in microseconds; 0: the answer is kept."""
         if self.pattern is None or topic in self._answers:
             return 0
         return cost_us(self.pattern)
@@ -75,7 +74,7 @@ class TopicFilter:
 
 
 def cost_us(pattern: TopicPattern) -> int:
-    """What it takes to ask a pattern for a topic that it has not met, in microseconds, about."""
+    """Estimates what it takes to ask a pattern for a topic that is new, in microseconds."""
     return PATTERN_US + pattern.weight
 
 
@@ -271,7 +270,7 @@ class SubscriptionTable:
         return found
 
     def unknown_us(self, topic: bytes, message_type: bytes) -> int:
-        """What `matching` takes for this topic and type, in microseconds, about."""
+        """Estimates what `matching` takes for this topic and type, in microseconds."""
         answer = self._answers.get((topic, message_type))
         if answer is None:
             return self.cost_us
