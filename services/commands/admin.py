@@ -26,12 +26,17 @@ WATCH_S = 5.0
 
 
 def downgrade(
-    instance: Annotated[str, typer.Argument(help="The instance whose acks are meant.")],
+    instance: Annotated[
+        str, typer.Argument(help="The instance whose acks wait for the destination.")
+    ],
     destination: Annotated[str, typer.Argument(help="The destination it waits for.")],
     fabric: FabricOption = "",
-    force: Annotated[bool, typer.Option("--force", help="Also below MinSyncDestinations.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Allow it below MinSyncDestinations, too.")
+    ] = False,
 ) -> None:
-    """Let persisted acks no longer wait for a destination, until an upgrade or a restart."""
+    """Stop waiting for a destination before acknowledging publishers. Lasts until `raylay upgrade`
+    or a restart."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
@@ -40,11 +45,13 @@ def downgrade(
 
 
 def upgrade(
-    instance: Annotated[str, typer.Argument(help="The instance whose acks are meant.")],
+    instance: Annotated[
+        str, typer.Argument(help="The instance whose acks wait for the destination.")
+    ],
     destination: Annotated[str, typer.Argument(help="A destination that was downgraded.")],
     fabric: FabricOption = "",
 ) -> None:
-    """Let persisted acks wait again for a destination that is configured sync."""
+    """Wait again for a destination that is configured sync before acknowledging publishers."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
@@ -53,13 +60,16 @@ def upgrade(
 
 
 def admit(
-    instance: Annotated[str, typer.Argument(help="An instance with a new disk that waits.")],
+    instance: Annotated[
+        str, typer.Argument(help="An instance with a new disk that waits for its peers.")
+    ],
     fabric: FabricOption = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Also where its group may hold what it lacks.")
+        bool,
+        typer.Option("--force", help="Admit clients even if its group may hold what it lacks."),
     ] = False,
 ) -> None:
-    """Let an instance admit clients although no peer of its group has brought what it has."""
+    """Let an instance admit clients although no peer of its group has brought it up to date."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
@@ -69,14 +79,15 @@ def admit(
 
 def restart(
     instances: Annotated[
-        list[str] | None, typer.Argument(help="In this order; default: all of the fabric.")
+        list[str] | None,
+        typer.Argument(help="Instances, in this order; default: all of the fabric."),
     ] = None,
     fabric: FabricOption = "",
-    timeout: Annotated[float, typer.Option(help="Seconds for each.")] = RESTART_TIMEOUT_S,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for each.")] = RESTART_TIMEOUT_S,
 ) -> None:
-    """Restart instances one after the other while clients go on, each when every link has caught up
-    behind the one before: to bring a release into use that was installed. One that is named and
-    down is started, with a configuration written anew where its disk was lost."""
+    """Restart instances one after the other while clients go on, each one when every link of the
+    one before has caught up. Use this after installing a new release. An instance that is named and
+    down is started; its configuration is written again if its disk was lost."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
@@ -92,14 +103,15 @@ def relocate(
     ] = "",
     fabric: FabricOption = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Also where it lives, or nobody can fill it.")
+        bool, typer.Option("--force", help="Move it even if it lives, or no instance can fill it.")
     ] = False,
     timeout: Annotated[
         float, typer.Option(help="Seconds until it is ready; a large journal takes longer.")
     ] = RESTART_TIMEOUT_S,
 ) -> None:
-    """Move an instance to another node of its region: a new data directory, filled from its group.
-    What it was before is retired for good. What was done is shown before it is ready."""
+    """Move an instance to another node of its region: it gets a new data directory, filled from its
+    group. The former data directory is retired for good. The result is shown before the instance is
+    ready."""
     from raylay.services.fabric import Fabric
     from raylay.services.fabric.relocation import parse_target
 
@@ -117,8 +129,9 @@ def _show_relocation(done: Relocation) -> None:
 
 
 def watch(fabric: FabricOption = "") -> None:
-    """Move instances whose host is away for longer than `relocate_after` of the settings, until it
-    is stopped. Start it where Ray's head can be reached, once; without the setting it refuses."""
+    """Move instances whose host is away for longer than `relocate_after` in the settings, until
+    this command is stopped. Run it once, where Ray's head can be reached. Without the setting it
+    refuses to start."""
     from raylay.services.fabric import Fabric
 
     stopping = threading.Event()

@@ -14,7 +14,7 @@ DAYS = 365
 
 
 def certificates(
-    directory: Annotated[Path, typer.Argument(help="Where the files are put.")],
+    directory: Annotated[Path, typer.Argument(help="The directory for the files.")],
     name: Annotated[
         list[str],
         typer.Option(
@@ -22,10 +22,10 @@ def certificates(
             help="An instance or a client: NAME, or NAME=HOST,… with its hosts; repeatable.",
         ),
     ],
-    days: Annotated[int, typer.Option(min=1, help="For how long they are good.")] = DAYS,
+    days: Annotated[int, typer.Option(min=1, help="How long the certificates are valid.")] = DAYS,
 ) -> None:
-    """Make certificates by a CA of your own, which is made with the first. Called again it renews
-    them by the same CA; instances take them up while they run."""
+    """Make certificates with a certificate authority of your own, which is created first. Run it
+    again to renew them with the same authority; instances load them while they run."""
     from raylay.services.net.tls_authority import CertificateAuthority
 
     wanted = [_parsed(each) for each in name]

@@ -29,7 +29,8 @@ config_app = typer.Typer(
 
 @config_app.command()
 def check(files: FilesArgument, define: DefineOption = None) -> None:
-    """Say what is wrong, a line each (exit code 1), and what does not run yet (exit code 0)."""
+    """Check configuration files: list errors, a line each (exit code 1), and what does not run yet
+    (exit code 0)."""
     loaded = load_files(files, defines=parse_defines(define))
     found: list[ElementFinding] = []
     if isinstance(loaded, FabricSettings):
@@ -63,7 +64,8 @@ def show(
         typer.Option(min=0, help="Messages/s of a publisher: how large must its store be?"),
     ] = 0,
 ) -> None:
-    """Show the files with defaults filled in, as YAML; what comes of an AMPSConfig loads again."""
+    """Show the files with defaults filled in, as YAML; the output for an AMPSConfig can be loaded
+    again."""
     loaded = load_files(files, defines=parse_defines(define))
     if isinstance(loaded, FabricSettings):
         echo_text(shown_fabric(loaded).removesuffix("\n"))

@@ -43,24 +43,26 @@ def drill_command(
             "starts it, and stops it when it is done.",
         ),
     ] = "",
-    target: Annotated[str, typer.Option(help="Of the first step, in place of its own.")] = "",
+    target: Annotated[
+        str, typer.Option(help="The target of the first step, in place of its own.")
+    ] = "",
     topic: Annotated[
-        str, typer.Option(help="One of your own for the load; default: raylay/drill.")
+        str, typer.Option(help="A topic of your own for the load; default: raylay/drill.")
     ] = "",
     rate: Annotated[float | None, typer.Option(help="Messages a second of each publisher.")] = None,
     own_load: Annotated[
         bool,
-        typer.Option("--own-load", help="No load but the fabric's own; judged by its journals."),
+        typer.Option("--own-load", help="Add no load to the fabric's own; judge by its journals."),
     ] = False,
     output: Annotated[
         Path | None, typer.Option(help="Directory for the report; default: drills/… here.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Show the scenarios.")] = False,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Mend at once what a killed drill left broken.")
+        bool, typer.Option("--clean", help="Repair at once what a killed drill left broken.")
     ] = False,
 ) -> None:
-    """Break a running fabric on purpose, judge what became of every message, write a report.
+    """Break a running fabric on purpose, check every message, and write a report.
 
     Exit code 0: clean. 1: something is wrong, or nothing could be judged. 2: it could not run.
     """

@@ -22,7 +22,7 @@ from raylay.services.topology.report import as_data, route_rows, summary
 START_WITHOUT = "leave it out, or start the fabric with --ignore-unsupported"
 
 fabric_app = typer.Typer(
-    add_completion=False, help="Look at a fabric before it runs.", no_args_is_help=True
+    add_completion=False, help="Check a fabric before it runs.", no_args_is_help=True
 )
 
 
@@ -35,10 +35,11 @@ def _group() -> None:
 @fabric_app.command("check")
 def check_command(
     files: FilesArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Findings as data.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
     routes: Annotated[
-        bool, typer.Option("--routes", help="Every publisher and instance, with the way.")
+        bool,
+        typer.Option("--routes", help="Show the route from every publisher to every instance."),
     ] = False,
     picture: Annotated[
         Path | None, typer.Option(help="Draw the fabric: FILE.svg or FILE.html.")
@@ -51,7 +52,7 @@ def check_command(
     fabric_name: NameOption = "",
     ignore_unsupported: IgnoreOption = False,
 ) -> None:
-    """Tell where messages arrive and what is wrong with that. Exit code 1 where there is an
+    """Show where messages arrive, and what is wrong with the topology. Exit code 1 if there is an
     error."""
     if picture is not None and picture.suffix not in (".svg", ".html"):
         raise ConfigurationError(f"--picture {picture}: give a name that ends in .svg or .html")

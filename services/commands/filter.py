@@ -32,12 +32,13 @@ def filter_command(
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain", help="How the filter was read, and what each part of it gave each message."
+            "--explain",
+            help="Print how the filter was parsed, and the value of each part for each message.",
         ),
     ] = False,
 ) -> None:
-    """Print the messages that pass a filter. Exit code 2 with the column where it is no filter, 1
-    where a message cannot be read; those behind it are looked at all the same."""
+    """Print the messages that pass a filter. Exit code 2, with the column, if the filter is wrong;
+    1 if a message cannot be read (the messages after it are still processed)."""
     from raylay.services.expressions.expression import ANYWHERE
     from raylay.services.expressions.expression import expression as read
     from raylay.services.plugins.functions import functions

@@ -42,7 +42,7 @@ TIME_ERROR = 5
 MARKS = {"ok": "ok", "change": "change", "wrong": "WRONG"}
 
 check_app = typer.Typer(
-    add_completion=False, help="Check what a fabric stands on.", no_args_is_help=True
+    add_completion=False, help="Check the hosts of a fabric.", no_args_is_help=True
 )
 
 
@@ -57,18 +57,20 @@ check_app.command("instance")(check_instance)
 @check_app.command("host")
 def check_host(
     directory: Annotated[
-        Path, typer.Option("--directory", help="Where the journals are to lie.")
+        Path, typer.Option("--directory", help="The directory for the journals.")
     ] = Path("data"),
     instances: Annotated[int, typer.Option(min=1, help="Instances on this host.")] = 2,
-    clients: Annotated[int, typer.Option(min=0, help="Their client connections.")] = 1_000,
+    clients: Annotated[
+        int, typer.Option(min=0, help="The number of their client connections.")
+    ] = 1_000,
     port: Annotated[
         list[int] | None,
         typer.Option("--port", min=1, max=PORT_MAX, help="A port that must be free; repeatable."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
 ) -> None:
-    """Say what this host needs changed: limits, memory, disk, who may read it, clock, kernel,
-    versions, ports.
+    """Show what to change on this host: limits, memory, disk, file access, clock, kernel, versions,
+    ports.
 
     Exit code 1 where something is wrong; what would merely be better leaves it 0.
     """

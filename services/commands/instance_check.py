@@ -29,7 +29,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 def check_instance(
     directory: Annotated[Path, typer.Argument(help="A fabric's directory, or an instance's.")],
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Seconds for each instance.")
+        float, typer.Option("--timeout", min=0.1, help="Seconds to wait for each instance.")
     ] = 5.0,
 ) -> None:
     """Ask each instance whose data is below a directory of this host whether it admits clients.

@@ -42,7 +42,7 @@ READERS_ASKED_S = 0.25
 _BOOKMARK = re.compile(r"^(\d{1,20})\|(\d{1,19})\|?$")
 
 journal_app = typer.Typer(
-    add_completion=False, help="Look at, verify and tidy a journal.", no_args_is_help=True
+    add_completion=False, help="Show, verify and maintain a journal.", no_args_is_help=True
 )
 
 JournalArgument = Annotated[
@@ -53,9 +53,9 @@ JournalArgument = Annotated[
     ),
 ]
 ArchiveOption = Annotated[
-    Path | None, typer.Option("--archive", help="Where archived segments lie.")
+    Path | None, typer.Option("--archive", help="The directory of archived segments.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 BeforeOption = Annotated[
     int | None,
     typer.Option("--before", help="Only segments wholly below this transaction id."),
@@ -216,13 +216,15 @@ def dump(
     archive: ArchiveOption = None,
     first: Annotated[int, typer.Option("--from", help="First transaction id.")] = 1,
     last: Annotated[int | None, typer.Option("--to", help="Last transaction id.")] = None,
-    count: Annotated[int | None, typer.Option("-n", "--count", help="Lines at most.")] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", help="The maximum number of lines.")
+    ] = None,
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
     body: Annotated[bool, typer.Option(help="Show the messages' bodies.")] = True,
     segments: Annotated[bool, typer.Option("--segments", help="List segments only.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Prints records and notes in the order of the log."""
+    """Print records and notes in the order of the log."""
     target = _Target(journal, archive)
     try:
         with LmdbJournalReader(target.directory, archive) as reader:
@@ -267,10 +269,12 @@ def grep(
     archive: ArchiveOption = None,
     topic: Annotated[str | None, typer.Option(help="Only topics that match this.")] = None,
     publisher: Annotated[int | None, typer.Option(help="Only this publisher id.")] = None,
-    count: Annotated[int | None, typer.Option("-n", "--count", help="Lines at most.")] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", help="The maximum number of lines.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Finds messages by bookmark, body, topic or publisher. Exits 1 when there is none."""
+    """Find messages by bookmark, body, topic or publisher. Exit code 1 if there are none."""
     target = _Target(journal, archive)
     found = 0
     try:
@@ -312,7 +316,7 @@ def grep(
 def verify(
     journal: JournalArgument, archive: ArchiveOption = None, as_json: JsonOption = False
 ) -> None:
-    """Verifies every checksum and the order. Exits 1 when anything is damaged."""
+    """Verify every checksum and the order. Exit code 1 if anything is damaged."""
     target = _Target(journal, archive)
     verified = VerifyResult()
     damages = 0
@@ -339,8 +343,8 @@ def verify(
 
 @journal_app.command()
 def repair(journal: JournalArgument, archive: ArchiveOption = None) -> None:
-    """Takes what is sound of a front log that is damaged, and puts its files aside. The instance
-    must be stopped."""
+    """Keep the sound part of a damaged front log, and put its files aside. The instance must be
+    stopped."""
     target = _Target(journal, archive)
     try:
         echo(repair_front(target.directory, archive))
@@ -399,7 +403,7 @@ def compress(
     level: Annotated[int, typer.Option(min=1, max=19, help="zstd level.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
-    """Compresses sealed segments in place; passes over those in use."""
+    """Compress sealed segments in place; segments in use are skipped."""
     target = _Target(journal, archive)
     try:
         maintenance = SegmentMaintenance(target.directory, archive, level=level)
@@ -415,7 +419,7 @@ def archive_segments(
     before: BeforeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Moves sealed segments to the archive directory, where they stay part of the log."""
+    """Move sealed segments to the archive directory, where they stay part of the log."""
     target = _Target(journal, archive)
     try:
         maintenance = SegmentMaintenance(target.directory, archive)
@@ -432,11 +436,11 @@ def remove(
     ],
     archive: ArchiveOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also what the instance has not released.")
+        bool, typer.Option("--force", help="Remove what the instance has not released, too.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Removes segments for good, oldest first, never leaving a gap."""
+    """Remove segments for good, oldest first, without leaving a gap."""
     target = _Target(journal, archive)
     try:
         maintenance = SegmentMaintenance(target.directory, archive)
@@ -448,22 +452,24 @@ def remove(
 @journal_app.command()
 def salvage(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help="A data directory that is retired.")
+        Path, typer.Argument(metavar="DIRECTORY", help="A retired data directory.")
     ],
     fabric: FabricOption = "",
     check: Annotated[
-        bool, typer.Option("--check", help="Send nothing: tell what the fabric lacks.")
+        bool, typer.Option("--check", help="Send nothing: show what the fabric lacks.")
     ] = False,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds to reach every destination.")
     ] = TIMEOUT_S_DEFAULT,
     forget: Annotated[
-        bool, typer.Option("--forget", help="It is gone: `raylay status` names it no more.")
+        bool,
+        typer.Option("--forget", help="The directory is gone: remove it from `raylay status`."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Sends the messages of a moved instance's former data directory to those who lack them, under
-    the identities that they have. May be done again. Exits 1 while somebody lacks something."""
+    """Send the messages in a moved instance's former data directory to the instances that lack
+    them, under their old identities. It is safe to repeat. Exit code 1 while an instance still
+    lacks something."""
     if forget:
         echo(forget_directory(directory.absolute(), fabric))
         return

@@ -56,11 +56,16 @@ UP_PROGRAM = [sys.executable, "-m", "raylay.services.entry", "up"]
 def up(
     files: FilesArgument,
     directory: Annotated[
-        Path | None, typer.Option(help="For data and logs; default: data/NAME here.")
+        Path | None, typer.Option(help="The directory for data and logs; default: data/NAME here.")
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when the fabric is up.")
+    ] = False,
     address: Annotated[
-        str, typer.Option(help="A running Ray (or `auto`); its actors outlive this command.")
+        str,
+        typer.Option(
+            help="The address of a running Ray, or `auto`; the actors outlive this command."
+        ),
     ] = os.environ.get("RAY_ADDRESS", ""),
     node_label: Annotated[
         str,
@@ -73,7 +78,7 @@ def up(
     name: NameOption = "",
     ignore_unsupported: IgnoreOption = False,
 ) -> None:
-    """Start the fabric of a file, or of its instances' files; again on the data that is there.
+    """Start the fabric of a file, or of its instances' files, on the data that is there.
 
     A fabric that ran before is started as it was by its directory: `raylay up data/NAME`.
     """
@@ -147,8 +152,8 @@ def apply(
     name: NameOption = "",
     ignore_unsupported: IgnoreOption = False,
 ) -> None:
-    """Make a running fabric what its changed file says, while clients go on: start what is new,
-    restart what differs, one after the other."""
+    """Make a running fabric match its changed file while clients go on: start new instances and
+    restart changed ones, one after the other."""
     from raylay.services.configuration.amps.tree import parse_defines
     from raylay.services.configuration.files import load_fabric
     from raylay.services.fabric import Fabric
@@ -256,7 +261,7 @@ def _ready_lines(text: str) -> str:
 
 
 def down(fabric: FabricOption = "") -> None:
-    """Stop a fabric: its data stays."""
+    """Stop a fabric. Its data stays."""
     begun = [each for each in starting() if fabric in ("", each.fabric)]
     runs = registry.find(fabric) if fabric else None
     if runs is None and len(begun) == 1 and (fabric or not registry.running()):

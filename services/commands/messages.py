@@ -86,10 +86,11 @@ def publish(
     ] = None,
     message_type: TypeOption = "json",
     delta: Annotated[
-        bool, typer.Option("--delta", help="Fields that change of records of a SOW topic.")
+        bool,
+        typer.Option("--delta", help="The messages are deltas: fields of SOW records that change."),
     ] = False,
     key: Annotated[
-        str, typer.Option(help="The SOW key, on a topic whose publishers give it.")
+        str, typer.Option(help="The SOW key, on a topic whose publishers choose it.")
     ] = "",
     client: Annotated[str, typer.Option(help="The client name.")] = "",
     fabric: FabricOption = "",
@@ -100,8 +101,8 @@ def publish(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as one object.")] = False,
 ) -> None:
-    """Publish; returns when everything is persisted. Tells the last message's bookmark. Ctrl-C ends
-    it with the sum so far."""
+    """Publish, and return when everything is persisted. Prints the last message's bookmark. Ctrl-C
+    ends it with the sum so far."""
     with (
         nullcontext(client) if client else client_name("publish") as name,
         client_options(fabric, group, server, name, trace_all=trace) as options,
@@ -114,13 +115,14 @@ def publish(
 def delete(
     topic: Annotated[str, typer.Argument(help="The SOW topic.")],
     content: Annotated[
-        str | None, typer.Option("--filter", help="Delete the records that pass it; 1=1: all.")
+        str | None,
+        typer.Option("--filter", help="Delete the records that pass this filter; 1=1: all."),
     ] = None,
     key: Annotated[
-        list[str] | None, typer.Option(help="Delete the record of this SOW key; several times.")
+        list[str] | None, typer.Option(help="Delete the record of this SOW key; repeatable.")
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Delete the record that this message has the key of.")
+        str | None, typer.Option(help="Delete the record that has the same key as this message.")
     ] = None,
     message_type: TypeOption = "json",
     client: Annotated[str, typer.Option(help="The client name.")] = "",
@@ -129,9 +131,9 @@ def delete(
     server: ServerOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result as one object.")] = False,
 ) -> None:
-    """Delete records of a SOW topic; returns when that is persisted. Give one of --filter, --key
-    and --data, or --filter and --key: of those what passes. More than 50,000 are deleted in
-    parts."""
+    """Delete records of a SOW topic, and return when that is persisted. Give one of --filter, --key
+    and --data, or --filter with --key to delete only those of the keys that pass. More than 50,000
+    records are deleted in parts."""
     from raylay.services.client.deletes import delete_body
 
     what: dict[str, Any] = {
@@ -179,42 +181,50 @@ def _tell(done: PublishResult, as_json: bool) -> None:
 def subscribe(
     topic: Annotated[str, typer.Argument(help="A topic or a regular expression over topics.")],
     content: Annotated[
-        str, typer.Option("--filter", help="Only messages whose content passes it.")
+        str, typer.Option("--filter", help="Only messages that pass this filter.")
     ] = "",
     bookmark: Annotated[
         str, typer.Option(help="Where to begin: 0 for the first message, a bookmark, a time, …")
     ] = "",
     not_found: Annotated[
-        str, typer.Option(help="Where the bookmark is not in the log: `now`, `epoch` or `fail`.")
+        str,
+        typer.Option(
+            help="What to do if the bookmark is not in the log: `now`, `epoch` or `fail`."
+        ),
     ] = "fail",
     sow: Annotated[
-        bool, typer.Option("--sow", help="First the records of a SOW topic, now or at --bookmark.")
+        bool,
+        typer.Option(
+            "--sow", help="Print the records of a SOW topic first, as of now or of --bookmark."
+        ),
     ] = False,
     delta: Annotated[
-        bool, typer.Option("--delta", help="Of a record that changes: key and changed fields.")
+        bool, typer.Option("--delta", help="Print only the key and the changed fields of a record.")
     ] = False,
     oof: Annotated[
-        bool, typer.Option("--oof", help="Tell of records that are gone, or do not pass any more.")
+        bool, typer.Option("--oof", help="Print records that are gone, or no longer pass, too.")
     ] = False,
     select: Annotated[str, typer.Option(help="The fields to print: `[-/,+/price]`.")] = "",
     backlog: Annotated[
         int,
-        typer.Option(min=0, help="Consume a queue: so many messages at one time, at most."),
+        typer.Option(min=0, help="Consume a queue, with so many messages at a time at most."),
     ] = 0,
     ack: Annotated[
         str,
-        typer.Option(help="Of a queue: `auto` when a line is printed; `none`: they go back."),
+        typer.Option(
+            help="Acknowledge a queue's messages: `auto` as each is printed; `none`: they go back."
+        ),
     ] = "auto",
-    count: Annotated[int, typer.Option(min=0, help="End after as many; 0: never.")] = 0,
+    count: Annotated[int, typer.Option(min=0, help="End after so many messages; 0: never.")] = 0,
     client: Annotated[str, typer.Option(help="The client name.")] = "",
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One object a line, with topic and bookmark.")
+        bool, typer.Option("--json", help="Print one object a line, with topic and bookmark.")
     ] = False,
 ) -> None:
-    """Print messages, one a line, as they come."""
+    """Print messages as they come, one a line."""
     name = client or f"raylay-subscribe-{os.getpid()}"
     if ack not in ("auto", "none"):
         raise typer.BadParameter(f"--ack {ack}: give auto or none")

@@ -27,16 +27,18 @@ FabricOption = Annotated[
         "--fabric",
         "-f",
         envvar=FABRIC_VARIABLE,
-        help="Which fabric; needed where several run.",
+        help="The fabric; needed if several run.",
     ),
 ]
-GroupOption = Annotated[str, typer.Option("--group", "-g", help="Region whose instances to use.")]
+GroupOption = Annotated[
+    str, typer.Option("--group", "-g", help="The region whose instances to use.")
+]
 ServerOption = Annotated[
     list[str] | None,
     typer.Option(
         "--server",
         envvar=SERVER_VARIABLE,
-        help="host:port instead of a fabric; repeatable, in the variable with spaces between.",
+        help="host:port instead of a fabric; repeatable. The variable separates them by spaces.",
     ),
 ]
 FilesArgument = Annotated[
@@ -48,7 +50,7 @@ DefineOption = Annotated[
     typer.Option("-D", "--define", help="VAR=VALUE for ${VAR} in AMPSConfig files; repeatable."),
 ]
 NameOption = Annotated[
-    str, typer.Option("--name", help="Of the fabric, for AMPSConfig files, which do not say it.")
+    str, typer.Option("--name", help="The fabric's name, for AMPSConfig files, which have none.")
 ]
 IgnoreOption = Annotated[
     bool,

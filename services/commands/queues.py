@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 queue_app = typer.Typer(
     add_completion=False,
-    help="Look at queues, and say what is to become of their messages.",
+    help="Show queues, and acknowledge, expire or give back their messages.",
     pretty_exceptions_enable=False,
 )
 QueueArgument = Annotated[str, typer.Argument(help="The name of the queue.")]
@@ -30,7 +30,7 @@ BookmarksArgument = Annotated[
     list[str] | None, typer.Argument(help="Bookmarks of messages: publisher|sequence|.")
 ]
 ContentOption = Annotated[
-    str, typer.Option("--filter", help="All messages whose content passes it, at this instance.")
+    str, typer.Option("--filter", help="All messages that pass this filter, at this instance.")
 ]
 
 
@@ -41,9 +41,10 @@ def status(
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show how a queue stands at one instance: how many messages wait, are leased, are its own."""
+    """Show the status of a queue at one instance: how many messages wait, are leased, and are owned
+    there."""
 
     async def show(client: Client) -> None:
         found = await client.queue_status(queue, message_type=message_type)
@@ -69,8 +70,7 @@ def acknowledge(
     group: GroupOption = "",
     server: ServerOption = None,
 ) -> None:
-    """Acknowledge messages: they are done, and no consumer gets them any more. Give bookmarks, or
-    --filter."""
+    """Acknowledge messages: no consumer gets them any more. Give bookmarks, or --filter."""
     _say(queue, bookmarks, content, message_type, "ack", (fabric, group, server))
 
 
@@ -84,7 +84,7 @@ def expire(
     group: GroupOption = "",
     server: ServerOption = None,
 ) -> None:
-    """Take messages out of a queue that nobody can do. Give bookmarks, or --filter."""
+    """Remove messages that no consumer can process. Give bookmarks, or --filter."""
     _say(queue, bookmarks, content, message_type, "expire", (fabric, group, server))
 
 
@@ -97,19 +97,21 @@ def cancel(
     group: GroupOption = "",
     server: ServerOption = None,
 ) -> None:
-    """Give back the messages that consumers hold and that pass --filter: others get them."""
+    """Give back messages that consumers hold and that pass --filter, so that other consumers get
+    them."""
     _say(queue, None, content, message_type, "cancel", (fabric, group, server))
 
 
 @queue_app.command("proxied")
 def proxied(
     queue: QueueArgument,
-    instance: Annotated[str, typer.Argument(help="The instance that is to deliver them.")],
+    instance: Annotated[str, typer.Argument(help="The instance that takes them over.")],
     fabric: FabricOption = "",
-    off: Annotated[bool, typer.Option("--off", help="No more.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Turn it off again.")] = False,
 ) -> None:
-    """Let one instance take over the messages of instances that it cannot reach, until --off (over
-    restarts). Instances that are only cut off may deliver them too: let no consumers use those."""
+    """Let one instance take over messages of instances that it cannot reach, until --off; this
+    lasts over restarts. An instance that is only cut off may deliver them too, so let no consumers
+    use it."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:

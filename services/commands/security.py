@@ -17,7 +17,7 @@ from raylay.storage.files import PRIVATE_FILE_MODE
 PASSWORD_BYTES_MIN = 8
 entitlement_app = typer.Typer(
     add_completion=False,
-    help="Look at what users may do, and have it asked anew.",
+    help="Show what users may do, and make instances ask again.",
     pretty_exceptions_enable=False,
 )
 
@@ -25,10 +25,10 @@ entitlement_app = typer.Typer(
 def password(
     user: Annotated[str, typer.Argument(help="The user.")],
     file: Annotated[Path, typer.Option("--file", help="The file of the module `passwords`.")],
-    remove: Annotated[bool, typer.Option("--remove", help="Take the user out.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the user.")] = False,
 ) -> None:
-    """Set the password of a user in a file of Argon2 hashes. It is asked for, or read from the
-    input where that is no terminal. Instances read the file at the next logon."""
+    """Set the password of a user in a file of Argon2 hashes. The command asks for it, or reads it
+    from the input if that is no terminal. Instances read the file at the next logon."""
     from raylay.services.fabric.files import write_private_text
     from raylay.services.plugins.authentication import hasher, read_passwords
 
@@ -69,10 +69,10 @@ def show(
     file: Annotated[Path, typer.Argument(help="A file of the module `permissions`.")],
     user: Annotated[str, typer.Argument(help="The user.")],
     topic: Annotated[
-        list[str] | None, typer.Argument(help="What is asked about, or paths of control calls.")
+        list[str] | None, typer.Argument(help="Topics, or paths of control calls.")
     ] = None,
 ) -> None:
-    """Show what a file of permissions says of a user, and of topics."""
+    """Show what a permissions file allows a user to do, on topics and with control calls."""
     from raylay.services.plugins.entitlement import entitlement
     from raylay.services.security.control import ROOT
     from raylay.services.security.modules import ModuleConfig
@@ -100,12 +100,12 @@ def show(
 
 @entitlement_app.command("reset")
 def reset(
-    instance: Annotated[str, typer.Argument(help="The instance that is to ask its modules.")],
+    instance: Annotated[str, typer.Argument(help="The instance whose modules are asked.")],
     user: Annotated[str, typer.Option("--user", help="Only this user's sessions.")] = "",
     fabric: FabricOption = "",
 ) -> None:
-    """Have an instance ask anew what its users may do: those who are in are sent away, and their
-    clients come back at once."""
+    """Make an instance ask again what its users may do: their clients are disconnected, and come
+    back at once."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:

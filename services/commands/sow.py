@@ -22,27 +22,27 @@ from raylay.services.commands.tls_options import offer
 def sow(
     topic: Annotated[str, typer.Argument(help="A SOW topic, or a regular expression over topics.")],
     content: Annotated[
-        str, typer.Option("--filter", help="Only records whose content passes it.")
+        str, typer.Option("--filter", help="Only records that pass this filter.")
     ] = "",
     order_by: Annotated[str, typer.Option(help="The order: `/price DESC, /symbol`.")] = "",
-    top: Annotated[int, typer.Option(min=0, help="So many records at most; 0: all.")] = 0,
-    skip: Annotated[int, typer.Option(min=0, help="Leave so many out first; with --top.")] = 0,
+    top: Annotated[int, typer.Option(min=0, help="Print so many records at most; 0: all.")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="Skip so many records first; with --top.")] = 0,
     select: Annotated[str, typer.Option(help="The fields to print: `[-/,+/price]`.")] = "",
     at: Annotated[
-        str, typer.Option(help="What there was then, on a topic with history: a time, UTC.")
+        str, typer.Option(help="Print the records of this time (UTC), on a topic with history.")
     ] = "",
     key: Annotated[
-        list[str] | None, typer.Option(help="Only the record of this SOW key; several times.")
+        list[str] | None, typer.Option(help="Only the record of this SOW key; repeatable.")
     ] = None,
     client: Annotated[str, typer.Option(help="The client name.")] = "",
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One object a line, with topic, key and bookmark.")
+        bool, typer.Option("--json", help="Print one object a line, with topic, key and bookmark.")
     ] = False,
 ) -> None:
-    """Print the records of a SOW topic as they are now, one a line. `raylay sow diff` compares two
+    """Print the current records of a SOW topic, one a line. `raylay sow diff` compares two
     instances."""
     asked: dict[str, Any] = {
         "filter": content,

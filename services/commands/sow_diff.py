@@ -103,21 +103,21 @@ def _options(settings: FabricSettings, record: FabricRecord, server: Server) -> 
 
 def diff_command(
     here: Annotated[str, typer.Argument(help="An instance.")],
-    there: Annotated[str, typer.Argument(help="Another one.")],
+    there: Annotated[str, typer.Argument(help="The other instance.")],
     topic: Annotated[
-        str, typer.Option(help="This SOW topic only; without it all that either has.")
+        str, typer.Option(help="Only this SOW topic; default: all that either instance has.")
     ] = "",
     wait_s: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds for what is on its way.")
+        float, typer.Option("--wait", min=0, help="Seconds to wait for what is on its way.")
     ] = WAIT_S_DEFAULT,
     show: Annotated[
-        int, typer.Option(min=0, help="Keys that are shown of each topic; 0: all.")
+        int, typer.Option(min=0, help="The number of keys to show for each topic; 0: all.")
     ] = SHOWN_DEFAULT,
     fabric: FabricOption = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One object a topic.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object a topic.")] = False,
 ) -> None:
-    """Compare the SOW topics of two instances of a running fabric, record by record. Exit code 1
-    where they differ."""
+    """Compare the SOW topics of two instances of a running fabric, record by record. Exit code 1 if
+    they differ."""
     entry = running(fabric)
     from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric.plan import FabricRecord, servers

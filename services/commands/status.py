@@ -37,7 +37,7 @@ STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "unacked", "age"))
 
 def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     """Show every instance and its destinations, of all fabrics that run here or of one. Exit code 1
-    where one is not ready.
+    if an instance is not ready.
 
     With --json an object a fabric and line. The columns:
 
@@ -89,7 +89,7 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
 
 
 def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
-    """Show who subscribes at which instance, and how far behind each is.
+    """Show the subscribers of each instance, and how far behind each is.
 
     With --json an object a subscription and line. The columns:
 
@@ -139,7 +139,7 @@ def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
 
 
 def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
-    """Show the topics of a fabric, what is published to each now, and who journals it.
+    """Show the topics of a fabric, their rates, and the instances that journal them.
 
     With --json an object a topic and line. The columns:
 
@@ -189,8 +189,8 @@ def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
 
 
 def list_fabrics(as_json: JsonOption = False) -> None:
-    """List the fabrics of this machine: those that run, and those that are stopped with the command
-    that starts them again.
+    """List the fabrics of this machine: those that run, and those that are stopped, with the
+    command that starts them again.
 
     Stopped ones are found by what they left in the runtime directory, and in `data` here.
     """
@@ -380,10 +380,10 @@ def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, s
 
 def events(
     fabric: FabricOption = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new ones.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new messages.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what happened: connects, downgrades, resyncs, late or conflicting records, …"""
+    """Show events: connects, downgrades, resyncs, late or conflicting records, …"""
     entry = running(fabric)
     from raylay.services.fabric import Fabric
 

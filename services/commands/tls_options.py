@@ -20,7 +20,7 @@ def _asked(
     ca_file: Annotated[
         str,
         typer.Option(
-            help="PEM file of the CA that the servers' certificates are of: TLS.",
+            help="PEM file of the CA of the servers' certificates: TLS.",
             envvar="RAYLAY_CA_FILE",
             callback=_keep,
             expose_value=False,

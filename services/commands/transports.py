@@ -11,12 +11,12 @@ from raylay.services.commands.printing import echo, echo_json
 
 transport_app = typer.Typer(
     add_completion=False,
-    help="Look at where instances let others in, and open or shut it.",
+    help="Show the transports of instances, and open or close them.",
     pretty_exceptions_enable=False,
 )
-InstanceArgument = Annotated[str, typer.Argument(help="The instance whose transport is meant.")]
+InstanceArgument = Annotated[str, typer.Argument(help="The instance of the transport.")]
 TransportArgument = Annotated[
-    str, typer.Argument(help="Its name: client, replication, or as it is declared.")
+    str, typer.Argument(help="The transport's name: client, replication, or as declared.")
 ]
 COLUMNS = (
     "instance", "transport", "for", "address", "state", "tls", "connections", "at most", "types",
@@ -25,7 +25,7 @@ COLUMNS = (
 
 @transport_app.command("status")
 def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
-    """Show every transport, with how many are connected by it."""
+    """Show every transport, and the number of its connections."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
@@ -45,7 +45,7 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
 def enable(
     instance: InstanceArgument, transport: TransportArgument, fabric: FabricOption = ""
 ) -> None:
-    """Let others in by a transport, until it is disabled or the instance restarts."""
+    """Open a transport, until it is disabled or the instance restarts."""
     _switch(instance, transport, fabric, on=True)
 
 
@@ -53,8 +53,8 @@ def enable(
 def disable(
     instance: InstanceArgument, transport: TransportArgument, fabric: FabricOption = ""
 ) -> None:
-    """Let nobody in by a transport, until it is enabled or the instance restarts. Those that came
-    by it are told, and go to another transport or instance."""
+    """Close a transport, until it is enabled or the instance restarts. Its connections end, and
+    their clients go to another transport or instance."""
     _switch(instance, transport, fabric, on=False)
 
 

@@ -55,7 +55,10 @@ ReportOption = Annotated[
     Path | None, typer.Option("--report", help="Write the report to this file: FILE.html.")
 ]
 DebugOption = Annotated[
-    bool, typer.Option("--debug", help="Show all that Spark says of an error, Java stacks too.")
+    bool,
+    typer.Option(
+        "--debug", help="Show everything that Spark reports of an error, with Java stacks."
+    ),
 ]
 
 
@@ -72,9 +75,11 @@ ServerOption = Annotated[
 ToFabricOption = Annotated[
     str, typer.Option("--fabric", "-f", help="Or a fabric's name, file or directory.")
 ]
-GroupOption = Annotated[str, typer.Option("--group", "-g", help="Region whose instances to use.")]
+GroupOption = Annotated[
+    str, typer.Option("--group", "-g", help="The region whose instances to use.")
+]
 OnCorruptOption = Annotated[
-    OnCorrupt, typer.Option("--on-corrupt", help="At a damaged record: stop, or go on.")
+    OnCorrupt, typer.Option("--on-corrupt", help="What to do at a damaged record.")
 ]
 
 
@@ -146,7 +151,7 @@ def _report(name: str, started_s: float, values: dict[str, Any]) -> None:
 @pipeline_app.command("archive")
 def archive_command(
     source: FromArgument,
-    lake: Annotated[Path, typer.Option("--lake", help="Where the Parquet files lie.")],
+    lake: Annotated[Path, typer.Option("--lake", help="The directory of the Parquet files.")],
     instance: InstanceOption = None,
     chunk: Annotated[
         int, typer.Option("--chunk", min=1, help="Records written and verified in one step.")
@@ -155,7 +160,7 @@ def archive_command(
     master: MasterOption = MASTER_DEFAULT,
     debug: DebugOption = False,
 ) -> None:
-    """Brings a lake of Parquet files up to what the journals hold."""
+    """Bring a lake of Parquet files up to date with the journals."""
     check_spark()
     from raylay.services.pipeline.archive import archive
 
@@ -196,7 +201,7 @@ def audit_command(
     master: MasterOption = MASTER_DEFAULT,
     debug: DebugOption = False,
 ) -> None:
-    """Judges whether every message is where it should be, once and in order. Exits 1 if not."""
+    """Check that every message is where it should be, once and in order. Exit code 1 if not."""
     check_spark()
     from raylay.services.pipeline.audit.job import audit_source, write_page
 
@@ -227,24 +232,25 @@ def audit_command(
 @pipeline_app.command("aggregate")
 def aggregate_command(
     source: FromArgument,
-    topic: Annotated[str, typer.Option("--topic", help="Which messages: a name or expression.")],
-    schema: Annotated[str, typer.Option("--schema", help="Of their JSON bodies, as DDL.")],
+    topic: Annotated[str, typer.Option("--topic", help="The topic: a name or an expression.")],
+    schema: Annotated[str, typer.Option("--schema", help="The schema of the JSON bodies, as DDL.")],
     by: Annotated[
         list[str], typer.Option("--by", help="A field, a column or name=SQL; repeatable.")
     ],
     into: Annotated[str, typer.Option("--into", help="The topic of the results.")],
     checkpoint: Annotated[
-        Path, typer.Option("--checkpoint", help="Where is kept what was read and published.")
+        Path, typer.Option("--checkpoint", help="The directory for the job's progress.")
     ],
     value: Annotated[
-        list[str] | None, typer.Option("--value", help="A number to sum up, likewise; repeatable.")
+        list[str] | None,
+        typer.Option("--value", help="A number to sum up, given in the same way; repeatable."),
     ] = None,
     time_of: Annotated[
         str, typer.Option("--time", help="SQL expression of a message's time.")
     ] = "origin_time",
     window: Annotated[str, typer.Option("--window", help="The windows' length.")] = "10s",
     watermark: Annotated[
-        str, typer.Option("--watermark", help="How late a message may come.")
+        str, typer.Option("--watermark", help="How late a message may arrive.")
     ] = "10s",
     updates: Annotated[
         bool, typer.Option("--updates", help="Publish each change, not each window once.")
@@ -252,23 +258,30 @@ def aggregate_command(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End at what is committed now.")
     ] = False,
-    for_time: Annotated[str, typer.Option("--for", help="End after this time.")] = "",
+    for_time: Annotated[str, typer.Option("--for", help="End after so many seconds.")] = "",
     every: Annotated[str, typer.Option("--every", help="How often to look.")] = "1s",
     starting: Annotated[
-        str, typer.Option("--starting", help="Of a new checkpoint: 0, 0|1| (now), a time, …")
+        str,
+        typer.Option("--starting", help="Where a new checkpoint begins: 0, 0|1| (now), a time, …"),
     ] = "0",
     server: ServerOption = None,
     group: Annotated[
-        str, typer.Option("--group", "-g", help="Region to publish to; the instance's own.")
+        str,
+        typer.Option(
+            "--group", "-g", help="The region to publish to; default: the instance's own."
+        ),
     ] = "",
     instance: Annotated[
-        str, typer.Option("--instance", help="Whose journal to read; the fabric's first.")
+        str,
+        typer.Option(
+            "--instance", help="The instance whose journal to read; default: the fabric's first."
+        ),
     ] = "",
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
     debug: DebugOption = False,
 ) -> None:
-    """Sums a topic up in windows of time and publishes the results, until Ctrl-C."""
+    """Sum a topic up in windows of time and publish the results, until Ctrl-C."""
     check_spark()
     from raylay.services.pipeline.aggregate import Windows, aggregate
     from raylay.services.pipeline.journals import record_of
@@ -331,28 +344,34 @@ def latency_command(
     source: FromArgument,
     instance: InstanceOption = None,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", help="Only these: names or expressions.")
+        list[str] | None, typer.Option("--topic", help="Only these topics: names or expressions.")
     ] = None,
     from_time: Annotated[
         str, typer.Option("--from", help="UTC time of the publish; inclusive.")
     ] = "",
     to_time: Annotated[str, typer.Option("--to", help="UTC time; exclusive.")] = "",
-    window: Annotated[str, typer.Option("--window", help="Percentiles of so much time.")] = "1s",
+    window: Annotated[
+        str, typer.Option("--window", help="The length of the intervals for percentiles.")
+    ] = "1s",
     traces: Annotated[
-        Path | None, typer.Option("--traces", help="Trace files; the fabric's own.")
+        Path | None, typer.Option("--traces", help="Trace files; default: the fabric's own.")
     ] = None,
     max_p99: Annotated[
-        str, typer.Option("--max-p99", help="No link may be slower; exit code 1.")
+        str,
+        typer.Option(
+            "--max-p99", help="The slowest that a link may be; exit code 1 if one is slower."
+        ),
     ] = "",
     max_ack_p99: Annotated[
-        str, typer.Option("--max-ack-p99", help="No region's acknowledgments may be slower.")
+        str,
+        typer.Option("--max-ack-p99", help="The slowest that a region's acknowledgments may be."),
     ] = "",
     report: ReportOption = None,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
     debug: DebugOption = False,
 ) -> None:
-    """Tells how long messages took: by link, region and publisher, from journals and traces."""
+    """Show how long messages took: by link, region and publisher, from journals and traces."""
     check_spark()
     from raylay.services.pipeline.journals import settings_of
     from raylay.services.pipeline.latency.job import (
@@ -408,10 +427,11 @@ def replay_command(
     fabric: ToFabricOption = "",
     group: GroupOption = "",
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", help="Only these: names or expressions.")
+        list[str] | None, typer.Option("--topic", help="Only these topics: names or expressions.")
     ] = None,
     to_topic: Annotated[
-        str, typer.Option("--to-topic", help="Publish there; {topic} is the original one.")
+        str,
+        typer.Option("--to-topic", help="The topic to publish to; {topic} is the original one."),
     ] = "",
     from_time: Annotated[str, typer.Option("--from", help="UTC time; inclusive.")] = "",
     to_time: Annotated[str, typer.Option("--to", help="UTC time; exclusive.")] = "",
@@ -422,21 +442,26 @@ def replay_command(
         str, typer.Option("--schema", help="DDL of JSON bodies, for `value` in the filter.")
     ] = "",
     mode: Annotated[
-        BodyMode, typer.Option("--mode", help="Of bodies that do not fit the schema.")
+        BodyMode, typer.Option("--mode", help="What to do with bodies that do not fit the schema.")
     ] = BodyMode.FAILFAST,
     speed: Annotated[
         str, typer.Option("--speed", help="1: the original; 10: ten times; full: no pauses.")
     ] = "1",
     gap_max: Annotated[str, typer.Option("--gap-max", help="Longer pauses last so long.")] = "0ms",
     clock: Annotated[
-        ReplayClock, typer.Option("--clock", help="Whose differences are kept.")
+        ReplayClock, typer.Option("--clock", help="The clock whose intervals are kept.")
     ] = ReplayClock.RECEIVE,
     instance: Annotated[
-        str, typer.Option("--instance", help="Whose log; that which holds most.")
+        str,
+        typer.Option(
+            "--instance", help="The instance whose log to read; default: the one that holds most."
+        ),
     ] = "",
-    job: Annotated[str, typer.Option("--job", help="A name under which it goes on.")] = "",
+    job: Annotated[
+        str, typer.Option("--job", help="The name of the job, by which it resumes.")
+    ] = "",
     staging: Annotated[
-        Path | None, typer.Option("--staging", help="Where jobs are remembered.")
+        Path | None, typer.Option("--staging", help="The directory for the state of jobs.")
     ] = None,
     chunk: Annotated[
         int, typer.Option("--chunk", min=1, help="Messages staged at once.")
@@ -445,7 +470,8 @@ def replay_command(
     master: MasterOption = MASTER_DEFAULT,
     debug: DebugOption = False,
 ) -> None:
-    """Publishes what a lake or a journal holds again, in order, at any speed, each message once."""
+    """Publish the messages of a lake or a journal again, in order, at any speed, each message
+    once."""
     check_spark()
     from raylay.services.pipeline.publishing.sink import WriteOptions, check_target
     from raylay.services.pipeline.replay.job import replay
@@ -497,7 +523,7 @@ def publish_command(
     fabric: ToFabricOption = "",
     group: GroupOption = "",
 ) -> None:
-    """Publishes what a write from Spark left staged, each row once."""
+    """Publish what a write from Spark left staged, each row once."""
     check_spark()
     from raylay.services.pipeline.publishing.sink import WriteOptions, publish_pending
 

@@ -409,7 +409,7 @@ def trace_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, one object a line.")] = False,
 ) -> None:
-    """Show the way of one message through all instances, or list the traces."""
+    """Show the path of one message through all instances, or list the traces."""
     try:
         print_trace(path, message, _stdout(), as_json=as_json, slowest=slowest, last=last)
     except RaylayError as error:

@@ -30,7 +30,7 @@ class HeaderReader(Protocol):
 
 
 def rules_of(definition: QueueDefinition, incarnation: int) -> bytes:
-    """Returns a digest of all that decides which messages a queue has.
+    """Encodes all that decides which messages a queue has.
 
     Args:
         incarnation: of the instance: another one has another journal.
