@@ -24,126 +24,111 @@ _COMMANDS = "raylay.services.commands"
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": (
         f"{_COMMANDS}.lifecycle:up",
-        "Start the fabric of a file, or of its instances' files; again on the data that is there.",
+        "Start the fabric of a file, or of its instances' files, on the data that is there.",
     ),
     "apply": (
         f"{_COMMANDS}.lifecycle:apply",
-        "Make a running fabric what its changed file says, while clients go on: start what is new, "
-        "restart what differs, one after the other.",
+        "Make a running fabric match its changed file while clients go on: start new instances "
+        "and restart changed ones, one after the other.",
     ),
-    "down": (f"{_COMMANDS}.lifecycle:down", "Stop a fabric: its data stays."),
+    "down": (f"{_COMMANDS}.lifecycle:down", "Stop a fabric. Its data stays."),
     "status": (
         f"{_COMMANDS}.status:status",
-        "Show every instance and its destinations, of all fabrics that run here or of one. Exit "
-        "code 1 where one is not ready.",
+        "Show every instance and its destinations, of all fabrics that run here or of one.",
     ),
     "list": (
         f"{_COMMANDS}.status:list_fabrics",
-        "List the fabrics of this machine: those that run, and those that are stopped with the "
+        "List the fabrics of this machine: those that run, and those that are stopped, with the "
         "command that starts them again.",
     ),
     "topics": (
         f"{_COMMANDS}.status:topics",
-        "Show the topics of a fabric, what is published to each now, and who journals it.",
+        "Show the topics of a fabric, their rates, and the instances that journal them.",
     ),
     "subscribers": (
         f"{_COMMANDS}.status:subscribers",
-        "Show who subscribes at which instance, and how far behind each is.",
+        "Show the subscribers of each instance, and how far behind each is.",
     ),
     "downgrade": (
         f"{_COMMANDS}.admin:downgrade",
-        "Let persisted acks no longer wait for a destination, until an upgrade or a restart.",
+        "Stop waiting for a destination before acknowledging publishers.",
     ),
     "upgrade": (
         f"{_COMMANDS}.admin:upgrade",
-        "Let persisted acks wait again for a destination that is configured sync.",
+        "Wait again for a destination that is configured sync before acknowledging publishers.",
     ),
     "admit": (
         f"{_COMMANDS}.admin:admit",
-        "Let an instance admit clients although no peer of its group has brought what it has.",
+        "Let an instance admit clients although no peer of its group has brought it up to date.",
     ),
     "restart": (
         f"{_COMMANDS}.admin:restart",
-        "Restart instances one after the other while clients go on, each when every link has "
-        "caught up behind the one before: to bring a release into use that was installed. One that "
-        "is named and down is started, with a configuration written anew where its disk was lost.",
+        "Restart instances one after the other while clients go on, each one when every link of "
+        "the one before has caught up.",
     ),
     "relocate": (
         f"{_COMMANDS}.admin:relocate",
-        "Move an instance to another node of its region: a new data directory, filled from its "
-        "group. What it was before is retired for good. What was done is shown before it is ready.",
+        "Move an instance to another node of its region: it gets a new data directory, filled "
+        "from its group.",
     ),
     "watch": (
         f"{_COMMANDS}.admin:watch",
-        "Move instances whose host is away for longer than `relocate_after` of the settings, until "
-        "it is stopped. Start it where Ray's head can be reached, once; without the setting it "
-        "refuses.",
+        "Move instances whose host is away for longer than `relocate_after` in the settings, "
+        "until this command is stopped.",
     ),
     "events": (
         f"{_COMMANDS}.status:events",
-        "Show what happened: connects, downgrades, resyncs, late or conflicting records, …",
+        "Show events: connects, downgrades, resyncs, late or conflicting records, …",
     ),
     "publish": (
         f"{_COMMANDS}.messages:publish",
-        "Publish; returns when everything is persisted. Tells the last message's bookmark.",
+        "Publish, and return when everything is persisted.",
     ),
     "delete": (
         f"{_COMMANDS}.messages:delete",
-        "Delete records of a SOW topic; returns when that is persisted. Give one of --filter, "
-        "--key and --data, or --filter and --key: of those what passes. More than 50,000 are "
-        "deleted in parts.",
+        "Delete records of a SOW topic, and return when that is persisted.",
     ),
-    "sow": (
-        f"{_COMMANDS}.sow:sow_app",
-        "Print the records of a SOW topic as they are now, one a line. `raylay sow diff` compares "
-        "two instances.",
-    ),
-    "subscribe": (f"{_COMMANDS}.messages:subscribe", "Print messages, one a line, as they come."),
+    "sow": (f"{_COMMANDS}.sow:sow_app", "Print the current records of a SOW topic, one a line."),
+    "subscribe": (f"{_COMMANDS}.messages:subscribe", "Print messages as they come, one a line."),
     "queue": (
         f"{_COMMANDS}.queues:queue_app",
-        "Look at queues, and say what is to become of their messages.",
+        "Show queues, and acknowledge, expire or give back their messages.",
     ),
     "transport": (
         f"{_COMMANDS}.transports:transport_app",
-        "Look at where instances let others in, and open or shut it.",
+        "Show the transports of instances, and open or close them.",
     ),
     "certificates": (
         f"{_COMMANDS}.certificates:certificates",
-        "Make certificates by a CA of your own, which is made with the first. Called again it "
-        "renews them by the same CA; instances take them up while they run.",
+        "Make certificates with a certificate authority of your own, which is created first.",
     ),
     "entitlement": (
         f"{_COMMANDS}.security:entitlement_app",
-        "Look at what users may do, and have it asked anew.",
+        "Show what users may do, and make instances ask again.",
     ),
     "password": (
         f"{_COMMANDS}.security:password",
-        "Set the password of a user in a file of Argon2 hashes. It is asked for, or read from the "
-        "input where that is no terminal. Instances read the file at the next logon.",
+        "Set the password of a user in a file of Argon2 hashes.",
     ),
-    "filter": (
-        f"{_COMMANDS}.filter:filter_command",
-        "Print the messages that pass a filter. Exit code 2 with the column where it is no filter, "
-        "1 where a message cannot be read; those behind it are looked at all the same.",
-    ),
+    "filter": (f"{_COMMANDS}.filter:filter_command", "Print the messages that pass a filter."),
     "trace": (
         "raylay.services.telemetry.trace_report:trace_command",
-        "Show the way of one message through all instances, or list the traces.",
+        "Show the path of one message through all instances, or list the traces.",
     ),
     "drill": (
         f"{_COMMANDS}.drill:drill_command",
-        "Break a running fabric on purpose, judge what became of every message, write a report.",
+        "Break a running fabric on purpose, check every message, and write a report.",
     ),
-    "fabric": (f"{_COMMANDS}.fabric:fabric_app", "Look at a fabric before it runs."),
-    "check": (f"{_COMMANDS}.host:check_app", "Check what a fabric stands on."),
+    "fabric": (f"{_COMMANDS}.fabric:fabric_app", "Check a fabric before it runs."),
+    "check": (f"{_COMMANDS}.host:check_app", "Check the hosts of a fabric."),
     "config": (f"{_COMMANDS}.config:config_app", "Check and show configuration files."),
     "pipeline": (
         "raylay.services.pipeline.commands:pipeline_app",
         "Spark over journals: archive, audit, aggregate, latency, replay, publish.",
     ),
-    "journal": (f"{_COMMANDS}.journal:journal_app", "Look at, verify and tidy a journal."),
+    "journal": (f"{_COMMANDS}.journal:journal_app", "Show, verify and maintain a journal."),
 }
-"""Where each command is (module:name), and the first paragraph of its help."""
+"""Where each command is (module:name), and the beginning of its help."""
 _OF_CLIENTS = tuple(
     COMMANDS[name][0] for name in ("publish", "delete", "subscribe", "sow", "queue", "pipeline")
 )
