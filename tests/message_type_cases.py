@@ -58,7 +58,7 @@ def check_fuzz(kind: MessageType, corpus: list[bytes], seed: int = 1) -> tuple[i
         How many were messages, and how many were refused.
     """
     read = refused = 0
-    began = time.monotonic()
+    began = time.thread_time()
     for body in mutated(corpus, seed):
         try:
             tree = kind.parse(body)
@@ -77,7 +77,7 @@ def check_fuzz(kind: MessageType, corpus: list[bytes], seed: int = 1) -> tuple[i
         # As text: what is no number is not equal to itself.
         assert repr(kind.parse(again)) == repr(tree), body
         assert kind.parse(memoryview(body)).keys() == tree.keys()
-    assert time.monotonic() - began < FUZZ_S_MAX
+    assert time.thread_time() - began < FUZZ_S_MAX
     return read, refused
 
 
@@ -101,7 +101,7 @@ def check_whatever_comes(kind: MessageType, corpus: list[bytes], seed: int = 2) 
     """
     refused = 0
     bodies = [*reframed(corpus, seed), *mutated(corpus, seed)]
-    began = time.monotonic()
+    began = time.thread_time()
     for before, after in itertools.pairwise(bodies):
         for work in (
             partial(kind.merge, before, after),
@@ -115,7 +115,7 @@ def check_whatever_comes(kind: MessageType, corpus: list[bytes], seed: int = 2) 
             except MessageTypeError as error:
                 refused += 1
                 assert len(str(error)) < 800, (before, after)
-        if time.monotonic() - began > FUZZ_S_MAX:
+        if time.thread_time() - began > FUZZ_S_MAX:
             break
     return refused
 

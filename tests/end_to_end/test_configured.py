@@ -424,7 +424,7 @@ class Listener:
             while True:
                 connection, _ = self._socket.accept()
                 with connection:
-                    connection.settimeout(1)
+                    connection.settimeout(DEADLINE_S)
                     self.heard += connection.recv(65_536)
                     self.spoken_to.set()
 

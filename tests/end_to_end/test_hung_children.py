@@ -19,7 +19,7 @@ from raylay.services.queues.definition import QueueDefinition
 
 pytestmark = pytest.mark.covers("Filters by content", "a child process that hangs is asked")
 
-HUNG_S = "2"
+HUNG_S = "4"
 
 
 @pytest.fixture(autouse=True)

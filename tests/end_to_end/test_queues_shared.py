@@ -259,7 +259,7 @@ def test_a_trace_shows_what_queues_did_with_a_message_at_every_instance(
     servers: Servers, tmp_path: Path
 ) -> None:
     options = TracingOptions(sampling_ratio=1.0, file_directory=str(tmp_path / "traces"))
-    queue = work(subscription_backlog_max=5, lease_us=400_000)
+    queue = work(subscription_backlog_max=5, lease_us=2_000_000)
     first, second = pair(servers, tmp_path, queues=(queue,), tracing=options)
     addresses = first.address, second.address
     bookmark = asyncio.run(asyncio.wait_for(consume_traced(*addresses, options), 60))

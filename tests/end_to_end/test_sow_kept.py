@@ -261,7 +261,7 @@ def test_a_store_that_cannot_be_used_is_made_anew(tmp_path: Path, how: str) -> N
 def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path, by: str) -> None:
     config = CONFIG
     if by == "expiry":
-        brief = replace(ORDERS, rules=SowRules(expires=True, lifetime_us=1_000_000))
+        brief = replace(ORDERS, rules=SowRules(expires=True, lifetime_us=4_000_000))
         config = replace(CONFIG, sow=(brief,))
 
     async def damage(life: Life) -> list[bytes]:

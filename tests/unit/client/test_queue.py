@@ -219,7 +219,7 @@ async def test_a_message_whose_lease_is_nearly_over_is_given_back_and_not_handed
     server = await FakeServer().start()
     server.auto_ack = True
     async with (
-        asyncio.timeout(5),
+        asyncio.timeout(60),
         client_of(server) as client,
         client.queue("work", backlog=9) as work,
     ):
@@ -242,7 +242,7 @@ async def test_a_message_without_a_lease_is_never_overdue() -> None:
     server = await FakeServer().start()
     server.auto_ack = True
     async with (
-        asyncio.timeout(5),
+        asyncio.timeout(60),
         client_of(server) as client,
         client.queue("work", backlog=9) as work,
     ):
@@ -262,7 +262,7 @@ async def test_what_waited_in_the_socket_while_the_loop_was_blocked_has_aged_the
     server = await FakeServer().start()
     server.auto_ack = True
     async with (
-        asyncio.timeout(5),
+        asyncio.timeout(60),
         client_of(server) as client,
         client.queue("work", backlog=9) as work,
     ):
@@ -270,7 +270,7 @@ async def test_what_waited_in_the_socket_while_the_loop_was_blocked_has_aged_the
         client._queues._turn_timer.cancel()  # as if the loop stood still
         now_s += 40
         deliver(server.session, 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             task = asyncio.ensure_future(anext(work))
             await server.wait(lambda: cancels(server.session, unseen=True) == [{7: [1, 1]}])
             assert not task.done()

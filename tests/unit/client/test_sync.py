@@ -135,7 +135,7 @@ def test_a_full_store_blocks_then_raises(there: ServerThread, monkeypatch: Any) 
     there.run(there.server.wait(lambda: len(there.server.session.bodies) == 5))
     there.server.auto_ack = True
     there.call(there.server.session.ack, there.server.session.published[-1])
-    client.flush(5)
+    client.flush(60)
     assert there.server.session.bodies == [b"%d" % n for n in range(15)], "the 16th was refused"
     client.close()
 
@@ -148,7 +148,7 @@ def test_a_refused_publish_reaches_flush(there: ServerThread) -> None:
         session = there.server.session
         there.call(session.refuse, session.published[0], "storage_full", "no space")
         with pytest.raises(CommandFailed, match="no space"):
-            client.flush(5)
+            client.flush(60)
 
 
 def test_iterates_messages_and_batches(there: ServerThread) -> None:
@@ -343,7 +343,7 @@ def test_an_argument_of_the_wrong_type_raises_at_the_call(
         with pytest.raises(TypeError, match=hint):
             client._run(asynchronous())
         client.publish("t", b"fine")
-        client.flush(5)
+        client.flush(60)
     assert there.server.session.bodies == [b"fine"]
 
 
@@ -351,7 +351,7 @@ def test_an_argument_of_the_wrong_type_raises_at_the_call(
 def test_every_buffer_of_bytes_is_a_body(there: ServerThread, kind: Any) -> None:
     with SyncClient("desk", [there.server.address]) as client:
         client.publish("t", kind(b"body"))
-        client.flush(5)
+        client.flush(60)
     assert there.server.session.bodies == [b"body"]
 
 
@@ -365,7 +365,7 @@ def test_what_dies_on_the_loop_thread_reaches_the_caller(
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError(where)
 
-    client = SyncClient("desk", [there.server.address], close_timeout_s=5)
+    client = SyncClient("desk", [there.server.address], close_timeout_s=60)
     if where == "store":
         monkeypatch.setattr(MemoryPublishStore, "flush", broken)
     elif where == "on_settled":
@@ -374,11 +374,11 @@ def test_what_dies_on_the_loop_thread_reaches_the_caller(
         monkeypatch.setattr(client.client.machine, "publish", broken)
     client.publish("t", b"x")
     with pytest.raises(ClientFailed, match=f"ZeroDivisionError: {where}") as caught:
-        client.flush(5)
+        client.flush(60)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     with pytest.raises(ClientFailed):
         client.publish("t", b"y")
-        client.flush(5)
+        client.flush(60)
     with pytest.raises(ClientFailed):
         client.subscribe("t")
     monkeypatch.undo()
@@ -403,7 +403,7 @@ def test_a_fault_while_acknowledgments_are_said_reaches_the_caller(
     def broken() -> None:
         raise ZeroDivisionError
 
-    client = SyncClient("desk", [there.server.address], close_timeout_s=5)
+    client = SyncClient("desk", [there.server.address], close_timeout_s=60)
     monkeypatch.setattr(client.client._queues, "publish_acks", broken)
     client._call(client.client._queues._acks_due)
     with pytest.raises(ClientFailed, match="ZeroDivisionError"):
@@ -420,7 +420,7 @@ def test_a_callback_that_raises_ends_nothing(there: ServerThread) -> None:
     with SyncClient("desk", [there.server.address], on_persisted=callback) as client:
         for _ in range(3):
             client.publish("t", b"x")
-            client.flush(5)
+            client.flush(60)
     assert len(there.server.session.bodies) == 3
 
 
@@ -448,8 +448,8 @@ def test_what_a_callback_began_on_the_loop_ends_nothing(there: ServerThread) -> 
     with SyncClient("desk", [there.server.address], on_persisted=callback) as client:
         for _ in range(3):
             client.publish("t", b"x")
-            client.flush(5)
-            assert failed.acquire(timeout=5) and failed.acquire(timeout=5)
+            client.flush(60)
+            assert failed.acquire(timeout=60) and failed.acquire(timeout=60)
             client._call(begun.clear)
             client._call(gc.collect)
     assert len(there.server.session.bodies) == 3
@@ -503,7 +503,7 @@ def test_a_forked_child_is_told_at_once(there: ServerThread) -> None:
     """Each call, in a real child; the parent goes on."""
     with SyncClient("desk", [there.server.address]) as client:
         client.publish("t", b"before")
-        client.flush(5)
+        client.flush(60)
         reading, writing = os.pipe()
         client._lock.acquire()  # as another thread may have it
         parent = os.getpid()
@@ -512,7 +512,7 @@ def test_a_forked_child_is_told_at_once(there: ServerThread) -> None:
             said = []
             for call in (
                 lambda: client.publish("t", b"x"),
-                lambda: client.flush(5),
+                lambda: client.flush(60),
                 lambda: client.subscribe("t"),
                 lambda: client.client.publish_nowait("t", b"x"),
             ):
@@ -538,5 +538,5 @@ def test_a_forked_child_is_told_at_once(there: ServerThread) -> None:
         os.waitpid(child, 0)
         assert said == " ".join(["ForkedClient"] * 4)
         client.publish("t", b"after")
-        client.flush(5)
+        client.flush(60)
     assert there.server.session.bodies == [b"before", b"after"]

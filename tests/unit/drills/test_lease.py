@@ -91,9 +91,15 @@ def test_one_that_is_silent_at_the_beginning_is_asked_again(
     places = Instances()
     places.silent.add("B")
     inside = InternalFault(places)  # type: ignore[arg-type]
-    threading.Timer(0.2, places.silent.clear).start()
+
+    def answer_late() -> None:
+        await_(lambda: places.count("A") > 3)  # broken there meanwhile
+        places.silent.clear()
+
+    late = threading.Thread(target=answer_late)
+    late.start()
     inside.inject(STEP, HIT)
-    assert places.count("A") > 3, "broken there meanwhile"
+    late.join()
     assert places.count("B")
     inside.heal(STEP, HIT)
     monkeypatch.setattr(leases, "BEGIN_S_MAX", 0.1)
@@ -123,7 +129,11 @@ def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     inside.inject(STEP, HIT)
     places.silent.add("B")
     places.freed.set()
-    time.sleep(0.3)
+    begun_s = time.monotonic()
+    await_(lambda: time.monotonic() > begun_s + leases.LEASE_S)
+    asked = len(places.asked)
+    # Of two that begin behind that the first is over, and found out how long the silence is.
+    await_(lambda: [name for name, _ in places.asked[asked:]].count("B") > 1)
     places.silent.clear()
     notes = inside.heal(STEP, HIT)
     assert any(note.startswith("line of B to A: no answer for ") for note in notes)

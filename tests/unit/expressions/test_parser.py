@@ -117,10 +117,10 @@ def test_what_is_no_expression_is_refused_with_its_place(
     ],
 )
 def test_what_is_too_much_is_refused_at_once(text: str) -> None:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     with pytest.raises(ExpressionError):
         expression(text)
-    assert time.perf_counter() - begin < 5
+    assert time.thread_time() - begin < 5
 
 
 @pytest.mark.parametrize(

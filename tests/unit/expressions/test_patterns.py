@@ -45,9 +45,9 @@ def test_like(text: str, wanted: bool) -> None:
 @pytest.mark.covers("Filters by content", "`LIKE`, by RE2")
 def test_a_hostile_pattern_takes_linear_time() -> None:
     pattern = Pattern("(a*)*(a|aa)*b$", 1)
-    begin = time.perf_counter()
+    begin = time.thread_time()
     assert not pattern.matches("a" * 200_000)
-    assert time.perf_counter() - begin < 5
+    assert time.thread_time() - begin < 5
 
 
 def test_a_text_that_is_no_text_does_not_match() -> None:

@@ -422,14 +422,14 @@ def test_arrays_are_compared_in_linear_time() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    begin = time.perf_counter()
+    begin = time.thread_time()
     for asked in values.COMPARISONS.values():
         asked(many, others)
     assert not values.equal(many, others)
     assert values.less(others, many)
     assert values.scalar(deep) is None
     assert values.follow([deep], ("a",)) is None
-    assert time.perf_counter() - begin < 10
+    assert time.thread_time() - begin < 10
     while deep:
         deep = deep.pop()
 

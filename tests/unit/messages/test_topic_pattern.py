@@ -115,11 +115,11 @@ def test_a_look_ahead_that_says_all_but_finds_what_re_finds(
 def test_a_catastrophic_pattern_takes_no_time(
     pattern: str, piece: str, end: str, found: bool
 ) -> None:
-    before_s = time.monotonic()
+    before_s = time.thread_time()
     compiled = TopicPattern(pattern)
     topic = (piece * TOPIC_BYTES_MAX)[: TOPIC_BYTES_MAX - len(end)] + end
     assert compiled.search(topic) == found
-    assert time.monotonic() - before_s < LONG_S_MAX
+    assert time.thread_time() - before_s < LONG_S_MAX
 
 
 @pytest.mark.parametrize(

@@ -877,7 +877,7 @@ def test_two_logons_of_one_segment_are_one_too_many(tmp_path: Path) -> None:
         await writer.drain()
         assert b"bad_command" in await reader.read()
         writer.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while server.clients.sessions:
                 await asyncio.sleep(0)
         assert not server.clients._by_name

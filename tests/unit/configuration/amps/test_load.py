@@ -443,20 +443,20 @@ def test_an_include_bomb_is_stopped_at_once(tmp_path: Path) -> None:
         (tmp_path / f"{number}.xml").write_text(inside)
     path = tmp_path / "f.xml"
     path.write_text(FILE.replace("<Group>A</Group>", "<Include>0.xml</Include>"))
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     with pytest.raises(ConfigurationError, match=r"more than 1,000 files are included") as caught:
         load_amps(path)
-    assert time.monotonic() - began_s < 5 and len(str(caught.value).splitlines()) == 1
+    assert time.thread_time() - began_s < 5 and len(str(caught.value).splitlines()) == 1
 
 
 def test_files_that_are_too_large_together_are_read_no_further(tmp_path: Path) -> None:
     (tmp_path / "g.xml").write_text(f"<!-- {'x' * 1_000_000} -->")
     path = tmp_path / "f.xml"
     path.write_text(FILE.replace("<Group>A</Group>", "<Include>g.xml</Include>" * 900))
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     with pytest.raises(ConfigurationError, match=r"more than 5,000,000 bytes") as caught:
         load_amps(path)
-    assert time.monotonic() - began_s < 5 and len(str(caught.value).splitlines()) == 1
+    assert time.thread_time() - began_s < 5 and len(str(caught.value).splitlines()) == 1
 
 
 def test_a_value_that_looks_like_a_variable_is_shown_so_that_it_loads_as_the_same(

@@ -51,7 +51,7 @@ def bson_array(elements: bytes) -> bytes:
 )  # fmt: skip
 def test_a_body_costs_no_more_than_its_bytes_allow(kind: str, body: bytes) -> None:
     found = message_type(kind)
-    began = time.monotonic()
+    began = time.thread_time()
     tracemalloc.start()
     try:
         try:
@@ -62,4 +62,4 @@ def test_a_body_costs_no_more_than_its_bytes_allow(kind: str, body: bytes) -> No
     finally:
         tracemalloc.stop()
     assert peak_bytes < MEMORY_TIMES_MAX * len(body)
-    assert time.monotonic() - began < S_MAX
+    assert time.thread_time() - began < S_MAX

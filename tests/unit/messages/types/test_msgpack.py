@@ -96,10 +96,10 @@ def test_what_is_no_map_is_refused(body: bytes, offset: int | None, why: str) ->
 def test_a_length_that_is_not_there_costs_nothing(depth: int) -> None:
     size = 1_000_000
     body = b"\x81\xa1a" + (b"\xdd" + struct.pack(">I", size // 2)) * depth + b"\xc0" * (size // 4)
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(MessageTypeError):
         MSGPACK.parse(body)
-    assert time.monotonic() - began < S_MAX
+    assert time.thread_time() - began < S_MAX
 
 
 @pytest.mark.parametrize("value", [2**64, "\udcff", object()])

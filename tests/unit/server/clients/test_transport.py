@@ -155,7 +155,7 @@ def test_a_publisher_over_its_limit_is_slowed_and_not_killed_and_others_go_on(
     async def visit(server: InstanceServer) -> None:
         slow, own = transports(server)["slow"]["address"], server.here.client_address
         async with (
-            Client("fast", servers=[slow], heartbeat_s=1.0) as fast,
+            Client("fast", servers=[slow], heartbeat_s=5.0) as fast,
             Client("other", servers=[own]) as other,
         ):
             for _ in range(count):

@@ -39,7 +39,7 @@ def hand_over(path: str, destination: str, start_number: int) -> socket.socket:
     with mine, closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sender:
         sender.connect(path)
         socket.send_fds(sender, [control.handed_over(destination, start_number)], [mine.fileno()])
-    theirs.settimeout(5)
+    theirs.settimeout(60)
     return theirs
 
 
