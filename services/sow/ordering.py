@@ -138,7 +138,7 @@ def placing(terms: tuple[SortTerm, ...]) -> Callable[[Tree, bytes], Place]:
 
 
 def _memory_of(place: Place, row: bytes) -> int:
-    """What a row takes of memory with its place, in bytes, about."""
+    """Estimates what a row takes of memory with its place, in bytes."""
     size = len(row) + _ROW_MEMORY_BYTES
     for each in place:
         if each.__class__ is str:

@@ -265,7 +265,7 @@ class QueryExecution:
 
     @property
     def memory_bytes(self) -> int:
-        """What it keeps in memory: of what was changed since it began, and rows that wait for their
+        """Memory that it keeps: of what was changed since it began, and rows that wait for their
         order."""
         ordered = 0 if self._ordered is None else self._ordered.memory_bytes
         return ordered + sum(part.source.saved_bytes for part, _ in self._parts)

@@ -148,7 +148,7 @@ class ReplayGroup:
         return found, limit_txid
 
     def affordable(self, runs: Sequence[Run]) -> int:
-        """How many of these runs, one at least, are taken in one turn: each is given to each
+        """Counts these runs, one at least, that are taken in one turn: each is given to each
         member, and a topic that is new is asked of each pattern."""
         members, left_us = self.members, TAKEN_US
         if len(members) == 1 and members[0].filter.pattern is None:

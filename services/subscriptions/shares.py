@@ -43,7 +43,7 @@ class SubscriptionShares:
         return len(self._users)
 
     def check(self, user: str, pattern: TopicPattern | None) -> None:
-        """Whether there is room for one more.
+        """Sees that there is room for one more.
 
         Raises:
             RemoteProtocolError: there is not; with reason `too_many`.
