@@ -20,7 +20,7 @@ from raylay.services.errors import RemoteProtocolError
 
 EPOCH = "0"
 NOW = "0|1|"
-BOOKMARKS_MAX = 100_000
+BOOKMARKS_MAX = 10_000
 """Bookmarks in one list; a longer one is refused."""
 
 _BOOKMARK = re.compile(r"^(\d{1,20})\|(\d{1,19})\|?$", re.ASCII)
@@ -88,7 +88,7 @@ def parse_point(text: str) -> Point:
     match = _TIMESTAMP.match(text)
     if match:
         try:
-            moment = datetime.strptime(match[1] + match[2], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+            moment = _moment_of(match[1], match[2])
         except ValueError:
             moment = None
         if moment is not None:
@@ -101,13 +101,22 @@ def parse_point(text: str) -> Point:
     )
 
 
+def _moment_of(day: str, time: str) -> datetime:
+    """The moment of `20260102` and `030405`: a list may have thousands, and strptime takes ten
+    times as long."""
+    return datetime(
+        int(day[:4]), int(day[4:6]), int(day[6:]), int(time[:2]), int(time[2:4]), int(time[4:]),
+        tzinfo=UTC,
+    )  # fmt: skip
+
+
 def _points(text: str) -> tuple[Point, ...]:
     parts = text.split(",")
     if len(parts) > BOOKMARKS_MAX:
         raise RemoteProtocolError(
             f"bookmark list of {len(parts)} entries: give at most {BOOKMARKS_MAX}", "bad_bookmark"
         )
-    points = tuple(parse_point(part) for part in parts if part.strip())
+    points = tuple(dict.fromkeys([parse_point(part) for part in parts if part.strip()]))
     if not points:
         raise RemoteProtocolError("empty bookmark: use 0 for the first message", "bad_bookmark")
     return points

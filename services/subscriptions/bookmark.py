@@ -39,6 +39,41 @@ class LogLookup(Protocol):
         """The first transaction id received at or after this time."""
 
 
+class RememberedLookup:
+    """Look-ups in a log whose answers are kept: those of a long list are done a part at a time,
+    before the position is resolved. Not thread-safe: one call at a time."""
+
+    __slots__ = ("_log", "_sequences", "_times")
+
+    def __init__(self, log: LogLookup) -> None:
+        self._log = log
+        self._sequences: dict[tuple[int, int], int | None] = {}
+        self._times: dict[int, int] = {}
+
+    @property
+    def first_txid(self) -> int:
+        """See `LogLookup`."""
+        return self._log.first_txid
+
+    def find_sequence(self, publisher: int, sequence: int) -> int | None:
+        """See `LogLookup`."""
+        key = publisher, sequence
+        if key not in self._sequences:
+            self._sequences[key] = self._log.find_sequence(publisher, sequence)
+        return self._sequences[key]
+
+    def find_time(self, time_us: int) -> int:
+        """See `LogLookup`."""
+        if time_us not in self._times:
+            self._times[time_us] = self._log.find_time(time_us)
+        return self._times[time_us]
+
+    def look_up(self, points: Iterable[Point], position: Position) -> None:
+        """Finds these points of a position."""
+        for point in points:
+            _begin_of(point, position.includes(point), self, 0)
+
+
 class ReplayContent(Protocol):
     """A filter by content (replay_filters.py)."""
 

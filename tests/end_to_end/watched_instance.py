@@ -146,7 +146,7 @@ class Stalls:
         self._longest_s = self._memory_mb = 0.0
 
 
-async def run_on_the_loop(self: JournalReads, work: Any, *arguments: Any) -> Any:
+async def run_on_the_loop(self: JournalReads, work: Any, *arguments: Any, of: Any = None) -> Any:
     return work(*arguments)
 
 

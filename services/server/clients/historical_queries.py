@@ -21,6 +21,7 @@ from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.sow.as_of import AsOf, past_of
 from raylay.services.subscriptions.bookmark import (
     BookmarkSubscription,
+    RememberedLookup,
     ReplayContent,
     ReplayStart,
     resolve,
@@ -126,9 +127,10 @@ class HistoricalQueries:
         granularities_us = rewind.granularities_us
         folded_txid, now_us = self._folded_txid(), self._here.now_us()
         reader = self._reading.reader
+        log = RememberedLookup(reader)
 
         def find() -> tuple[ReplayStart, AsOf | None]:
-            start = resolve(rewind.position, command.bookmark_not_found, reader, folded_txid)
+            start = resolve(rewind.position, command.bookmark_not_found, log, folded_txid)
             if granularities_us is None or start.after_txid >= folded_txid:
                 return start, None
             past = past_of(start.after_txid, granularities_us, reader, now_us)
@@ -137,7 +139,8 @@ class HistoricalQueries:
             return start, past
 
         try:
-            start, past = await self._reading.run(find)
+            await self._replays.look_up(connection, rewind.position, log)
+            start, past = await self._reading.run(find, of=connection.number)
         except (RemoteProtocolError, StorageError) as error:
             if rewind.is_wanted:
                 name = command.subscription

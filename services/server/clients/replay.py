@@ -36,6 +36,7 @@ from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.subscriptions.bookmark import (
     BookmarkSubscription,
+    RememberedLookup,
     ReplayContent,
     ReplayStart,
     resolve,
@@ -61,6 +62,8 @@ KEPT_BYTES_MAX = 32 * 1024 * 1024
 """Of what was read for replays and was not taken, all together. A replay that would have more keeps
 nothing, and reads again, `READ_LITTLE_BYTES` at a time."""
 READ_LITTLE_BYTES = 16 * 1024
+POINTS_AT_ONCE = 64
+"""Of a list of bookmarks, that the reading thread looks up at once: some 10 ms."""
 
 
 class ReplayPump:
@@ -138,6 +141,7 @@ class ReplayPump:
     ) -> None:
         name = command.subscription
         reader = self._reading.reader
+        log = RememberedLookup(reader)
 
         def look_up() -> tuple[ReplayStart, int]:
             # First: of what is removed from here on a gap is left, which shows.
@@ -145,7 +149,7 @@ class ReplayPump:
             found = resolve(
                 position,
                 command.bookmark_not_found,
-                reader,
+                log,
                 committed_txid,
                 removed=reader.removed(),
                 have=command.have,
@@ -153,7 +157,8 @@ class ReplayPump:
             return found, first_txid
 
         try:
-            start, first_txid = await self._reading.run(look_up)
+            await self.look_up(connection, position, log)
+            start, first_txid = await self._reading.run(look_up, of=self._owner_of(connection))
         except (RemoteProtocolError, StorageError) as error:
             if connection.resolving.get(name) is not command:
                 return
@@ -184,6 +189,27 @@ class ReplayPump:
         self._admit(member)
         if subscription.prepared:
             self._accept(member)
+
+    async def look_up(
+        self, connection: ReplayClient, position: Position, log: RememberedLookup
+    ) -> None:
+        """Looks a long list up, a part at a time, so that others read in between.
+
+        Raises:
+            StorageError: the log cannot be read.
+        """
+        points = (*position.begin, *position.end)
+        if len(points) <= POINTS_AT_ONCE:
+            return
+        owner = self._owner_of(connection)
+        for at in range(0, len(points), POINTS_AT_ONCE):
+            if not connection.is_open:
+                return
+            part = points[at : at + POINTS_AT_ONCE]
+            await self._reading.run(log.look_up, part, position, of=owner)
+
+    def _owner_of(self, connection: ReplayClient) -> str:
+        return self._user_of(connection.number)
 
     def _admit(self, member: ReplayMember) -> None:
         subscription = member.subscription
@@ -553,7 +579,7 @@ class ReplayPump:
     async def _aside(self, replay: Replay, read: Callable[[Replay], Callable[[], bool]]) -> None:
         more = False
         try:
-            finish = await self._reading.run(read, replay)
+            finish = await self._reading.run(read, replay, of=self._owner_of(replay.connection))
             if not replay.removed and replay.connection.is_open:
                 # A member may have been paused meanwhile.
                 more = finish()

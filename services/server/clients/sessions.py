@@ -298,8 +298,7 @@ class ClientSessions:
         return len(found)
 
     def user_of(self, session: int) -> str:
-        """Names who the subscriptions of a session are counted for: a user whom a module knows, else
-        the connection itself."""
+        """Names who a session is counted for: a user whom a module knows, else the connection."""
         found = self._holders.get(session)
         return f"user {found[0].user}" if found is not None and found[0].user else str(session)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.replication.inbound_queue import InboundQueue
@@ -24,7 +26,18 @@ TURN_S = 0.002
 LOOKED_AT_ONCE = 64
 """Records between two looks at the clock, at most."""
 
+IN_THREAD = 2
+"""Reads that the thread is given at once: the second begins while the loop hears of the first."""
+
 Result = TypeVar("Result")
+
+
+class _Read(NamedTuple):
+    """One that waits for the thread."""
+
+    work: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    done: asyncio.Future[Any]
 
 
 class LookupConnection(Protocol):
@@ -53,6 +66,9 @@ class JournalReads:
     def __init__(self, here: InstanceRuntime) -> None:
         self._here = here
         self._thread = ThreadPoolExecutor(1, "raylay-replay")
+        self._waiting: OrderedDict[Hashable, deque[_Read]] = OrderedDict()
+        """By who asked; the first one is next."""
+        self._in_thread = 0
         self.reader: LmdbJournalReader
         self.lookup: RunLookup
         self.first_txid = 1
@@ -63,6 +79,7 @@ class JournalReads:
         self.copy_readers: set[LmdbJournalReader] = set()
         """Of the bootstraps that are served: closed when nobody reads any more."""
         self._is_open = False
+        self._is_closed = False
 
     async def open(self) -> None:
         """Opens the reader.
@@ -76,9 +93,46 @@ class JournalReads:
         await here.in_thread(self._tidy)
         self.lookup = RunLookup(here.journal)
 
-    async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Runs something that reads old parts of the log, with `reader`, in the thread."""
-        return await self._here.loop.run_in_executor(self._thread, work, *arguments)
+    async def run(
+        self, work: Callable[..., Result], *arguments: Any, of: Hashable = None
+    ) -> Result:
+        """Runs something that reads old parts of the log, with `reader`, in the thread.
+
+        Args:
+            of: who asks. They take turns: whoever asks for much waits for himself.
+        """
+        done: asyncio.Future[Result] = self._here.loop.create_future()
+        self._waiting.setdefault(of, deque()).append(_Read(work, arguments, done))
+        self._begin()
+        return await done
+
+    def _begin(self) -> None:
+        """Gives the thread what is next."""
+        waiting = self._waiting
+        while waiting and self._in_thread < IN_THREAD:
+            of, reads = waiting.popitem(last=False)
+            read = reads.popleft()
+            if reads:
+                waiting[of] = reads
+            if read.done.done():
+                # Nobody waits for it any more.
+                continue
+            self._in_thread += 1
+            begun = self._here.loop.run_in_executor(self._thread, read.work, *read.arguments)
+            begun.add_done_callback(partial(self._ended, read.done))
+
+    def _ended(self, done: asyncio.Future[Any], begun: asyncio.Future[Any]) -> None:
+        self._in_thread -= 1
+        if begun.cancelled():
+            done.cancel()
+        elif (error := begun.exception()) is not None:
+            if not done.done():
+                done.set_exception(error)
+        elif not done.done():
+            done.set_result(begun.result())
+        if self._is_closed:
+            return
+        self._begin()
 
     def keep_tidy(self) -> None:
         """Lets go of segments that nobody asks for any more, and looks which the oldest is where
@@ -109,7 +163,7 @@ class JournalReads:
         fetch: LookupTask | None = first
         while fetch is not None:
             try:
-                while not await self.run(fetch.step, self.lookup):
+                while not await self.run(fetch.step, self.lookup, of=id(connection)):
                     if not connection.is_open:
                         return
                 await self._look(connection, fetch)
@@ -146,6 +200,11 @@ class JournalReads:
 
     async def close(self) -> None:
         """Ends the thread, then closes what it read with."""
+        self._is_closed = True
+        for reads in self._waiting.values():
+            for read in reads:
+                read.done.cancel()
+        self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._is_open:
             await self._here.in_thread(self._thread.shutdown)

@@ -416,8 +416,8 @@ def test_now_amid_a_commit_that_is_folded_in_turns(
         unfolded = house.server.clients.folds.unfolded
         run, looked_up = reading.run, asyncio.Event()
 
-        async def slow(work: Any, *arguments: Any) -> Any:
-            found = await run(work, *arguments)
+        async def slow(work: Any, *arguments: Any, **named: Any) -> Any:
+            found = await run(work, *arguments, **named)
             if work.__name__ == "find":
                 looked_up.set()
                 while not unfolded:
