@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,9 @@ from raylay.storage.state import LmdbStateStore
 
 POINT_INTERVAL_S = 3.0
 """Between two recovery points."""
+CLOSING_ORDER = ("journal", "sow", "state", "metrics", "tracing")
+"""Of those that were opened. The last recovery point, which goes to the state, covers the last
+commit of the journal."""
 
 
 def _no_links(config: LinkConfig) -> ChildHandle:
@@ -145,7 +149,7 @@ class InstanceServer:
         self._buffer_factory = buffer_factory
         self._node_address = node_address
         self._ending: asyncio.Task[None] | None = None
-        self._metrics: Metrics | None = None
+        self._closing: dict[str, Callable[[], Awaitable[None]]] = {}
         # Each part is handed those that it calls: what comes first knows nobody behind it.
         here = self.here = InstanceRuntime(config, directory)
         controls: dict[str, LinkControl] = {}
@@ -309,12 +313,15 @@ class InstanceServer:
                 here.report("data_exposed", text=f"{each.text}: {each.change}")
         # The journal first: its lock on the directory admits one process.
         here.journal = await here.in_thread(open_journal, config, here.directory)
+        self._closing["journal"] = self._close_journal
         here.state = StateThread(await here.in_thread(LmdbStateStore, here.directory / STATE_FILE))
+        self._closing["state"] = self._close_state
         behind_us = here.state.get_number(AGING_KEY)
         here.aging.resume(behind_us)
         here.journal.age_behind(behind_us)
         self._recovery.open()
         here.tracing = start_tracing(config.name, config.tracing)
+        self._closing["tracing"] = partial(here.in_thread, here.tracing.close)
         self.placements.check()
         bootstrap = BootstrapRun(here, config.bootstrap) if config.bootstrap is not None else None
         if bootstrap is not None and not await bootstrap.is_due():
@@ -348,7 +355,7 @@ class InstanceServer:
             self.upstreams.copies_from = ()
         await self.reading.open()
         here.phase = "recovering"
-        here.machine = await here.in_thread(self._recovery.recover)
+        here.recovered(await here.in_thread(self._recovery.recover))
         self._sow.serve()
         self._queues.serve()
         self.commits.start()
@@ -361,8 +368,9 @@ class InstanceServer:
                 link.remember(*msgpack.unpackb(known))
         self.links.peer_book.moved(moved)
         if config.metrics_port is not None:
-            self._metrics = Metrics(config.name, self._status.snapshot_from_thread)
-            self._metrics.start(config.metrics_port, config.metrics_host)
+            metrics = Metrics(config.name, self._status.snapshot_from_thread)
+            self._closing["metrics"] = partial(here.in_thread, metrics.stop)
+            metrics.start(config.metrics_port, config.metrics_host)
 
     def _start_link(self, destination: DestinationConfig, start_number: int) -> ChildHandle:
         here = self.here
@@ -487,26 +495,30 @@ class InstanceServer:
         await self.clients.pools.stop()
         here.cancel_tasks()
         await self.reading.close()
-        if hasattr(here, "journal"):
-            here.journal.hand_over()
-            await here.in_thread(here.journal.close)
-            # What the last commit brought: the hint may then cover all of it.
-            await asyncio.sleep(0)
-        await self._sow.close()
-        if hasattr(here, "state"):
-            # A fault may have left the machine half way, or ahead of the disk.
-            if hasattr(here, "machine") and here.fault is None:
-                try:
-                    await self._recovery.write_last_point()
-                except RaylayError as error:
-                    here.report("state_failed", text=str(error))
-            await here.in_thread(here.state.close)
-        if self._metrics is not None:
-            await here.in_thread(self._metrics.stop)
-        if hasattr(here, "tracing"):
-            await here.in_thread(here.tracing.close)
+        self._closing["sow"] = self._sow.close
+        for part in CLOSING_ORDER:
+            close = self._closing.pop(part, None)
+            if close is not None:
+                await close()
         self._recovery.close()
         self._listening.remove()
+
+    async def _close_journal(self) -> None:
+        here = self.here
+        here.journal.hand_over()
+        await here.in_thread(here.journal.close)
+        # What the last commit brought: the hint may then cover all of it.
+        await asyncio.sleep(0)
+
+    async def _close_state(self) -> None:
+        here = self.here
+        # A fault may have left the machine half way, or ahead of the disk.
+        if here.is_recovered and here.fault is None:
+            try:
+                await self._recovery.write_last_point()
+            except RaylayError as error:
+                here.report("state_failed", text=str(error))
+        await here.in_thread(here.state.close)
 
     def _retired(self, effect: InstanceRetirement) -> None:
         self.here.retirement = effect.text

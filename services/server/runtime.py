@@ -126,6 +126,8 @@ class InstanceRuntime:
         """What does that."""
         self.client_address = ""
         self.replication_address = ""
+        self.is_recovered = False
+        """Whether `machine` has been made of what the journal holds."""
         self.is_serving = False
         self.is_stopping = False
         self.phase = "not started"
@@ -157,6 +159,10 @@ class InstanceRuntime:
         self.loop.set_exception_handler(self._loop_exception)
         self._ended = self.loop.create_future()
         self.outbox = WriteQueue(self.loop)
+
+    def recovered(self, machine: InstanceMachine) -> None:
+        """Takes the machine that recovery has made."""
+        self.machine, self.is_recovered = machine, True
 
     def perform_by(self, steps: EffectLoop) -> None:
         """By these is performed what the machine asks for."""
@@ -221,8 +227,7 @@ class InstanceRuntime:
         self.is_serving = False
         self.outbox.drop()
         self.cancel_timers()
-        if hasattr(self, "steps"):
-            self.steps.end()
+        self.steps.end()
 
     def cancel_timers(self) -> None:
         """Nothing is done again and again any more."""
@@ -293,7 +298,7 @@ class InstanceRuntime:
     def is_half_done(self) -> bool:
         """Returns whether a fault came in the middle of a step: the machine had begun to change, or
         what it asked for was not performed, or folded, to the end."""
-        if not hasattr(self, "machine"):
+        if not self.is_recovered:
             return False
         machine, steps = self.machine, self.steps
         return machine.is_changing or machine.steps_taken != steps.performed or steps.is_folding
