@@ -1,4 +1,5 @@
-"""Commits that take long to be folded: a slice at a time, so that a turn of the loop stays short.
+"""Commits that take long to be folded, and batches that take long to be published: a slice at a
+time, so that a turn of the loop stays short.
 
 A slice is a batch like any other: some runs, the last of them perhaps in part. So each feature
 folds a commit in the journal's order, once, whatever is cut where.
@@ -20,9 +21,15 @@ SLICE_RECORDS = 150
 """Some 2 ms of the loop."""
 SLICE_BYTES = 128 * 1024
 """Of large records fewer are folded at once, but one."""
+SLICE_RUNS = 1_000
+"""Runs in a slice, whatever their records take: a run takes some microseconds by itself."""
 PART_RECORDS = 400
 """Some 2 ms of the loop, to be prepared."""
 PART_BYTES = 128 * 1024
+PART_RUNS = 200
+"""Runs that a publish may have in one turn: 3 ms, with their commit."""
+COMMAND_WEIGHT = 4
+"""How many times as long as a message a record takes that is none: its body is read."""
 _LENGTH = struct.Struct("<I")
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 36
@@ -51,11 +58,15 @@ def _exceed(runs: Iterable[Run], weigh: Weigh, most: int, size_bytes: int) -> bo
             count += run.count
             weight += run.count * each
             found_bytes += len(run.payload)
-    # One record is never cut.
-    return count > 1 and (weight > most or found_bytes > size_bytes)
+            # One record is never cut.
+            if count > 1 and (weight > most or found_bytes > size_bytes):
+                return True
+    return False
 
 
 def _sum_of(one: Weigh, other: Weigh) -> Weigh:
+    if one is _nothing:
+        return other
     return lambda run: one(run) + other(run)
 
 
@@ -162,7 +173,7 @@ class _RunSlices:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def take(self, most: int, bytes_max: int) -> list[Run]:
+    def take(self, most: int, bytes_max: int, runs_max: int) -> list[Run]:
         """The next slice: the last of its runs perhaps in part.
 
         Args:
@@ -170,12 +181,14 @@ class _RunSlices:
         """
         runs, left, left_bytes = self._runs, most, bytes_max
         taken: list[Run] = []
-        while runs and left > 0 and left_bytes > 0:
+        while runs and left > 0 and left_bytes > 0 and len(taken) < runs_max:
             run = runs[0]
             weight = self._weigh(run) if run.kind == Kind.RECORDS else 0
-            if not weight:
+            if not weight and self._parts is None:
                 taken.append(runs.popleft())
                 continue
+            # Once cut, it stays cut: who it took long for may be gone since.
+            weight = max(1, weight)
             parts = self._parts or RunParts(run)
             if taken and not self._parts and run.count * weight > left:
                 # Most runs are short: they stay whole.
@@ -248,13 +261,31 @@ class FoldBacklog:
 
     def is_long(self, batch: CommitBatch) -> bool:
         """Returns whether it takes more than one slice."""
-        return _exceed(batch.runs, self._weigh, self._slice_records, SLICE_BYTES)
+        if len(batch.runs) > SLICE_RUNS:
+            return True
+        weigh = self._weigh
+        return weigh is not _nothing and _exceed(
+            batch.runs, weigh, self._slice_records, SLICE_BYTES
+        )
 
-    def in_parts(self, runs: Sequence[Run]) -> PublishInParts | None:
-        """Returns one frame of publishes in parts, where to prepare it takes long; else None."""
-        if not _exceed(runs, self._weigh_published, PART_RECORDS, PART_BYTES):
+    def in_parts(self, runs: Sequence[Run], judged: Weigh | None = None) -> PublishInParts | None:
+        """Returns one frame of publishes in parts, where to take it takes long; else None.
+
+        Args:
+            judged: by how long it takes to judge whether the client may publish them; None: it may.
+        """
+        features = self._weigh_published
+
+        def weigh(run: Run) -> int:
+            found = features(run) if judged is None else features(run) + judged(run)
+            if run.flags & Flag.COMMANDS:
+                return max(found, COMMAND_WEIGHT)
+            # Of what has gaps each sequence is looked at.
+            return found or int(not run.flags & Flag.CONTIGUOUS)
+
+        if len(runs) <= PART_RUNS and not _exceed(runs, weigh, PART_RECORDS, PART_BYTES):
             return None
-        return PublishInParts(runs, self._weigh_published)
+        return PublishInParts(runs, weigh)
 
     def add(self, batch: CommitBatch) -> None:
         """Something was committed."""
@@ -271,7 +302,7 @@ class FoldBacklog:
             records_max: of those that take long; 0: as in any slice.
         """
         runs, last_txid = self._batches[0]
-        taken = runs.take(records_max or self._slice_records, SLICE_BYTES)
+        taken = runs.take(records_max or self._slice_records, SLICE_BYTES, SLICE_RUNS)
         self.waiting_bytes -= sum(len(run.payload) for run in taken)
         if not runs:
             self._batches.popleft()
@@ -304,7 +335,7 @@ class PublishInParts:
 
     def go_on(self) -> None:
         """The part was taken."""
-        self.part = self._runs.take(PART_RECORDS, PART_BYTES) or None
+        self.part = self._runs.take(PART_RECORDS, PART_BYTES, PART_RUNS) or None
 
 
 class NextTurn:

@@ -46,8 +46,9 @@ class LiveSubscriptions:
         filtered: makes what judges content filters, when the first one comes.
         following: makes what follows records, when somebody asks for it; None: nothing does.
         tell: gives one subscription what has left its focus, with the reason.
-        weighed: told, once, what weighs a commit and what is published, when there are so many
-            subscriptions that these may take long.
+        weighed: told, once, what weighs a commit and what is published, when there are
+            subscriptions for which each record is looked at, or so many that a new topic may take
+            long.
         shares: what those of one user may need together; None: there is no limit.
         user: who a session is of, for that.
     """
@@ -116,7 +117,9 @@ class LiveSubscriptions:
             self._add(subscription)
             shares.add(subscription, user, pattern)
         self._enlist(self, True)
-        if self._weighed is not None and self._most_us() > SLICED_US:
+        if self._weighed is not None and (
+            self._most_us() > SLICED_US or len(self) > len(self._table)
+        ):
             weighed, self._weighed = self._weighed, None
             # What is not journaled is delivered where it is prepared.
             weighed(self.weigh, self.weigh)
@@ -136,14 +139,22 @@ class LiveSubscriptions:
         return self._table.cost_us + PATTERN_US * (len(self) - len(self._table))
 
     def weigh(self, run: Run) -> int:
-        """Returns how many times as long as a message each record of a run takes, as its topic is
-        new to the subscriptions; 0: it is known, or they are few. See `FoldBacklog`."""
+        """Returns how many times as long as a message each record of a run takes, as filters are
+        asked of it or its topic is new to the subscriptions; 0: neither is so. See
+        `FoldBacklog`."""
         topic, message_type = run.topic, run.message_type
         found = self._table.unknown_us(topic, message_type)
+        weight = 0
         for each in (self._filtered, self._following):
-            if each is not None and not each.knows(topic, message_type):
+            if each is None or not len(each):
+                continue
+            if not each.knows(topic, message_type):
                 found += PATTERN_US * len(each)
-        return -(-found // (RECORD_US * run.count)) if found > RECORD_US else 0
+            if not run.flags & Flag.COMMANDS:
+                weight += each.weight(topic, message_type)
+        if found > RECORD_US:
+            weight += -(-found // (RECORD_US * run.count))
+        return weight
 
     def following(self) -> SowSubscriptions:
         """Those that follow records."""

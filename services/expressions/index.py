@@ -18,6 +18,8 @@ from raylay.services.expressions.values import Steps, Value
 from raylay.services.expressions.work import EvaluationAccount
 
 Key = TypeVar("Key", bound=Hashable)
+OTHERS_IN_WEIGHT = 8
+"""Filters that are asked one by one take as long, together, as the rest of a message."""
 
 
 class FieldEquality:
@@ -144,6 +146,12 @@ class FilterIndex(Generic[Key]):
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    @property
+    def weight(self) -> int:
+        """The cost of a message, as a multiple of what most take, roughly; 0: there is no
+        filter. Of filters that name a value of a field only those are asked that it has."""
+        return 1 + len(self._others) // OTHERS_IN_WEIGHT if self._by_key else 0
 
     def add(self, key: Key, expression: Expression) -> None:
         """Adds one; instead of that which the key had before."""

@@ -416,11 +416,15 @@ def scan(
     record_bytes_max: int = 0,
     sequence_max: int = SEQUENCE_MAX,
     commands: Container[int] = frozenset(Command),
+    begin: int = 0,
+    until: int = 0,
 ) -> list[Chunk]:
     """Cuts a payload into stretches of one publisher, one topic and ascending sequences, of
     messages or of one other command.
 
     The only loop over messages on an instance's way in; `verify` checks every record's checksum.
+    Of a payload that takes long a slice at a time is scanned: the records that begin at `begin` or
+    behind it and before `until` (0: all).
 
     Raises:
         CorruptRecord: a record is cut short, fails its checksum, has lengths that do not fit or a
@@ -432,14 +436,15 @@ def scan(
         return chunks
     unpack = _RECORD_SCANNED.unpack_from
     view = memoryview(payload)
-    offset = start = 0
+    offset = start = begin
+    until = until or end
     publisher = first = last = -1
     count = least = names_end = topic_length = type_length = first_command = 0
     # Of the record before: whose is the same needs no second look, and was let in.
     shape = topic_bytes = b""
     traced = is_command = False
     limit = record_bytes_max or 0xFFFFFFFF
-    while offset < end:
+    while offset < until:
         if offset + 60 > end:
             raise _bad(offset, "is cut short")
         length, check, form, key, corr, pub, sequence = unpack(payload, offset)
@@ -497,7 +502,7 @@ def scan(
         traced = trace > 0
         offset = following
     names = topic_bytes[:topic_length], topic_bytes[topic_length:]
-    chunks.append(Chunk(publisher, *names, first, last, count, start, end, traced, is_command))
+    chunks.append(Chunk(publisher, *names, first, last, count, start, offset, traced, is_command))
     # Sequences ascend in a chunk: looked at once for all of it.
     for chunk in chunks:
         if not chunk.first_sequence or chunk.last_sequence > sequence_max:

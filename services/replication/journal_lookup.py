@@ -288,6 +288,12 @@ class LookupTask:
         self._left: SequenceSet | None = None
         self._comparison: RunComparison | None = None
 
+    @property
+    def waits_for_turn(self) -> bool:
+        """True where it asks for another turn of the loop and for nothing else."""
+        is_read = not (self._compared or self._routed or self._topics)
+        return is_read and all(each.done for each in self._looking)
+
     def step(self, lookup: RunLookupProtocol) -> bool:
         """Reads on. Whether all is read.
 

@@ -31,6 +31,9 @@ PROBE_S = 0.5
 """After a failed commit publishers are refused for so long; then the next publish tries again."""
 UNFOLDED_BYTES_MAX = 4 * 1024 * 1024
 """A publisher is not read while more than this is committed and not folded."""
+STAGED_RUNS_MAX = 1_000
+"""While more are staged, no next part of a long batch is taken: what the disk has is taken at once,
+in some microseconds a run."""
 
 
 class WakeableLink(Protocol):
@@ -271,6 +274,11 @@ class Commits:
     def _read_again(self, connection: PublishingClient) -> None:
         del self._slowed[connection]
         connection.resume_reading("slowed")
+
+    @property
+    def takes_parts(self) -> bool:
+        """True where the next part of a long batch may be taken."""
+        return len(self._here.machine.intake.staged) <= STAGED_RUNS_MAX
 
     @property
     def disk_waits_ms(self) -> int:

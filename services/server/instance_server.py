@@ -26,6 +26,7 @@ from raylay.services.config.instance import (
 )
 from raylay.services.core.compose import folding
 from raylay.services.core.feature import FeatureRegistry
+from raylay.services.core.fold_backlog import FoldBacklog
 from raylay.services.errors import ConfigurationError, RaylayError, StorageError
 from raylay.services.queues.definition import QueueDefinition as DeclaredQueue
 from raylay.services.replication.effects import InstanceRetirement, StaleCopyDetected
@@ -237,6 +238,7 @@ class InstanceServer:
         here.perform_by(self._performing(folds).steps)
 
     def _performing(self, folds: FeatureRegistry) -> EffectHandlers:
+        folds.unfolded = FoldBacklog()
         self._queues.reachable = self._reachable
         self.upstreams.met = self._queues.named
         self.upstreams.requested = QueueRequestRouter(self._queues, self.links.controls).came

@@ -70,7 +70,7 @@ class SpacedTurns:
 
 
 class WaitingConnection(Protocol):
-    """A connection whose commands wait (`ClientConnection`)."""
+    """A connection of which something waits (`ClientConnection`)."""
 
     def take_one(self) -> bool:
         """Takes the next command. Whether more of them may be taken now."""
@@ -104,6 +104,7 @@ class CommandTurns:
 
     def _take(self) -> bool:
         ready = self._ready
+        self.is_over()  # What is taken first counts, too.
         while ready:
             connection = ready.popleft()
             if connection.take_one():

@@ -16,7 +16,7 @@ from typing import Any
 from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import SUBSCRIPTION, Expression, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
-from raylay.services.expressions.index import FilterIndex
+from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex
 from raylay.services.messages.records import Flag, Kind, Record, Run, iterate_records
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.base import MessageTypeTable
@@ -100,6 +100,13 @@ class FilteredSubscriptions:
     def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
         """Subscriptions whose filter worked with one of these."""
         return {each for index in self._indexes.values() for each in index.with_efforts(efforts)}
+
+    def weight(self, topic: bytes, message_type: bytes) -> int:
+        """See `FilterIndex.weight`, of each message of a topic."""
+        if not self.knows(topic, message_type):
+            # To find out which of them want it is what takes long: until that is known, all.
+            return 1 + len(self) // OTHERS_IN_WEIGHT
+        return self._index(topic, message_type).weight
 
     def deliveries(
         self, runs: Iterable[Run], *, journaled: bool = True

@@ -18,7 +18,7 @@ from typing import Any
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.expressions.expression import Expression, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
-from raylay.services.expressions.index import FilterIndex
+from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex
 from raylay.services.messages.records import (
     Command,
     Flag,
@@ -365,6 +365,15 @@ class SowSubscriptions:
         return {
             each for topic in self._topics.values() for each in topic.filters.with_efforts(efforts)
         }
+
+    def weight(self, topic: bytes, message_type: bytes) -> int:
+        """Returns a multiple of what most messages take, for those of a topic; 0: nobody follows
+        it."""
+        if not self.knows(topic, message_type):
+            # As of those with filters (filtered.py).
+            return 1 + len(self) // OTHERS_IN_WEIGHT
+        followers = self._topic(topic, message_type)
+        return 1 + followers.filters.weight if followers else 0
 
     def deliveries(
         self, runs: Iterable[Run], changed: Sequence[SowChange] = (), *, journaled: bool = True

@@ -43,6 +43,7 @@ from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import Effect, Ranges, Rooted, RunsCommitted
 from raylay.services.replication.gap_limit import UserGaps
 from raylay.services.replication.instance.admission import InstanceAdmission
+from raylay.services.replication.instance.batch_scan import BatchScan
 from raylay.services.replication.instance.destinations import Destinations
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.effect_list import EffectList
@@ -380,6 +381,12 @@ class InstanceMachine:
     ) -> list[Run]:
         """The runs of a client's records, for `client_published`. See `Publishers.runs`."""
         return self._publishers.runs(session, payload, count, types)
+
+    def batch_scan(
+        self, session: int, payload: bytes, n: int, types: frozenset[bytes]
+    ) -> BatchScan:
+        """As `client_runs`, a slice at a time."""
+        return self._publishers.batch_scan(session, payload, n, types)
 
     def client_published(
         self,

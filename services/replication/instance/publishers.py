@@ -19,6 +19,7 @@ from raylay.services.messages.records import (
     PUBLISHED,
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
+    Chunk,
     Flag,
     Run,
     publisher_id,
@@ -32,6 +33,7 @@ from raylay.services.messages.topics import not_of_transport
 from raylay.services.replication import gap_limit
 from raylay.services.replication.acknowledgment import CLIENT
 from raylay.services.replication.effects import AckClient, CloseSession, RefuseClient
+from raylay.services.replication.instance.batch_scan import BatchScan, Gaps
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.effect_list import EffectList
 from raylay.services.replication.instance.intake import Intake
@@ -214,19 +216,60 @@ class Publishers:
             CorruptRecord, RemoteProtocolError: nothing of the payload may be taken.
         """
         found = self._sessions[session]
-        publisher = found.publisher
-        topics = self._topics
-        known = self._intake.known.get(publisher)
         chunks = scan(payload, record_bytes_max=RECORD_BYTES_MAX, commands=PUBLISHED)
+        self._check_chunks(found, chunks, types)
+        found_count = sum(chunk.records for chunk in chunks)
+        self._check_count(found, found_count, count)
+        topics = self._topics
+        runs = [run_of(chunk, payload) for chunk in chunks]
+        if topics.has_targets:
+            runs = [topics.routed(run) for run in runs]
+        known = self._intake.known.get(found.publisher)
+        if self._may_have_gaps(found, known, found_count):
+            gaps: Gaps = [], [], []
+            for run in runs:
+                entry = topics[run.topic, run.message_type]
+                gaps[0 if entry.journaled else 1 if entry.declared else 2].extend(run.ranges())
+            self._check_gaps(found, known, gaps)
+        return runs
+
+    def batch_scan(
+        self,
+        session: int,
+        payload: bytes,
+        count: int = 0,
+        types: frozenset[bytes] = frozenset(),
+    ) -> BatchScan:
+        """The same, a slice at a time."""
+        found = self._sessions[session]
+
+        def check_end(found_count: int, gaps: Gaps) -> None:
+            self._check_count(found, found_count, count)
+            known = self._intake.known.get(found.publisher)
+            if self._may_have_gaps(found, known, found_count):
+                self._check_gaps(found, known, gaps)
+
+        return BatchScan(
+            payload,
+            self._topics,
+            lambda chunks: self._check_chunks(found, chunks, types),
+            check_end,
+        )
+
+    def _check_chunks(
+        self, session: _Session, chunks: list[Chunk], types: frozenset[bytes]
+    ) -> None:
+        publisher, topics = session.publisher, self._topics
         for chunk in chunks:
             if chunk.publisher != publisher:
                 raise RemoteProtocolError(
-                    f"client {found.client} sent a record of another publisher, "
+                    f"client {session.client} sent a record of another publisher, "
                     f"{chunk.publisher}: build records with the id from the logon answer",
                     "foreign_publisher",
                 )
             if chunk.last_sequence > gap_limit.SEQUENCES_PLAUSIBLE:
-                self._check_step(found, chunk.last_sequence, known)
+                known = self._intake.known.get(publisher)
+                self._check_step(session, chunk.last_sequence, known)
             refusal = topics[chunk.topic, chunk.message_type].refusal
             if refusal:
                 raise RemoteProtocolError(refusal, "bad_record")
@@ -234,33 +277,29 @@ class Publishers:
                 raise RemoteProtocolError(
                     not_of_transport(chunk.message_type.decode(), types), "bad_message_type"
                 )
-        found_count = sum(chunk.records for chunk in chunks)
+
+    def _check_count(self, session: _Session, found_count: int, count: int) -> None:
         if count and found_count != count:
             raise RemoteProtocolError(
-                f"client {found.client} sent {found_count} records and said {count}: "
+                f"client {session.client} sent {found_count} records and said {count}: "
                 "`n` of a publish batch is the number of its records",
                 "bad_record",
             )
-        runs = [run_of(chunk, payload) for chunk in chunks]
-        if topics.has_targets:
-            runs = [topics.routed(run) for run in runs]
-        pieces = found.unjournaled.pieces + found.refused.pieces
+
+    def _may_have_gaps(
+        self, session: _Session, known: SequenceSet | None, found_count: int
+    ) -> bool:
+        pieces = session.unjournaled.pieces + session.refused.pieces
         if known is not None:
             pieces += known.pieces
-        if found_count + pieces > found.pieces_max:
-            self._check_gaps(found, known, runs)
-        return runs
+        return found_count + pieces > session.pieces_max
 
     def _check_step(self, session: _Session, sequence: int, known: SequenceSet | None) -> None:
         # It ends the session: sequences ascend on one, so what came behind would lie as high.
         highest = self._intake.highest.get(session.publisher, 0)
         gap_limit.check_step(f"client {session.client}", sequence, highest, known)
 
-    def _check_gaps(self, session: _Session, known: SequenceSet | None, runs: list[Run]) -> None:
-        ranges: tuple[list[Range], ...] = [], [], []
-        for run in runs:
-            entry = self._topics[run.topic, run.message_type]
-            ranges[0 if entry.journaled else 1 if entry.declared else 2].extend(run.ranges())
+    def _check_gaps(self, session: _Session, known: SequenceSet | None, ranges: Gaps) -> None:
         gap_limit.check_gaps(session.client, known, ranges[0])
         # These are held until they are acknowledged, which is at once: one batch may be anything.
         for held, more in ((session.unjournaled, ranges[1]), (session.refused, ranges[2])):

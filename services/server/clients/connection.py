@@ -46,6 +46,7 @@ from raylay.services.protocol.client.subscribe import SUBSCRIPTION_ID_BYTES_MAX
 from raylay.services.protocol.frames import LOGON_TIMEOUT_S, FrameReader
 from raylay.services.replication.effects import RefuseClient
 from raylay.services.replication.inbound_queue import InboundQueue
+from raylay.services.replication.instance.batch_scan import SLICE_BYTES, BatchScan
 from raylay.services.replication.instance.publishers import Judge
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
 from raylay.services.replication.values import LogonAnswer
@@ -73,6 +74,13 @@ _UNUSED = FrameReader()
 """What comes is cut by the codec."""
 UNREAD_S = 0.05
 """The time in which the loop reads what lies in its sockets."""
+
+
+def another_turn() -> LookupRequest:
+    """Returns the request of what is taken in several turns of the loop."""
+    questions = LookupRequest()
+    questions.looking.append(NextTurn())
+    return questions
 
 
 class ClientConnection(BufferedConnection, ReadBackpressure):
@@ -246,6 +254,11 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         who = f"{self.client_name} at {self.peer}" if self.client_name else self.peer
         self._here.contain(error, who, self.end)
 
+    @property
+    def takes_parts(self) -> bool:
+        """True where the next part of a long batch may be taken."""
+        return self._commits.takes_parts
+
     def went_on(self, is_waiting: bool) -> None:
         """What waited for a look into the journal was taken; `is_waiting`: more does."""
         if is_waiting:
@@ -320,11 +333,15 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def _perform(self, command: Command, answers: LookupResult) -> LookupRequest | None:
         if not self.is_open:
             return None
-        if isinstance(answers.decoded, PublishInParts):
-            return self._take_parts(answers.decoded, answers)
-        if answers.decoded is not None and answers.decoded is not command:
-            runs, processed, resent = answers.decoded
-            return self._take_runs(runs, processed, answers, resent)
+        decoded = answers.decoded
+        if decoded is not None and decoded is not command:
+            if isinstance(decoded, PublishInParts):
+                return self._take_parts(decoded, answers)
+            if isinstance(decoded, BatchScan):
+                resent = command.resent if type(command) is PublishBatchCommand else None
+                return self._scan_on(decoded, answers, resent)
+            runs, processed, resent = decoded
+            return self._take_now(runs, processed, answers, resent)
         if type(command) is PublishBatchCommand:
             return self._publish_batch(command, answers)
         if isinstance(command, Publish):
@@ -459,26 +476,45 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                 f"sequence {first} came on one connection after {self.published_upto}",
             )
             return None
+        machine, types = self._here.machine, self.message_types
+        if len(payload) > SLICE_BYTES and not processed:
+            return self._scan_on(
+                machine.batch_scan(self.number, payload, count, types), answers, resent
+            )
         try:
-            runs = self._here.machine.client_runs(self.number, payload, count, self.message_types)
-        except CorruptRecord as error:
-            self.end("bad_record", str(error))
-            return None
-        except RemoteProtocolError as error:
-            self.end(error.reason, str(error))
+            runs = machine.client_runs(self.number, payload, count, types)
+        except (CorruptRecord, RemoteProtocolError) as error:
+            self._end_for(error)
             return None
         return self._take_runs(runs, processed, answers, resent)
+
+    def _end_for(self, error: CorruptRecord | RemoteProtocolError) -> None:
+        """Ends the session for a batch of which nothing may be taken."""
+        reason = error.reason if isinstance(error, RemoteProtocolError) else "bad_record"
+        self.end(reason, str(error))
+
+    def _scan_on(
+        self, scan: BatchScan, answers: LookupResult, resent: str | None
+    ) -> LookupRequest | None:
+        """Checks one slice of a long batch; in another turn the next. Then the batch is taken."""
+        try:
+            runs = scan.end() if scan.take() else None
+        except (CorruptRecord, RemoteProtocolError) as error:
+            self._end_for(error)
+            return None
+        if runs is not None:
+            return self._take_runs(runs, b"", answers, resent)
+        answers.decoded = scan
+        return another_turn()
 
     def _take_runs(
         self, runs: list[Run], processed: bytes, answers: LookupResult, resent: str | None
     ) -> LookupRequest | None:
         """`processed`: what is sent when they are taken, if anything is."""
-        unfolded = self._clients.folds.unfolded
-        if unfolded is not None:
-            in_parts = unfolded.in_parts(runs)
-            if in_parts is not None:
-                in_parts.resent = resent
-                return self._take_parts(in_parts, answers)
+        in_parts = self._clients.in_parts(runs, self.judge)
+        if in_parts is not None:
+            in_parts.resent = resent
+            return self._take_parts(in_parts, answers)
         return self._take_now(runs, processed, answers, resent)
 
     def _take_now(
@@ -518,8 +554,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             answers.clear()
             published.go_on()
             if published.part is not None:
-                questions = LookupRequest()
-                questions.looking.append(NextTurn())
+                questions = another_turn()
         if questions is not None:
             answers.decoded = published
         return questions

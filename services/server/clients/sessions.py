@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.capacity.pool import ClientHolding
 from raylay.services.core.feature import FeatureRegistry
+from raylay.services.core.fold_backlog import PublishInParts, Weigh
 from raylay.services.core.live import LiveSubscriptions
+from raylay.services.messages.records import Run
 from raylay.services.plugins.filters import (
     filtered_subscriptions,
     following_subscriptions,
@@ -17,6 +19,7 @@ from raylay.services.plugins.filters import (
 from raylay.services.protocol.client.commands import Logon
 from raylay.services.protocol.frames import FRAME_BYTES_MAX
 from raylay.services.replication.effects import AckClient, RefuseClient
+from raylay.services.replication.instance.publishers import Judge
 from raylay.services.replication.membership.peers import PeerBook
 from raylay.services.security.connection_shares import ConnectionShares, ShareHolder
 from raylay.services.security.incomplete_frames import (
@@ -40,7 +43,6 @@ from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
-from raylay.services.server.turns import CommandTurns
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import DeliveryContent
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
@@ -109,7 +111,7 @@ class ClientSessions:
         self.folds = folds
         self.pools = pools
         self.reading = reading
-        self.turns = CommandTurns(here)
+        self.turns = reading.turns
         self.replays = replays
         self._sow = sow
         self.sessions: dict[int, ClientSession] = {}
@@ -122,7 +124,7 @@ class ClientSessions:
             self._filtered,
             self._following,
             self._tell_left,
-            folds.weigh_by,
+            self._weigh_by,
             self.subscription_shares,
             self.user_of,
         )
@@ -305,6 +307,30 @@ class ClientSessions:
     def _asker(self, session: int) -> FilterOwner:
         client = self.sessions[session]
         return FilterOwner(client.client_name, client.user_id, client.peer)
+
+    def _weigh_by(self, weigh: Weigh, weigh_published: Weigh) -> None:
+        """Adds weights: those of deliveries made where a commit is folded, or a publish taken."""
+        topics = self.here.machine.topics
+
+        def weigh_unjournaled(run: Run) -> int:
+            is_journaled = topics[run.topic, run.message_type].journaled
+            return 0 if is_journaled else weigh_published(run)
+
+        self.folds.weigh_by(weigh, weigh_unjournaled)
+
+    def in_parts(self, runs: list[Run], judge: Judge | None) -> PublishInParts | None:
+        """Returns one frame of publishes in parts, where to take it takes long; else None.
+
+        Args:
+            judge: of what the client may publish; None: it may publish all.
+        """
+        unfolded = self.folds.unfolded
+        if unfolded is None or (len(runs) == 1 and runs[0].count == 1):
+            return None
+        if judge is None:
+            return unfolded.in_parts(runs)
+        writes_all = judge.writes_all
+        return unfolded.in_parts(runs, lambda run: not writes_all(run.topic))
 
     def _filtered(self) -> FilteredSubscriptions:
         config = self.here.config

@@ -20,9 +20,13 @@ from raylay.services.replication.inbound_queue import InboundQueue
 from raylay.services.replication.journal_lookup import LookupTask
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.server.runtime import InstanceRuntime
+from raylay.services.server.turns import CommandTurns
 from raylay.storage.journal_reader import LmdbJournalReader
 
 TURN_S = 0.002
+PAUSE_S = 0.0005
+"""The time until a part that may not be taken yet is asked for again: the thread that writes needs
+the interpreter."""
 LOOKED_AT_ONCE = 64
 """Records between two looks at the clock, at most."""
 
@@ -46,6 +50,10 @@ class LookupConnection(Protocol):
     arrivals: InboundQueue
     is_open: bool
 
+    @property
+    def takes_parts(self) -> bool:
+        """True where the next part of what is taken in parts may be taken now."""
+
     def unreadable(self, error: StorageError) -> None:
         """The journal cannot be read for it."""
 
@@ -59,12 +67,48 @@ class LookupConnection(Protocol):
         """What waited was taken; `is_waiting`: more does."""
 
 
+class _NextPart:
+    """A connection whose arrival is taken in parts, in one turn after another."""
+
+    def __init__(self, reading: JournalReads, connection: LookupConnection) -> None:
+        self._reading = reading
+        self._connection = connection
+
+    def take_one(self) -> bool:
+        """Takes the next part. Whether another one is to come."""
+        connection = self._connection
+        if not connection.is_open:
+            return False
+        if not connection.takes_parts:
+            self._reading.take_later(self)
+            return False
+        try:
+            fetch = connection.arrivals.fetched()
+        except RemoteProtocolError as error:
+            connection.broken(error)
+            return False
+        except Exception as error:
+            connection.failed(error)
+            return False
+        if fetch is not None and fetch.waits_for_turn:
+            return True
+        if fetch is not None:
+            self._reading.read_for(connection, fetch)
+        connection.went_on(fetch is not None)
+        return False
+
+
 class JournalReads:
     """Owner: the instance's event loop. Lifecycle: `open` once the journal is, then `run` and
-    `read_for`, then `close`."""
+    `read_for`, then `close`.
+
+    Attributes:
+        turns: those in which clients say something, and arrivals go on that are taken in parts.
+    """
 
     def __init__(self, here: InstanceRuntime) -> None:
         self._here = here
+        self.turns = CommandTurns(here)
         self._thread = ThreadPoolExecutor(1, "raylay-replay")
         self._waiting: OrderedDict[Hashable, deque[_Read]] = OrderedDict()
         """By who asked; the first one is next."""
@@ -156,8 +200,15 @@ class JournalReads:
 
     def read_for(self, connection: LookupConnection, fetch: LookupTask) -> None:
         """Reads in the journal what a connection's next arrival asks, then goes on with that
-        connection."""
-        self._here.spawn(self._read_for(connection, fetch), connection.failed)
+        connection. What asks for another turn only has the next one that is its."""
+        if fetch.waits_for_turn:
+            self.turns.add(_NextPart(self, connection))
+        else:
+            self._here.spawn(self._read_for(connection, fetch), connection.failed)
+
+    def take_later(self, part: _NextPart) -> None:
+        """The part may not be taken now: it is asked again in a moment."""
+        self._here.loop.call_later(PAUSE_S, self.turns.add, part)
 
     async def _read_for(self, connection: LookupConnection, first: LookupTask) -> None:
         fetch: LookupTask | None = first
@@ -178,6 +229,9 @@ class JournalReads:
                 connection.broken(error)
                 return
             connection.went_on(fetch is not None)
+            if fetch is not None and fetch.waits_for_turn:
+                self.read_for(connection, fetch)
+                return
 
     async def _look(self, connection: LookupConnection, fetch: LookupTask) -> None:
         """What topics with state look for: one connection at a time, in turns."""

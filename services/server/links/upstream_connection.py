@@ -394,6 +394,11 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.refuse(NOT_ENTITLED, text)
         return True
 
+    @property
+    def takes_parts(self) -> bool:
+        """True where the next part of a long batch may be taken."""
+        return self._upstreams.commits.takes_parts
+
     def went_on(self, is_waiting: bool) -> None:
         """What waited for a look into the journal was taken; `is_waiting`: more does."""
         if self.arrivals.waiting_bytes <= WAITING_BYTES_MAX // 2:

@@ -14,8 +14,10 @@ from raylay.services.core.batch import CommitBatch
 from raylay.services.core.fold_backlog import (
     PART_BYTES,
     PART_RECORDS,
+    PART_RUNS,
     SLICE_BYTES,
     SLICE_RECORDS,
+    SLICE_RUNS,
     FoldBacklog,
     FoldBarrier,
     NextTurn,
@@ -204,6 +206,52 @@ def test_what_weighs_most_is_a_part_of_its_own() -> None:
         found.append([sequence for _, _, sequence in sequences_of(published.part)])
         published.go_on()
     assert found == [[1, 2, 3], [4], [5], [6], [7, 8, 9, 10]]
+
+
+def test_runs_are_counted_whatever_is_in_them() -> None:
+    """Topics that alternate message by message: each message is a run."""
+    unfolded = FoldBacklog()
+    count = SLICE_RUNS + 2 * PART_RUNS
+    runs = [run_at(each, [each], topic=f"t{each % 2}") for each in range(1, count + 1)]
+    assert not unfolded.is_long(CommitBatch(runs[:SLICE_RUNS], SLICE_RUNS))
+    assert unfolded.is_long(CommitBatch(runs, count))
+    unfolded.add(CommitBatch(runs, count))
+    slices = [unfolded.take() for _ in range(2)]
+    assert [len(each.runs) for each in slices] == [SLICE_RUNS, 2 * PART_RUNS] and not unfolded
+    assert [run for each in slices for run in each.runs] == runs
+    assert unfolded.in_parts(runs[:PART_RUNS]) is None
+    published = unfolded.in_parts(runs)
+    assert published is not None
+    found: list[list[Run]] = []
+    while published.part is not None:
+        found.append(published.part)
+        published.go_on()
+    assert [run for part in found for run in part] == runs
+    assert max(len(part) for part in found) == PART_RUNS
+
+
+def test_what_is_judged_has_gaps_or_is_no_message_is_taken_in_parts() -> None:
+    unfolded = FoldBacklog()
+    many = list(range(1, 2 * PART_RECORDS))
+    whole, gaps = run_at(0, many), run_at(0, [2 * each for each in many])
+    acks = replace(run_at(0, many[:PART_RECORDS]), flags=Flag.CONTIGUOUS | Flag.COMMANDS)
+    assert unfolded.in_parts([whole]) is None
+    for runs, judged in (([whole], lambda run: 1), ([gaps], None), ([acks], None)):
+        published = unfolded.in_parts(runs, judged)
+        assert published is not None and published.part is not None
+        assert len(published.part) == 1 and published.part[0].count <= PART_RECORDS
+
+
+def test_a_run_that_is_cut_stays_cut_when_it_weighs_nothing_any_more() -> None:
+    """Its first part was folded, then who it took long for went: it must not be folded again."""
+    weighs = [1]
+    unfolded = FoldBacklog(lambda run: weighs[0])
+    unfolded.add(CommitBatch([run_at(1, list(range(1, 2 * SLICE_RECORDS)))], 2 * SLICE_RECORDS - 1))
+    found = unfolded.take().runs
+    weighs[0] = 0
+    while unfolded:
+        found += unfolded.take().runs
+    assert [sequence for _, _, sequence in sequences_of(found)] == list(range(1, 2 * SLICE_RECORDS))
 
 
 def test_a_delete_weighs_what_it_names() -> None:

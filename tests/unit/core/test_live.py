@@ -6,6 +6,7 @@ import pytest
 from unit.sow_given import book, delete
 
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
+from raylay.services.core.fold_backlog import PART_RUNS
 from raylay.services.core.live import LiveSubscriptions
 from raylay.services.core.sow import SowFeature
 from raylay.services.errors import RemoteProtocolError
@@ -183,7 +184,7 @@ def test_a_commit_of_many_new_topics_is_folded_in_slices(monkeypatch: pytest.Mon
     assert most <= 1_000 and slices >= 300
     assert [names for names, _, _ in bench.got] == [[str(number)] for number in range(1, 301)]
     assert not unfolded.is_long(batch), "the topics are known"
-    assert unfolded.in_parts(runs) is None
+    assert unfolded.in_parts(runs[:PART_RUNS]) is None
 
 
 def test_few_subscriptions_weigh_nothing() -> None:
@@ -194,3 +195,24 @@ def test_few_subscriptions_weigh_nothing() -> None:
     for number in range(100):
         live.add(LiveSubscription(1, str(number), topic_filter(f"/{number}$", "")))
     assert bench.folds.unfolded is None
+
+
+def test_filters_weigh_what_they_look_at() -> None:
+    bench = Bench()
+    live = LiveSubscriptions(
+        bench._deliver, bench.folds.enlist, bench._filtered, weighed=bench.folds.weigh_by
+    )
+    live.add(LiveSubscription(1, "all", topic_filter("orders", "")))
+    assert bench.folds.unfolded is None, "nobody looks at each record"
+    others = [
+        LiveSubscription(1, f"s{n}", topic_filter("orders", ""), f"/n > {n}") for n in range(40)
+    ]
+    for each in others:
+        live.add(each)
+    assert bench.folds.unfolded is not None
+    live.fold(CommitBatch([run(1), run(2, topic="quotes")], 2))
+    assert live.weigh(run(3)) == 6 and live.weigh(run(3, topic="quotes")) == 0
+    assert live.weigh(run(3, topic="new")) > 6, "who wants it is found out, too"
+    for each in others:
+        live.remove(each)
+    assert live.weigh(run(3)) == 0
