@@ -11,7 +11,7 @@ import lmdb
 
 from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages import records
-from raylay.services.messages.records import Kind, Run, decode_record, decode_run
+from raylay.services.messages.records import Kind, Run, check_records, decode_record, decode_run
 from raylay.storage.compressed import Container
 from raylay.storage.front import END_NAME, FRONT_NAMES, FrontReader, recovered
 from raylay.storage.journal import BLOCK_BYTES_MAX
@@ -260,6 +260,8 @@ def _verify_block(
             verified.runs += 1
             if run.kind == Kind.RECORDS:
                 damages = list(_verify_records(file, block, offset, run))
+                if not damages:
+                    damages += _verify_run(file, block, offset, run)
                 yield from damages
                 verified.records += run.count
                 if not damages:
@@ -267,6 +269,14 @@ def _verify_block(
             else:
                 yield run, length
         offset += length
+
+
+def _verify_run(file: SegmentFile, block: _Block, offset: int, run: Run) -> Iterator[Damage]:
+    """Sound records that are not what the run's header says: as they came by a link."""
+    try:
+        check_records(run)
+    except CorruptRecord as error:
+        yield _damage(file, block, offset, str(error))
 
 
 def _verify_records(

@@ -13,6 +13,7 @@ from contextlib import suppress
 from raylay.services.core.batch import CommitBatch
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
 from raylay.services.messages.ranges import Range
+from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import Command, Flag, Record, Run, iterate_records
 from raylay.services.messages.stateful import (
     PendingLookup,
@@ -310,7 +311,7 @@ class QueueState:
 
     def staged(self, run: Run) -> None:
         """It takes effect when it is committed; who is done with them has room before."""
-        for record in iterate_records(run.payload):
+        for _, record in readable_records(run):
             with suppress(RemoteProtocolError):
                 if self._door.staged(read_acknowledgment(record.body), run.last_txid):
                     self._brought.add(self._door)

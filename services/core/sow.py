@@ -12,12 +12,12 @@ from typing import NamedTuple, Protocol
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.errors import MessageTypeError, SowKeyError
+from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
     Command,
     Kind,
     Record,
     Run,
-    readable_records,
 )
 from raylay.services.sow import apply
 from raylay.services.sow.book import SowBook

@@ -55,7 +55,7 @@ A *block* is runs back to back. It is what one journal key holds.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -367,30 +367,6 @@ def iterate_records(payload: bytes | memoryview, *, verify: bool = False) -> Ite
         record = decode_record(payload, offset, verify=verify)
         yield record
         offset += len(record.raw)
-
-
-def readable_records(
-    run: Run, unreadable: Callable[[str], None] | None = None
-) -> Iterator[tuple[int, Record]]:
-    """Place and record of each of a journaled run's records, up to the first that cannot be read.
-    A damaged run must not end whoever folds the journal, at each start anew.
-
-    Args:
-        unreadable: called at the end with the reason, where records are left out.
-    """
-    found = 0
-    try:
-        for at, record in zip(range(run.count), iterate_records(run.payload), strict=False):
-            found = at + 1
-            yield at, record
-    except CorruptRecord as error:
-        why = str(error)
-    else:
-        if found == run.count:
-            return
-        why = "the run ends before them"
-    if unreadable is not None:
-        unreadable(f"{found} of {run.count} records of a run are readable: {why}")
 
 
 class Chunk(NamedTuple):

@@ -5,14 +5,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from operator import lt
 from typing import NamedTuple
 
-from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
+from raylay.services.errors import (
+    ConfigurationError,
+    CorruptRecord,
+    ExpressionError,
+    MessageTypeError,
+)
 from raylay.services.expressions import values
 from raylay.services.expressions.compiler import compiled_value
 from raylay.services.expressions.expression import Expression, ExpressionUse, expression, refusal
 from raylay.services.expressions.functions.registry import EvalContext, Functions
-from raylay.services.messages.records import EXPIRATION_S_MAX, Record, Run, decode_record
+from raylay.services.messages.readable import UNREADABLE, told
+from raylay.services.messages.records import (
+    EXPIRATION_S_MAX,
+    RECORD_HEADER_BYTES,
+    Record,
+    Run,
+    decode_record,
+)
 from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey, is_regex
 from raylay.services.messages.types.base import MessageTypeTable
@@ -104,18 +117,24 @@ class EnqueueRules:
         return found
 
     def plain(self, run: Run) -> list[int] | None:
-        """The sequences of a run, where nothing else is to be known of any of its messages."""
+        """The sequences of a run, where nothing else is to be known of any of its messages, and all
+        of them can be read; else None."""
         if self._reads or self._expiration_us:
             return None
         found: list[int] = []
         payload, offset, unpack = run.payload, 0, _RECORD.unpack_from
-        for _ in range(run.count):
-            length, expiration_s, sequence = unpack(payload, offset)
-            if expiration_s and self._model != "queue":
-                return None
-            found.append(sequence)
-            offset += length
-        return found
+        try:
+            for _ in range(run.count):
+                length, expiration_s, sequence = unpack(payload, offset)
+                if expiration_s and self._model != "queue":
+                    return None
+                found.append(sequence)
+                offset += length
+        except struct.error:
+            return None
+        # Looked at once for all of it.
+        is_sound = offset == len(payload) and found[0] >= run.first_sequence
+        return found if is_sound and found[-1] <= run.last_sequence and _ascend(found) else None
 
     def each(self, run: Run, received_us: int) -> Iterator[EnqueueCandidate]:
         """The messages of a run that belong to the queue; `at`: how many are before it.
@@ -126,10 +145,26 @@ class EnqueueRules:
         payload, offset, unpack = run.payload, 0, _RECORD.unpack_from
         priority: int | None = None
         is_barrier = False
+        last, end = run.first_sequence - 1, len(payload)
         for at in range(run.count):
+            if offset + RECORD_HEADER_BYTES > end:
+                self._pass_over(run, at, "the run ends before them")
+                return
             length, expiration_s, sequence = unpack(payload, offset)
+            if offset + length > end or length < RECORD_HEADER_BYTES:
+                self._pass_over(run, at, "a record has lengths that do not fit")
+                return
+            if not last < sequence <= run.last_sequence:
+                self._pass_over(run, at, f"sequence {sequence} stands where it does not belong")
+                return
+            last = sequence
             if self._reads:
-                found = self._read(decode_record(payload, offset, verify=False))
+                try:
+                    record = decode_record(payload, offset, verify=False)
+                except CorruptRecord as error:
+                    self._pass_over(run, at, str(error))
+                    return
+                found = self._read(record)
                 if found is None:
                     offset += length
                     continue
@@ -138,6 +173,10 @@ class EnqueueRules:
             expires_us = received_us + period_us if period_us else 0
             yield EnqueueCandidate(at, sequence, priority, is_barrier, expires_us)
             offset += length
+
+    def _pass_over(self, run: Run, readable: int, why: str) -> None:
+        """What comes behind is in no queue, of no instance: all read the same bytes."""
+        UNREADABLE.note(run, told(run, readable, why))
 
     def _read(self, record: Record) -> tuple[int | None, bool] | None:
         """Priority, and whether it is a barrier; None: it does not belong to the queue. A body that
@@ -168,6 +207,10 @@ class EnqueueRules:
         if self._model == "earliest":
             return min(own_us or queue_us, queue_us or own_us)
         return own_us
+
+
+def _ascend(sequences: list[int]) -> bool:
+    return all(map(lt, sequences, sequences[1:]))
 
 
 def around(record: Record) -> EvalContext:

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import Range, SequenceSet
+from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
     Command,
     Kind,
     Run,
-    iterate_records,
     publisher_id,
     unnumbered_publisher_id,
 )
@@ -478,8 +478,8 @@ class QueueFrontend:
         """Records of the queue's topic were committed."""
         if run.kind != Kind.RECORDS:
             return
-        txid = run.first_txid
-        for record in iterate_records(run.payload):
+        for at, record in readable_records(run):
+            txid = run.first_txid + at
             try:
                 if record.command == Command.QUEUE_ACKNOWLEDGMENT:
                     self._gone(read_acknowledgment(record.body).keys, txid)
@@ -491,7 +491,6 @@ class QueueFrontend:
                         self.is_heralded = True
             except RemoteProtocolError:
                 pass  # Nobody can read it: it changes nothing, here and everywhere.
-            txid += 1
 
     def _gone(self, keys: Keys, txid: int) -> None:
         if self.has_owner:

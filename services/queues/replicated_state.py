@@ -17,13 +17,13 @@ from typing import Any
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.expressions.functions.registry import EvalContext, Functions
 from raylay.services.messages.ranges import Range
+from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
     Command,
     Flag,
     Kind,
     Record,
     Run,
-    iterate_records,
 )
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
 from raylay.services.queues.checkpoint import Arrival, ArrivalLog, RecoveryStart
@@ -323,7 +323,7 @@ class ReplicatedQueueState:
     def _obey(self, run: Run) -> None:
         """Does what the queue's own records say. What is no such record, which another instance
         may have let in, says nothing."""
-        for at, record in enumerate(iterate_records(run.payload)):
+        for at, record in readable_records(run):
             txid = run.first_txid + at
             try:
                 said = read_record(record)

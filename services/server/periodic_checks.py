@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from raylay.services.errors import RaylayError
+from raylay.services.messages.readable import UNREADABLE
 from raylay.services.replication.instance.tick_policy import TickPolicy
 from raylay.services.server.clients.costly_filters import CostlyFilters
 from raylay.services.server.clients.replay import ReplayPump
@@ -35,6 +36,9 @@ GAPS_KEY = "gaps/"
 
 BEHIND_US = 60_000_000
 """The aging clock is written down when it is by so much further behind, or nearer."""
+
+TELL_UNREADABLE_S = 60.0
+"""At most one event of unreadable runs in so long."""
 
 
 class PeriodicChecks:
@@ -62,6 +66,7 @@ class PeriodicChecks:
         self._sow = sow
         self._upstreams = upstreams
         self._filters = CostlyFilters(here, clients)
+        self._tell_unreadable_s = 0.0
         self._looking: TickPolicy
         self._resting_intervals = 1
         self._behind_us = 0
@@ -102,6 +107,7 @@ class PeriodicChecks:
         self._queues.check()
         self._clients.queries.check()
         self._filters.check()
+        self._tell_unreadable()
         self._clients.pools.check()
         now_s = here.loop.time()
         for upstream in list(self._upstreams.connected.values()):
@@ -110,6 +116,18 @@ class PeriodicChecks:
         for name, link in self._links.controls.items():
             link.direct_link.tick(caught_up=here.machine.destinations[name].caught_up)
         self._replays.keep_ticking()
+
+    def _tell_unreadable(self) -> None:
+        """Of runs of which records were passed over."""
+        now_s = self._here.loop.time()
+        text = UNREADABLE.take() if now_s >= self._tell_unreadable_s else ""
+        if text:
+            self._tell_unreadable_s = now_s + TELL_UNREADABLE_S
+            self._here.report(
+                "run_unreadable",
+                text=f"{text}; they are passed over by all that reads them; `raylay journal verify`"
+                " looks at the whole journal, runs_unreadable of the status counts",
+            )
 
     def _keep_user_gaps(self) -> None:
         """Whose publishers with gaps are, for the next life."""

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.readable import UNREADABLE
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.replay import ReplayPump
@@ -135,6 +136,7 @@ class InstanceStatus:
             conflicts=counters.conflicts,
             connection_faults=self._here.faults_contained,
             filters_given_up=given_up_count(),
+            runs_unreadable=UNREADABLE.count,
             shares_reached=dict(self._here.shares_reached),
             unavailable=machine.missing.ranges.count,
             unavailable_ranges=[
@@ -263,6 +265,7 @@ class InstanceStatus:
             "passed_over_records": counters.passed_over,
             "connection_faults": self._here.faults_contained,
             "filters_given_up": given_up_count(),
+            "runs_unreadable": UNREADABLE.count,
             "buffer_bytes": sum(
                 client.holding().memory_bytes for client in self._clients.sessions.values()
             ),

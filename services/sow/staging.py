@@ -30,13 +30,13 @@ from raylay.services.errors import (
 )
 from raylay.services.expressions.expression import Expression, ExpressionUse, expression, refusal
 from raylay.services.expressions.functions.registry import Functions
+from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
     Command,
     Record,
     Run,
     iterate_records,
-    readable_records,
 )
 from raylay.services.messages.stateful import PreparedRun, RefusedRecords, WritePermission, left_of
 from raylay.services.messages.types.abilities import Ability

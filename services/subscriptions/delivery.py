@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.readable import UNREADABLE, told
+from raylay.services.messages.records import RECORD_HEADER_BYTES, Flag, Kind, Run
 from raylay.services.subscriptions.matching import LiveSubscription, SubscriptionTable
 
 DELIVERY_BYTES_MAX = 1024 * 1024
@@ -96,7 +97,8 @@ class DeliverySink(Protocol):
 
 
 def deliveries_of(run: Run, journaled: bool = True) -> list[DeliveryContent]:
-    """A run as deliveries: one, or several where it is large."""
+    """A run as deliveries: one, or several where it is large; none where no record of a large one
+    can be read."""
     first_txid = run.first_txid if journaled else 0
     if len(run.payload) <= DELIVERY_BYTES_MAX or run.count == 1:
         made = DeliveryContent(first_txid, run.receive_time_us)
@@ -108,8 +110,11 @@ def deliveries_of(run: Run, journaled: bool = True) -> list[DeliveryContent]:
     start = offset = count = 0
     txid = first_txid
     end = len(payload)
-    while offset < end:
-        length = _LENGTH.unpack_from(payload, offset)[0]
+    told_of = 0
+    while offset < end and told_of < run.count:
+        length = _LENGTH.unpack_from(payload, offset)[0] if offset + 4 <= end else 0
+        if length < RECORD_HEADER_BYTES or offset + length > end:
+            break
         if count and offset + length - start > DELIVERY_BYTES_MAX:
             found.append(
                 DeliveryContent(
@@ -125,9 +130,12 @@ def deliveries_of(run: Run, journaled: bool = True) -> list[DeliveryContent]:
             start, count = offset, 0
         offset += length
         count += 1
-    found.append(
-        DeliveryContent(txid, run.receive_time_us, count, end - start, traced, [payload[start:]])
-    )
+        told_of += 1
+    if offset < end or told_of < run.count:
+        UNREADABLE.note(run, told(run, told_of, "the others have lengths that do not fit"))
+    if count:
+        last = payload[start:offset]
+        found.append(DeliveryContent(txid, run.receive_time_us, count, len(last), traced, [last]))
     return found
 
 
@@ -150,8 +158,9 @@ def live_deliveries(
         if open_delivery is not None:
             open_delivery.add(run)
             continue
-        *before, open_delivery = deliveries_of(run)
-        for delivery in before:
+        made = deliveries_of(run)
+        open_delivery = made.pop() if made else None
+        for delivery in made:
             yield subscribers, delivery
     if open_delivery is not None:
         yield subscribers, open_delivery

@@ -17,7 +17,8 @@ from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import SUBSCRIPTION, Expression, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
 from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex
-from raylay.services.messages.records import Flag, Kind, Record, Run, iterate_records
+from raylay.services.messages.readable import readable_records
+from raylay.services.messages.records import Flag, Kind, Record, Run
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.base import MessageTypeTable
 from raylay.services.subscriptions.costly import Efforts
@@ -125,7 +126,7 @@ class FilteredSubscriptions:
                 continue
             parse = self._parser(run.message_type)
             txid = run.first_txid if journaled else 0
-            for record in iterate_records(run.payload) if parse is not None else ():
+            for _, record in readable_records(run) if parse is not None else ():
                 for subscription in self._passing(index, parse, record, run):
                     delivery = open_.get(subscription)
                     if delivery is not None and not delivery.takes_one(txid, len(record.raw)):

@@ -14,6 +14,7 @@ from typing import Any
 from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import SUBSCRIPTION, Expression, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
+from raylay.services.messages.readable import UNREADABLE, told
 from raylay.services.messages.records import RECORD_HEADER_BYTES, Run, decode_record
 from raylay.services.messages.types.base import MessageTypeTable
 from raylay.services.subscriptions.filtered import around, surroundings_of
@@ -82,9 +83,15 @@ class ReplayFilters:
             return found
         payload, offset, unpack = run.payload, 0, _RECORD.unpack_from
         for at in range(run.count):
+            if offset + RECORD_HEADER_BYTES > len(payload):
+                UNREADABLE.note(run, told(run, at, "the run ends before them"))
+                break
             length, type_, trace, topic, key, correlation, sequence = unpack(payload, offset)
             end = offset + length
             body_at = offset + RECORD_HEADER_BYTES + topic + type_ + key + correlation
+            if end > len(payload) or body_at > end - trace:
+                UNREADABLE.note(run, told(run, at, "a record has lengths that do not fit"))
+                break
             try:
                 message = parse(payload[body_at : end - trace])
             except MessageTypeError:

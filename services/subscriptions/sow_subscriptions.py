@@ -19,6 +19,7 @@ from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.expressions.expression import Expression, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
 from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex
+from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
     Command,
     Flag,
@@ -26,7 +27,6 @@ from raylay.services.messages.records import (
     Record,
     RecordBuilder,
     Run,
-    iterate_records,
 )
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.abilities import Ability
@@ -407,7 +407,7 @@ class SowSubscriptions:
         name = run.message_type.decode("utf-8", "replace")
         kind = self._records.type_of(name)
         txid = run.first_txid if journaled else 0
-        for record in iterate_records(run.payload):
+        for _, record in readable_records(run):
             if kind is None:
                 found = list(topic.every)
             else:

@@ -8,7 +8,7 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
 
     published, persisted, delivered, commits,            counters, since the process began
     late_records, conflicting_records, duplicates_skipped, passed_over_records, connection_faults,
-    filters_given_up                                      counters
+    filters_given_up, runs_unreadable                     counters
     unavailable_records, ranges_held, buffer_bytes, clients, subscriptions     now
     incomplete_bytes                                      now
     offline_bytes, clients_offline, client_age_ms         now
@@ -131,6 +131,9 @@ _OF_INSTANCE = (
         "",
         "messages that a filter worked too much for",
         True,
+    ),
+    _MetricDescription(
+        "runs_unreadable", "runs_unreadable", "", "journaled runs not read to their end", True
     ),
     _MetricDescription(
         "unavailable_records", "unavailable_records", "", "removed at every upstream"

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from raylay.services.messages.ranges import Range, SequenceSet
-from raylay.services.messages.records import Record, Run, iterate_records
+from raylay.services.messages.readable import readable_records
+from raylay.services.messages.records import Record, Run
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey, TopicMatcher, TopicRule
 
 
@@ -139,7 +140,7 @@ class DestinationFilters:
             texts = self._topics[run.topic, run.message_type]
             self._judged, self._passing = run, {each: SequenceSet() for each in texts}
             asked = [(self._filters[each].passes, found) for each, found in self._passing.items()]
-            for record in iterate_records(run.payload):
+            for _, record in readable_records(run):
                 for passes, found in asked:
                     if passes(record):
                         found.add(record.sequence, record.sequence)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from raylay.services.errors import CorruptRecord
+from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
     Command,
     Kind,
@@ -15,7 +16,6 @@ from raylay.services.messages.records import (
     Run,
     check_records,
     decode_run,
-    readable_records,
     run_of,
     scan,
 )

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from unit.messages.test_lying_runs import CANNOT_BE, HONEST, LIES
-from unit.server.links.test_security import KEY, SECRET, Peer, Place, facts, logon, publish, told
+from unit.server.links.test_security import (
+    KEY,
+    SECRET,
+    Peer,
+    Place,
+    copying,
+    facts,
+    logon,
+    publish,
+    told,
+)
 
+from raylay.services.client import Client
+from raylay.services.messages.readable import UNREADABLE
 from raylay.services.messages.records import Run
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.protocol.link.proof import proof_of
 from raylay.services.protocol.link.replication import link_logon
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.storage.verify import VerifyResult, verify_journal
 
 pytestmark = pytest.mark.covers("Configuration", "a run whose header is not what its records say")
 
@@ -78,5 +95,83 @@ def test_an_honest_run_is_taken(tmp_path: Path) -> None:
         await peer.until("ack")
         assert b.here.machine.known.get(HONEST.publisher) is not None
         peer.writer.close()
+
+    place.run(visit)
+
+
+BELIEVED = [each for each in LIES if each not in ("a note", "no UTF-8")]
+"""What is journaled of a link that proves to be of the fabric."""
+DAMAGED = ("no record", "cut short")
+
+
+async def believed(place: Place) -> InstanceServer:
+    kept = SowTopicDefinition("orders", "json", keys=("/id",))
+    return await place.start(replace(place.guarded(), sow=(kept,)))
+
+
+async def brought(b: InstanceServer, lie: str) -> None:
+    """By a link that proves to be of its fabric."""
+    peer = await Peer.at(b)
+    peer.writer.write(link_logon(logon("links", SECRET, placements={})))
+    await peer.until("accepted")
+    peer.writer.write(batch(LIES[lie]))
+    await peer.until("ack")
+    peer.writer.close()
+
+
+async def publishes(b: InstanceServer) -> None:
+    async with Client("p", [b.here.client_address]) as client:
+        await client.publish("orders", b'{"id": 1}', message_type="json")
+        await client.flush()
+
+
+@pytest.mark.parametrize("lie", BELIEVED)
+def test_an_instance_with_a_bad_run_goes_on_and_starts_again(
+    tmp_path: Path, lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What folds it tells of it where it cannot be read, and `journal verify` names it."""
+    monkeypatch.setattr(UNREADABLE, "_known", {})  # Other tests have bad runs of the same numbers.
+    place = Place(tmp_path)
+
+    async def visit() -> None:
+        b = await believed(place)
+        async with Client("s", [b.here.client_address]) as client:
+            orders = await client.subscribe("orders", filter="/id = 1")
+            await brought(b, lie)
+            await publishes(b)
+            async for message in orders:
+                assert message.body == b'{"id": 1}'
+                break
+        if lie in DAMAGED:
+            assert "passed over" in await told(b, "run_unreadable")
+            assert b.status()["runs_unreadable"]
+        await b.stop()
+        again = await place.start(b.here.config)
+        await publishes(again)
+        assert b.here.fault is None and again.here.fault is None
+        await again.stop()
+        journal = again.here.directory / "journal"
+        assert list(verify_journal(journal, None, VerifyResult())), "it is named"
+
+    place.run(visit)
+
+
+@pytest.mark.parametrize("lie", ["no record", "another topic", "a second publisher"])
+def test_a_source_that_has_a_bad_run_fills_nobody(tmp_path: Path, lie: str) -> None:
+    """It proves nothing of itself, whoever it believed: nothing of the run is taken."""
+    place = Place(tmp_path)
+
+    async def visit() -> None:
+        b = await believed(place)
+        await brought(b, lie)
+        copying_from_b = asyncio.ensure_future(place.start(copying(b, place.says())))
+        while len(place.servers) < 2:
+            await asyncio.sleep(0)
+        text = await told(place.servers[1], "bootstrap_failed")
+        assert "record" in text or "header of a run" in text
+        assert not copying_from_b.done() and not place.servers[1].here.is_serving
+        copying_from_b.cancel()
+        with suppress(asyncio.CancelledError):
+            await copying_from_b
 
     place.run(visit)
