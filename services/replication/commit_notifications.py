@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from enum import Enum
 
 from raylay.services.messages.records import Run
 from raylay.services.replication.acknowledgment import DestinationLedger
@@ -20,17 +19,6 @@ TOLD_LATER_US = 500_000
 is routed to few of the links."""
 TOLD_LATER_RECORDS = 4_096
 """That a link has not been told of: more would hold up what is routed there behind them."""
-
-
-class NotifyWhen(Enum):
-    """The moment at which the loop tells a link of a commit."""
-
-    NOW = 1
-    LATER = 2
-    """Within `TOLD_LATER_US`: nothing of it is routed there, it need only move on, so that the
-    journal may be removed. At once where it is far behind, or is asked something."""
-    NOT = 3
-    """The writer thread has told it."""
 
 
 class CommitNotifications:
@@ -97,12 +85,3 @@ class CommitNotifications:
     def failed(self) -> None:
         """What is staged and not committed will never be, under these transaction ids."""
         self._due.clear()
-
-
-def how_to_tell(woken_txid: int, ledger: DestinationLedger, runs: list[Run]) -> NotifyWhen:
-    """How a link is told of committed runs that the loop took; `woken_txid`: what it was woken for
-    last."""
-    if woken_txid >= runs[-1].last_txid:
-        return NotifyWhen.NOT
-    routed, incarnation = ledger.router.routed, ledger.incarnation
-    return NotifyWhen.NOW if any(routed(run, incarnation) for run in runs) else NotifyWhen.LATER

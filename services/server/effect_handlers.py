@@ -1,7 +1,8 @@
 """Handlers of the machine's effects: one table, one method for each effect.
 
 It decides nothing. The order in which a commit is performed is a rule: links are told first, acks
-go out, then come the folds of the features (services/core/effect_loop.py).
+go out, then come the folds of the features (services/core/effect_loop.py,
+services/core/commit_cycle.py).
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from raylay.services.core.commit_cycle import notify_links
 from raylay.services.core.effect_loop import EffectLoop
 from raylay.services.core.feature import FeatureRegistry
-from raylay.services.replication.commit_notifications import NotifyWhen, how_to_tell
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -70,6 +71,7 @@ class EffectHandlers:
         self._here = here
         self._clients = clients
         self._commits = commits
+        self._cycle = commits.cycle
         self._links = links
         self._queues = queues
         self._recovery = recovery
@@ -108,7 +110,7 @@ class EffectHandlers:
         self._here.outbox.flush()
 
     def _in_another_turn(self, work: Callable[[], None]) -> None:
-        if self._commits.staged_bytes:
+        if self._cycle.staged_bytes:
             # The thread that writes it needs the interpreter, too.
             self._here.loop.call_later(PAUSE_S, work)
         else:
@@ -119,20 +121,17 @@ class EffectHandlers:
         self._here.outbox.flush()
 
     def _append(self, effect: Append) -> None:
-        self._commits.stage(effect.run)
+        self._cycle.stage(effect.run)
+        if self._here.is_resting:
+            self._here.hurry()
         if self._replays.live:
             self._replays.staged(effect.run)
 
     def _committed(self, effect: RunsCommitted) -> None:
         runs = effect.runs
         here = self._here
-        for name, link in self._links.controls.items():
-            if link.is_connected and not link.direct_link.committed(runs):
-                tell = how_to_tell(link.woken_txid, here.machine.destinations[name], runs)
-                if tell is NotifyWhen.NOW:
-                    link.told(effect.last_txid)
-                elif tell is NotifyWhen.LATER:
-                    link.told_later(effect.last_txid)
+        if self._links.controls:
+            notify_links(self._links.controls, here.machine.destinations, effect)
         self._commits.taken(runs)
         here.topic_counts.add(runs)
         if here.tracing.enabled:

@@ -163,9 +163,9 @@ class InstanceServer:
         folds = folding()
         replays = ReplayPump(here, reading, folds)
         self.commits = commits = Commits(here, controls, folds, config.staged_bytes_max)
-        admission = ClientAdmission(here, commits)
+        admission = ClientAdmission(here, commits.cycle)
         self._queues = queues = QueueManager(here, folds, commits, self._start_queue_owner)
-        self._sow = sow = SowManager(here, folds, commits.hold, queues.removable)
+        self._sow = sow = SowManager(here, folds, commits.cycle.hold, queues.removable)
         self._recovery = InstanceRecovery(
             here,
             admission=admission,
@@ -189,7 +189,7 @@ class InstanceServer:
         self.links = Links(
             here,
             controls,
-            commits=commits,
+            commits=commits.cycle,
             digest=digest,
             placements=placements,
             upstreams=self.upstreams,
@@ -212,7 +212,7 @@ class InstanceServer:
             sow=sow,
         )
         self.injections.reach(self.clients.pools.narrow)
-        self.disk_watch = commits.watch = DiskWatch(
+        self.disk_watch = DiskWatch(
             here,
             config.disk_timeout_ms / 1000,
             lambda text: self.clients.end("not_ready", text),
@@ -260,7 +260,7 @@ class InstanceServer:
         return PeriodicChecks(
             self.here,
             clients=self.clients,
-            commits=self.commits,
+            commits=self.commits.cycle,
             links=self.links,
             maintenance=self._maintenance,
             queues=self._queues,
@@ -360,7 +360,7 @@ class InstanceServer:
         here.recovered(await here.in_thread(self._recovery.recover))
         self._sow.serve()
         self._queues.serve()
-        self.commits.start()
+        self.commits.start(self.disk_watch)
         self.disk_watch.start()
         moved = here.machine.placements.items()
         for destination in config.destinations:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.errors import RaylayError
 from raylay.services.messages.readable import UNREADABLE
 from raylay.services.replication.instance.tick_policy import TickPolicy
 from raylay.services.server.clients.costly_filters import CostlyFilters
 from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.sessions import ClientSessions
-from raylay.services.server.commits import Commits
 from raylay.services.server.data.data_files import AGING_KEY
 from raylay.services.server.data.maintenance import Maintenance
 from raylay.services.server.links.control import Links
@@ -48,7 +48,7 @@ class PeriodicChecks:
         self,
         here: InstanceRuntime,
         clients: ClientSessions,
-        commits: Commits,
+        commits: CommitCycle,
         links: Links,
         maintenance: Maintenance,
         queues: QueueManager,

@@ -177,7 +177,7 @@ class InstanceStatus:
             return "stopping" if self._here.is_stopping else "recovering"
         if not self._here.machine.ready:
             return "catching_up"
-        return "ready" if self._commits.failure is None else "failed"
+        return "ready" if self._commits.cycle.failure is None else "failed"
 
     def _destination_status(self, name: str) -> dict[str, Any]:
         ledger = self._here.machine.destinations[name]

@@ -140,8 +140,8 @@ def test_an_instance_whose_disk_breaks_under_what_it_took_ends_and_has_told_nobo
             await publisher.publish("orders", body)
             await publisher.flush()
         prepared: list[int] = []
-        prepare = server.commits.prepare
-        server.commits.prepare = (  # type: ignore[method-assign]
+        prepare = server.commits.cycle.prepare
+        server.commits.cycle.prepare = (  # type: ignore[method-assign]
             lambda txid: prepared.append(txid) or prepare(txid)
         )
         with monkeypatch.context() as disk:

@@ -443,7 +443,7 @@ def test_a_failed_append_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Mon
             await life.publish("orders", 1)
             machine = life.server.here.machine
             before = life.status()["txid"]
-            life.server.commits.failed(machine.next_txid, StorageFull("no space left", "x"))
+            life.server.commits.cycle.failed(machine.next_txid, StorageFull("no space left", "x"))
             await until(lambda: life.status()["saved_txid"] == before)
             await asyncio.sleep(0.3)  # Another write, if there were one, would be within 0.1 s.
             store = life.server._sow._store

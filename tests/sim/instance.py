@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from raylay.services.core.commit_cycle import notify_links
 from raylay.services.core.compose import Composition, compose, folding
 from raylay.services.core.effect_loop import TURN_S, EffectLoop
 from raylay.services.core.fold_backlog import FoldBacklog, weight
@@ -30,8 +31,6 @@ from raylay.services.protocol.frames import first_frame
 from raylay.services.protocol.link.replication import ack_frames
 from raylay.services.queues.frontend import RoutedRequest
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.replication.commit_notifications import NotifyWhen, how_to_tell
-from raylay.services.replication.commit_thread import CommitThread
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -113,20 +112,17 @@ from sim.features import Replays, State, Writes, follow_everything
 from sim.filtering import DigitContent
 from sim.link import LinkLogon, LinkProcess, Placed, Stale, Welcome
 from sim.network import Carried, Connection
+from sim.runtime import SimRuntime
 
 if TYPE_CHECKING:
     from sim.world import World
 
 
 FOREVER_US = 1 << 60
-TURN_US = 50
 LOOKED_AT_ONCE = 2
 """Records of a topic with state."""
-"""Of an instance's loop that commits itself, from the first message staged in it to its end."""
 MOVE_US = 20_000
 """After a commit in front, until it is moved into the store."""
-BUSY_CHANCE = 0.1
-"""Of an instance's loop being busy with something else when it is called."""
 HINT_WRITE_US = (100, 20_000)
 HINT_FAILS = 0.1
 """As on a disk that is full for a moment."""
@@ -493,9 +489,6 @@ class Instance:
     _by_hand = False
     _before_txid = 0
     """What is below, links need no more of the journal."""
-    _commit_due = _turn_ends = _commits_here = False
-    _ahead: list[Any] | None = None
-    """What is to be said of the commit that the disk is writing."""
     _comparing: dict[str, ResyncPlan]
     """Of links that are about to begin."""
 
@@ -509,15 +502,10 @@ class Instance:
         self.host = disk.host
         self.alive = True
         self.journal = disk.journal
-        self.staging: deque[Run] = deque()
         self.sessions: dict[int, Session] = {}
         self.upstreams: dict[int, Connection] = {}
         self.incoming: dict[int, SharedConnection] = {}
         """Of these, what others dialled."""
-        self.news = world.machines.news()
-        self.commit_place = world.machines.place(world.slow_commit_ns)
-        self._told_us = 0
-        self._callbacks = 0
         self._checks = 0
         world.hosts[self.host] = self
         recovered = disk.journal.recovered
@@ -530,8 +518,8 @@ class Instance:
         self.state = world.machines.state(disk.last)
         self._writes, self._replays = Writes(self), Replays(self)
         self._open_features()
-        performers = {kind: partial(method, self) for kind, method in _PERFORM.items()}
-        self._steps = self._made_steps(performers)
+        self.links: dict[str, LinkProcess] = {}
+        self._begin_committing()
         composition = Composition(
             disk.identity(),
             disk.member.destinations,
@@ -573,22 +561,39 @@ class Instance:
         self.journal.later = self._maintain
         self.journal.removed_by_retention = self._removed_up_to
         self.journal.move_later = lambda work: self.world.after(MOVE_US, work)
-        self.journal.start(self._on_disk, self._commit_failed)
+        self.runtime.journal.start()
         world.log(InstanceStarted(world.now_us, self.name, disk.incarnation, ready))
         for name in sorted(disk.downgraded):
             world.log(LinkModeSet(world.now_us, self.name, name, True))
         disk.downgraded.clear()
         disk.lives += 1
         self._fold()
-        self.links = {
-            destination.name: LinkProcess(self, destination)
-            for destination in disk.member.destinations
-        }
-        self.news.wakeable = tuple(self.links)
+        for destination in disk.member.destinations:
+            self.links[destination.name] = LinkProcess(self, destination)
+        self.commits.wakeable_changed()
         world.after(world.drawn((1, world.timing.tick_us)), self._tick)
         world.after(world.drawn((1, world.timing.hint_us)), self._write_hint)
         self.check()
         self._begin_announcing()
+
+    def _begin_committing(self) -> None:
+        """What a commit goes through, in the order of production."""
+        world = self.world
+        self.runtime = runtime = SimRuntime(self)
+        self.commits = world.machines.commits(
+            runtime,
+            self.links,
+            self.folds,
+            clock_ns=lambda: 0,
+            took=lambda commit_ns: None,
+            undone=runtime.journal.staged.clear,
+            notifications=world.machines.news(),
+            policy=world.machines.place(world.slow_commit_ns),
+        )
+        performers: dict[type, Callable[[Any], None]] = {Append: self._perform_append}
+        for kind, method in _PERFORM.items():
+            performers[kind] = runtime.outbox.saying(partial(method, self))
+        self._steps = self._made_steps(performers)
 
     def _begin_announcing(self) -> None:
         if self.disk.generation and self.world.machines.spreads:
@@ -744,7 +749,7 @@ class Instance:
             # it is there.
             world.probes["found in front what was not told"] += 1
             for run in runs:
-                self._log_on_disk(run)
+                self.log_on_disk(run)
             committed_txid = runs[-1].last_txid
         world.log(InstanceCrashed(world.now_us, self.name, self.disk.incarnation, lose_disk))
         self.disk.was_ready = self.machine.ready and not lose_disk
@@ -834,6 +839,11 @@ class Instance:
         disk.retired = True
         self.crash(False)
 
+    @property
+    def staging(self) -> deque[Run]:
+        """Runs that are not on the disk."""
+        return self.runtime.journal.staged
+
     def quiet(self) -> bool:
         """Whether nothing is under way here."""
         machine = self.machine
@@ -841,7 +851,9 @@ class Instance:
             return False
         if any(map(len, self.arrivals.values())) or self.folds.unfolded:
             return False
-        if self.author or self.staging or self._callbacks or not machine.ready or machine.pending:
+        if self.author or self.staging or self.runtime.loop.calls:
+            return False
+        if not machine.ready or machine.pending:
             return False
         for name, link in self.links.items():
             ledger = machine.destinations[name]
@@ -860,7 +872,7 @@ class Instance:
     def _tick(self) -> None:
         if self.alive:
             world = self.world
-            self._take_committed()
+            self.commits.catch_up()
             if self.looking.is_due(self.now_us):
                 self.perform(self.machine.tick(self.now_us))
             self.sow.tick(self.now_us)
@@ -1013,49 +1025,8 @@ class Instance:
         self.perform(self.machine.upgrade(destination, self.now_us))
 
     # -- the journal -------------------------------------------------------------------------
-    def _stage(self, run: Run) -> None:
-        self.journal.keep(run)
-        self.staging.append(run)
-        self.commit_place.staged(len(run.payload))
-        if not self._turn_ends:
-            self._turn_ends = True
-            self.world.after(TURN_US if self.world.slow_commit_ns else 0, self._end_turn)
-
-    def _end_turn(self) -> None:
-        """The loop commits itself, or the writer thread a little later."""
-        self._turn_ends = False
-        if not self.alive:
-            return
-        world, journal = self.world, self.journal
-        idle, waits = journal.is_thread_idle, bool(self.machine.waiters)
-        if self.commit_place.choose(thread_idle=idle, pending=waits) is CommitThread.HERE:
-            world.probes["commit at the end of the turn"] += 1
-            self._commits_here = True
-            journal.commit_here(self)
-            self._commits_here = False
-            return
-        world.probes["commit handed to the writer thread"] += 1
-        journal.hand_over()
-        if not self._commit_due:
-            self._commit_due = True
-            took_us = world.drawn(world.timing.commit_us)
-            self.commit_place.took(1000 * took_us)
-            world.after(took_us, self._commit)
-
-    def prepare(self, last_txid: int) -> None:
-        """While the disk writes, the machine takes it. What is said of it is said behind that."""
-        self.world.probes["taken while the disk wrote"] += 1
-        self._ahead = self.machine.committed(last_txid, self.now_us)
-
-    def durable(self) -> None:
-        """Others are told in `_take_committed`."""
-
-    def _commit(self) -> None:
-        self._commit_due = False
-        if self.alive:
-            self.journal.commit()
-
-    def _log_on_disk(self, run: Run) -> None:
+    def log_on_disk(self, run: Run) -> None:
+        """Tells the history of a run that the disk has."""
         world, disk = self.world, self.disk
         if run.publisher in disk.numbered and not run.path and run.kind == Kind.RECORDS:
             # Now nobody else gets this number any more.
@@ -1076,93 +1047,10 @@ class Instance:
         elif run.kind == Kind.CONFLICT:
             world.probes["conflict kept"] += 1
 
-    def _on_disk(self, last_txid: int, _: int) -> None:
-        staging = self.staging
-        while staging and staging[0].last_txid <= last_txid:
-            self._log_on_disk(staging.popleft())
-        calls, woken = self.news.committed(last_txid)
-        if calls and not self._commits_here:
-            self._callback(self._called)
-        for name in sorted(woken):
-            self._wake_link(name, last_txid)
-        if self._commits_here:
-            self._take_committed()
-
-    def _ended_ahead(self) -> None:
-        self._ahead = None
-        self.world.crash(self.name, down_us=self.world.timing.dial_us)
-
-    def _wake_link(self, name: str, last_txid: int) -> None:
-        """The writer thread tells a link itself: not in order with what the loop tells it."""
-        world, link = self.world, self.links[name]
-        if link.direct_link.direct is not None:
-            return
-        if link.alive and self.machine.destinations[name].connected:
-            link.woken_txid = last_txid
-            world.probes["link woken by the writer thread"] += 1
-            world.after(world.drawn(world.timing.local_us), link.told, last_txid)
-
-    def _commit_failed(self, first_txid: int, error: Exception) -> None:
-        self.world.probes["commit failure"] += 1
-        if self._ahead is not None:
-            # The machine is ahead of the disk: the instance ends, with nothing said, and is started
-            # again.
-            self.world.probes["commit failure ahead of the disk"] += 1
-            self._ended_ahead()
-            return
-        if self.news.is_ahead(self.machine.committed_txid):
-            self.world.probes["commit failure behind a commit that is not taken"] += 1
-        self.staging.clear()
-        if self._commits_here:
-            self.world.probes["commit failure at the end of a turn"] += 1
-            self._callbacks += 1
-            self._failed(first_txid, str(error))
-        else:
-            self._callback(self._failed, first_txid, str(error))
-
-    def _callback(self, call: Callable[..., None], *args: Any) -> None:
-        """The writer thread's callback reaches the loop a little later, in order; where the loop
-        is busy, behind other commits."""
-        world = self.world
-        delay_us = world.drawn(world.timing.local_us)
-        if world.rng.random() < BUSY_CHANCE and not world.healed:
-            delay_us += world.drawn(world.timing.busy_us)
-        self._told_us = max(self._told_us, world.now_us + delay_us)
-        self._callbacks += 1
-        world.at(self._told_us, call, *args)
-
-    def _called(self) -> None:
-        self._callbacks -= 1
-        if self.alive:
-            self._take_committed()
-
-    def _take_committed(self) -> None:
-        last_txid = self.news.take(self.machine.committed_txid)
-        if self._ahead is not None:
-            effects, self._ahead = self._ahead, None
-            if len(effects) > 1:
-                self._probe(effects)
-            self._steps.perform_ahead(effects)
-            self._steps.catch_up()
-            self.check()
-        elif last_txid:
-            self.perform(self.machine.committed(last_txid, self.now_us))
-
     def _catch_up(self) -> None:
         """Before anything that a link says is taken: it may be for a commit not taken yet."""
-        if self.news.is_ahead(self.machine.committed_txid):
-            self.world.probes["link ahead of its instance"] += 1
-            self._take_committed()
-
-    def _failed(self, first_txid: int, text: str) -> None:
-        self._callbacks -= 1
-        if self.alive:
-            # Runs staged since the failure were refused by the journal: gone with the others.
-            self.staging.clear()
-            self.news.failed()
-            now_us = self.now_us
-            self.perform(self.machine.append_failed(first_txid, "storage_error", text, now_us))
-            self.folds.failed(self.machine.committed_txid)
+        self.world.probes["link ahead of its instance"] += self.commits.is_behind
+        self.commits.catch_up()
 
     # -- effects -----------------------------------------------------------------------------
     def perform(self, effects: list[Any]) -> None:
@@ -1170,6 +1058,17 @@ class Instance:
         if len(effects) > 1:
             self._probe(effects)
         self._steps.perform(effects)
+        self.check()
+
+    def perform_ahead(self, effects: list[Any]) -> None:
+        """Performs those of a commit that the disk is writing; what they say is held."""
+        self.world.probes["taken while the disk wrote"] += 1
+        self._probe(effects)
+        self._steps.perform_ahead(effects)
+
+    def catch_up(self) -> None:
+        """The disk has it, and it is said: folds it."""
+        self._steps.catch_up()
         self.check()
 
     def _made_steps(self, performers: dict[type, Callable[[Any], None]]) -> EffectLoop:
@@ -1216,24 +1115,13 @@ class Instance:
                 self.world.probes["upgrade asked again"] += 1
 
     def _perform_append(self, effect: Append) -> None:
-        self.news.staged(effect.run, self.machine.destinations)
         if effect.run.kind == Kind.RECORDS:
             for sequence in _expanded(effect.run.ranges()):
                 self.disk.received_us[effect.run.publisher, sequence] = self.world.now_us
-        self._stage(effect.run)
+        self.commits.stage(effect.run)
 
     def _perform_committed(self, effect: RunsCommitted) -> None:
-        last_txid = effect.last_txid
-        for name, link in self.links.items():
-            ledger = self.machine.destinations[name]
-            if ledger.connected and not link.direct_link.committed(effect.runs):
-                tell = how_to_tell(link.woken_txid, ledger, effect.runs)
-                if tell is NotifyWhen.NOW:
-                    self._tell(link, last_txid)
-                elif tell is NotifyWhen.LATER:
-                    if not link.later_txid:
-                        self.world.after(self.world.timing.told_later_us, self._tell_late, link)
-                    link.later_txid = last_txid
+        notify_links(self.links, self.machine.destinations, effect)
 
     def take_up(self, runs: list[Run]) -> None:
         """What is committed of what it wrote itself takes effect."""
@@ -1274,14 +1162,6 @@ class Instance:
 
     def _written(self, drafts: list[PendingRecord]) -> tuple[int, tuple[int, ...]]:
         return self.author.publisher, tuple(draft.sequence for draft in drafts)
-
-    def _tell(self, link: LinkProcess, last_txid: int) -> None:
-        link.later_txid = 0
-        link.inbox.send(link.told, last_txid)
-
-    def _tell_late(self, link: LinkProcess) -> None:
-        if self.alive and link.later_txid:
-            self._tell(link, link.later_txid)
 
     def _perform_refuse_client(self, effect: RefuseClient) -> None:
         session = self.sessions.get(effect.session)
@@ -1392,7 +1272,7 @@ class Instance:
         self.world.probes["notice sent"] += 1
         if link.later_txid:
             # It must have read all that it is asked about.
-            self._tell(link, link.later_txid)
+            link.told(link.later_txid)
         direct = link.direct_link.direct
         held = (link.machine if direct is None else direct.machine)._held
         if any(
@@ -2019,7 +1899,6 @@ _REFUSED = {
 """Probes, by reasons."""
 
 _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
-    Append: Instance._perform_append,
     RunsCommitted: Instance._perform_committed,
     AckClient: Instance._perform_ack_client,
     RefuseClient: Instance._perform_refuse_client,

@@ -395,8 +395,42 @@ class LinkProcess:
             connection.close(0, why)
             self._lost(connection, why)
 
-    # -- what the instance says --------------------------------------------------------------
+    # -- how the instance tells it of a commit -----------------------------------------------
+    @property
+    def is_connected(self) -> bool:
+        """Whether its instance knows its destination to be connected."""
+        return self.instance.machine.destinations[self.destination.name].connected
+
+    @property
+    def is_wakeable(self) -> bool:
+        """Whether the writer thread wakes it."""
+        return True
+
+    def wake(self, last_txid: int) -> bool:
+        """The writer thread tells it itself: not in order with what the loop tells it."""
+        if self.direct_link.direct is None and self.alive and self.is_connected:
+            self.woken_txid = last_txid
+            self.world.probes["link woken by the writer thread"] += 1
+            self.world.after(self.world.drawn(self.world.timing.local_us), self.heard, last_txid)
+        return True
+
     def told(self, last_txid: int) -> None:
+        """The loop tells it."""
+        self.later_txid = 0
+        self.inbox.send(self.heard, last_txid)
+
+    def told_later(self, last_txid: int) -> None:
+        """The loop tells it within a moment."""
+        if not self.later_txid:
+            self.world.after(self.world.timing.told_later_us, self._told_due)
+        self.later_txid = last_txid
+
+    def _told_due(self) -> None:
+        if self.instance.alive and self.later_txid:
+            self.told(self.later_txid)
+
+    # -- what the instance says --------------------------------------------------------------
+    def heard(self, last_txid: int) -> None:
         """The instance has committed."""
         if self.alive:
             self.machine.told(last_txid)
@@ -505,7 +539,7 @@ class LinkProcess:
         """The instance asks for the connection; it has committed up to here."""
         if not self.alive:
             return
-        self.told(last_txid)
+        self.heard(last_txid)
         connection = self.connection
         if connection is None or isinstance(connection, Carried):
             self._keep(for_good=connection is not None)

@@ -78,7 +78,7 @@ from raylay.storage import front_entries
 from raylay.storage.journal import DiskWaitTask
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
-from sim import plans, queue_mistakes, sow_mistakes
+from sim import commit_mistakes, plans, queue_mistakes, sow_mistakes
 from sim.client import SimStore
 from sim.stateful import BEHIND, NOTHING, LastOfTopic
 from sim.world import Machines
@@ -1382,6 +1382,12 @@ MISTAKES: dict[str, Machines] = {
     "front used again early": Machines(front=FrontUsedAgainEarly),
     "front's generation kept": Machines(front=FrontGenerationKept),
     "link before commits": Machines(news=LinkBeforeCommits),
+    "acks before the commit": Machines(commits=commit_mistakes.AcksBeforeTheCommit),
+    "acks while the disk writes": Machines(commits=commit_mistakes.AcksWhileTheDiskWrites),
+    "folds before the commit": Machines(commits=commit_mistakes.FoldsBeforeTheCommit),
+    "folds before it is said": Machines(commits=commit_mistakes.FoldsBeforeItIsSaid),
+    "folds in a later step": Machines(commits=commit_mistakes.FoldsInALaterStep),
+    "goes on ahead of the disk": Machines(commits=commit_mistakes.GoesOnAheadOfTheDisk),
     "told before its commit": Machines(journal=ToldBeforeItsCommit),
     "commit error swallowed": Machines(journal=CommitErrorSwallowed),
     "thread overtaken": Machines(place=IgnoresTheThread, journal=Overtaken),
@@ -1520,6 +1526,12 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "front used again early": frozenset(("once", "order", "acknowledged")),
     "front's generation kept": frozenset(("once", "order", "acknowledged")),
     "link before commits": frozenset(("liveness",)),
+    "acks before the commit": frozenset(("acknowledged",)),
+    "acks while the disk writes": frozenset(("acknowledged",)),
+    "folds before the commit": frozenset(("folds",)),
+    "folds before it is said": frozenset(("folds",)),
+    "folds in a later step": frozenset(("sow",)),
+    "goes on ahead of the disk": frozenset(("acknowledged", "sow", "liveness")),
     "told before its commit": frozenset(("once", "acknowledged")),
     "commit error swallowed": frozenset(("liveness",)),
     "thread overtaken": frozenset(("liveness",)),
@@ -1607,6 +1619,8 @@ DELETES = frozenset(
 STATEFUL = frozenset(
     (
         "folds before the acks",
+        "folds before the commit",
+        "folds before it is said",
         "folds in another order",
         "folded no more",
         "staged kept at failure",

@@ -1329,25 +1329,14 @@ def test_a_swallowed_error_of_a_commit_shows() -> None:
     assert "liveness" in failed_at_the_end_of_a_turn(MISTAKES["commit error swallowed"])
 
 
-def failed_ahead_of_the_disk(*, goes_on: bool = False) -> tuple[Play, set[str]]:
-    """The disk cannot write what the machine has taken already.
-
-    Args:
-        goes_on: the mistake: what was to be said of it is said.
-    """
-    play, client = at_the_end_of_a_turn()
+def failed_ahead_of_the_disk(machines: Machines | None = None) -> tuple[Play, set[str]]:
+    """The disk cannot write what the machine has taken already."""
+    play, client = at_the_end_of_a_turn(machines)
     m1 = play.world.instances["m1"]
     client.publish(["orders"])
     play.until(80)
     assert play.world.probes["taken while the disk wrote"] == 0, "the first goes to the store"
 
-    def said() -> None:
-        effects, m1._ahead = m1._ahead, None
-        assert effects is not None
-        m1.perform(effects)
-
-    if goes_on:
-        m1._ended_ahead = said  # type: ignore[method-assign]
     m1.journal.fail_next(StorageError("it cannot be written", "m1"))
     client.publish(["orders"])
     play.until(120)
@@ -1367,7 +1356,7 @@ def test_a_commit_that_fails_ahead_of_the_disk_ends_the_instance_and_loses_nothi
 
 @pytest.mark.covers("Journal", "a commit that fails behind that ends the instance")
 def test_what_was_said_of_a_commit_that_failed_shows() -> None:
-    _, broken = failed_ahead_of_the_disk(goes_on=True)
+    _, broken = failed_ahead_of_the_disk(MISTAKES["goes on ahead of the disk"])
     assert broken
 
 
@@ -1842,11 +1831,10 @@ def test_what_is_on_disk_and_not_taken_counts_when_a_peer_connects(planted: str,
     reached = getattr(m1, step)
 
     def busy(call: Callable[..., None], *arguments: object) -> None:
-        m1._callbacks += 1
         play.world.after(10_000, call, *arguments)
 
     def publish_first(*arguments: Any) -> None:
-        m1._callback = busy  # type: ignore[method-assign]
+        m1.runtime.loop.call_soon_threadsafe = busy  # type: ignore[method-assign]
         client.publish(["orders"])
         play.world.after(3_000, reached, *arguments)
 
@@ -2274,21 +2262,21 @@ def failed_behind_a_commit(machines: Machines | None = None) -> tuple[Play, SimC
     client.publish(["orders"] * 3)
     while not a.journal.staged:
         play.world.run_until(play.world.now_us + 10)
-    loop_is_busy = a._callback
+    loop = a.runtime.loop
+    loop_is_busy = loop.call_soon_threadsafe
     held_back: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
     def keep(call: Callable[..., None], *arguments: object) -> None:
-        a._callbacks += 1
         held_back.append((call, arguments))
 
-    a._callback = keep  # type: ignore[method-assign]
+    loop.call_soon_threadsafe = keep  # type: ignore[method-assign]
     a.journal.commit()
     client.publish(["orders"] * 3)
     while not a.journal.staged:
         play.world.run_until(play.world.now_us + 10)
     a.journal.fail_next(StorageFull("no space left", "a"))
     a.journal.commit()
-    a._callback = loop_is_busy  # type: ignore[method-assign]
+    loop.call_soon_threadsafe = loop_is_busy  # type: ignore[method-assign]
     # Of the two the failure comes first: it brings the commits ahead of it with it.
     for call, arguments in reversed(held_back):
         call(*arguments)

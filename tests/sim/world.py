@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, cast
 
 from raylay.services.client.machine import ClientMachine
+from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.core.compose import FeatureClasses
 from raylay.services.core.effect_loop import EffectLoop
 from raylay.services.core.feature import FeatureRegistry
@@ -120,6 +121,7 @@ class Machines:
     front: type[MemoryFront] = MemoryFront
     news: type[CommitNotifications] = CommitNotifications
     place: type[CommitThreadPolicy] = CommitThreadPolicy
+    commits: type[CommitCycle] = CommitCycle
     subscription: type[BookmarkSubscription] = BookmarkSubscription
     lookup: type[RunLookup] = RunLookup
     plan: type[ResyncPlan] = ResyncPlan

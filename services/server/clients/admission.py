@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from raylay.services.server.commits import Commits
+from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.server.runtime import InstanceRuntime
 
 
 class ClientAdmission:
     """Owner: the instance's event loop. Only reads."""
 
-    def __init__(self, here: InstanceRuntime, commits: Commits) -> None:
+    def __init__(self, here: InstanceRuntime, commits: CommitCycle) -> None:
         self._here = here
         self._commits = commits
         self.is_restored = False

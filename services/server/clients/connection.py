@@ -521,8 +521,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self, runs: list[Run], processed: bytes, answers: LookupResult, resent: str | None
     ) -> LookupRequest | None:
         here = self._here
-        if self._commits.failure is not None:
-            self.end(*self._commits.failure)
+        if self._commits.cycle.failure is not None:
+            self.end(*self._commits.cycle.failure)
             return None
         questions = here.machine.asks(runs, answers)
         if questions:
@@ -644,8 +644,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
 
     def _take_unnumbered(self, record: bytes, command: Publish, now_us: int) -> bool:
         here = self._here
-        if self._commits.failure is not None:
-            self.end(*self._commits.failure)
+        if self._commits.cycle.failure is not None:
+            self.end(*self._commits.cycle.failure)
             return False
         run = here.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
         entry = here.machine.topics[run.topic, run.message_type]

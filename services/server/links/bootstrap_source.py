@@ -146,7 +146,7 @@ class BootstrapSource:
     ) -> None:
         connection, here, asks = self._connection, self._here, self._asks
         machine = here.machine
-        self._host.commits.catch_up()
+        self._host.commits.cycle.catch_up()
         last_txid = machine.committed_txid
         first_txid, lacks = await self._host.reading.run(_begin, reader)
         here.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)

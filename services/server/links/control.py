@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.config.instance import DestinationConfig
+from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.errors import RaylayError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.net.framed import FramedConnection
@@ -33,7 +34,6 @@ from raylay.services.replication.membership.connection_sharing import (
 from raylay.services.replication.membership.peers import PeerBook
 from raylay.services.replication.membership.placement import InstancePlacement, from_wire, to_wire
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
-from raylay.services.server.commits import Commits
 from raylay.services.server.cooperative import yield_between
 from raylay.services.server.data.held_digest import HeldDigest
 from raylay.services.server.describe import describe
@@ -62,7 +62,7 @@ class Links:
         here: InstanceRuntime,
         controls: dict[str, LinkControl],
         *,
-        commits: Commits,
+        commits: CommitCycle,
         digest: HeldDigest,
         placements: PlacementKeeper,
         upstreams: ConnectedUpstreams,

@@ -519,7 +519,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             if decided is None:
                 seen, is_anothers = await here.state.run(lambda: self._take_epoch(logon))
                 # What is on disk and not taken yet is held: who may not be ready asks for that.
-                self._upstreams.commits.catch_up()
+                self._upstreams.commits.cycle.catch_up()
                 decided = decide(
                     machine,
                     self.number,
@@ -655,8 +655,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     def _batch(self, header: Header, body: bytes, answers: LookupResult) -> LookupRequest | None:
         here = self._here
         machine = here.machine
-        if self._upstreams.commits.failure is not None:
-            self.refuse(*self._upstreams.commits.failure)
+        if self._upstreams.commits.cycle.failure is not None:
+            self.refuse(*self._upstreams.commits.cycle.failure)
             return None
         if answers.decoded is not None:
             batch, runs = answers.decoded

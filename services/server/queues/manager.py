@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from raylay.services.core.commit_cycle import PROBE_S
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
 from raylay.services.errors import ConfigurationError, RaylayError, RemoteProtocolError
 from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.frames import Header
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
-from raylay.services.server.commits import PROBE_S, Commits
+from raylay.services.server.commits import Commits
 from raylay.services.server.queues.deliverer import QueueDeliverer
 from raylay.services.server.runtime import InstanceRuntime
 
@@ -458,7 +459,7 @@ class QueueManager:
 
     def committed(self) -> int:
         """The last transaction that is committed, and may have been acknowledged to somebody."""
-        self._commits.catch_up()
+        self._commits.cycle.catch_up()
         return self.here.machine.committed_txid
 
     def folded_txid(self) -> int:
@@ -501,7 +502,7 @@ class QueueManager:
 
     def _author(self) -> None:
         here = self.here
-        if self._commits.failure is not None:
+        if self._commits.cycle.failure is not None:
             # What is drafted waits, as publishers do, until it can be written.
             self._is_authoring = True
             here.loop.call_later(PROBE_S, self._author)

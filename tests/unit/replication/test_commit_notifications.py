@@ -5,11 +5,7 @@ from __future__ import annotations
 from raylay.services.messages.records import Flag, Run
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.acknowledgment import DestinationLedger
-from raylay.services.replication.commit_notifications import (
-    CommitNotifications,
-    NotifyWhen,
-    how_to_tell,
-)
+from raylay.services.replication.commit_notifications import CommitNotifications
 from raylay.services.replication.link.routing import DestinationRoute
 
 ORDERS = (TopicRule("orders"),)
@@ -56,12 +52,3 @@ def test_nobody_is_woken_for_what_failed() -> None:
     news.failed()
     news.staged(run(2, topic=b"trades"), to)
     assert news.committed(2)[1] == set()
-
-
-def test_a_link_that_was_woken_is_not_told_again() -> None:
-    (ledger,) = ledgers(a=True).values()
-    runs = [run(1), run(2, topic=b"trades")]
-    assert how_to_tell(0, ledger, runs) is NotifyWhen.NOW
-    assert how_to_tell(1, ledger, runs) is NotifyWhen.NOW
-    assert how_to_tell(2, ledger, runs) is NotifyWhen.NOT
-    assert how_to_tell(0, ledger, runs[1:]) is NotifyWhen.LATER

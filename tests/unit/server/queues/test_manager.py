@@ -143,7 +143,8 @@ class Bench:
             report=lambda event, **details: self.reports.append((event, details)),
             spawn=lambda work: work.close(),
         )
-        commits = self.storage = SimpleNamespace(catch_up=lambda: None, failure=None)
+        self.storage = SimpleNamespace(catch_up=lambda: None, failure=None)
+        commits = SimpleNamespace(cycle=self.storage)
         self.folds = folding()
         self.keeper = QueueManager(
             cast(Any, self.here), self.folds, cast(Any, commits), cast(Any, None)

@@ -1,0 +1,465 @@
+"""The order of a commit, from the run that is staged to the folds of what is on the disk.
+
+1. A run is *staged*: what it will wake is noted before the journal has the run.
+2. At the end of its turn the event loop commits what was staged in it, or hands it to the journal's
+   writer thread (services/replication/commit_thread.py).
+3. Where the loop commits and the disk can be left to write meanwhile, the machine takes the commit
+   already, and what is said of it is made and *held*. Once the disk has it, all of that is
+   written. Where the disk fails behind that, the machine is ahead of the disk: the instance ends
+   with nothing said, and begins again from its disk.
+4. The commit is on the disk: the links of sync destinations that wait for it are woken, on the
+   thread that made it.
+5. The loop takes it: the machine's effects are performed (other links are told, then acks go out),
+   they are written, and only then the features fold it (services/core/effect_loop.py).
+6. Nothing that a link says is taken before the commits that it may be about: `catch_up`.
+
+A commit that fails goes the same way: the machine undoes what was staged, publishers are told, and
+the features hear of it last.
+
+The server and the simulator both run this class; what differs between them is the disk, the loop
+and the network, which are handed in. What decides is in services/replication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from raylay.services.core.feature import FeatureRegistry
+from raylay.services.errors import StorageFull
+from raylay.services.messages.records import Flag, Run
+from raylay.services.replication.acknowledgment import DestinationLedger
+from raylay.services.replication.commit_notifications import CommitNotifications
+from raylay.services.replication.commit_thread import CommitThread, CommitThreadPolicy
+from raylay.services.replication.effects import Effect, RunsCommitted
+from raylay.services.replication.instance import InstanceMachine
+
+PROBE_S = 0.5
+"""Seconds for which publishers are refused after a failed commit; then the next publish tries
+again."""
+
+
+class StagedJournal(Protocol):
+    """The journal, as far as a commit goes (storage/journal.py)."""
+
+    def keep(self, run: Run) -> None:
+        """Takes a run that the writer thread does not get yet."""
+
+    def hand_over(self) -> None:
+        """Gives the writer thread what is kept back."""
+
+    @property
+    def is_thread_idle(self) -> bool:
+        """Returns whether the writer thread has nothing to commit, and nothing to drop."""
+
+    def commit_here(self, ahead: CommitCycle | None = None) -> None:
+        """Commits what is kept back; calls `prepare` and `durable` of `ahead` where the disk can
+        be left to write, and `on_disk` or `failed` before it returns."""
+
+
+class EventLoop(Protocol):
+    """The event loop of the instance."""
+
+    def call_soon(self, work: Callable[[], None], /) -> object:
+        """Calls at the end of this turn."""
+
+    def call_soon_threadsafe(self, work: Callable[..., None], /, *arguments: Any) -> object:
+        """Calls in another turn; on any thread.
+
+        Raises:
+            RuntimeError: the loop is closed.
+        """
+
+    def call_later(self, delay_s: float, work: Callable[[], None], /) -> object:
+        """Calls when so many seconds have passed."""
+
+
+class CommitOutbox(Protocol):
+    """Collects what is to be written to others."""
+
+    @property
+    def is_held(self) -> bool:
+        """Returns whether nothing is written, whoever asks for it."""
+
+    def hold(self) -> None:
+        """Collects all and writes nothing until `release`, or `drop`."""
+
+    def release(self) -> None:
+        """Writes what was held."""
+
+    def await_flush(self) -> None:
+        """The caller calls `flush` before it returns."""
+
+    def flush(self) -> None:
+        """Writes everything collected, unless it is held."""
+
+
+class StepPerformer(Protocol):
+    """Performs what the machine asks for (`EffectLoop`)."""
+
+    def perform(self, effects: list[Effect], /) -> None:
+        """Performs a step's effects, in order, and folds what it committed."""
+
+    def perform_ahead(self, effects: list[Effect], /) -> None:
+        """Performs the effects of a commit that the disk is still writing."""
+
+    def catch_up(self) -> None:
+        """Folds what is not folded yet."""
+
+
+class CommitRuntime(Protocol):
+    """One life of an instance, as far as a commit goes (`InstanceRuntime`)."""
+
+    @property
+    def journal(self) -> StagedJournal:
+        """The log that runs are committed to."""
+
+    @property
+    def loop(self) -> EventLoop:
+        """Calls what is to be done in other turns."""
+
+    @property
+    def machine(self) -> InstanceMachine:
+        """Decides what a commit means."""
+
+    @property
+    def outbox(self) -> CommitOutbox:
+        """Collects what is to be written to others."""
+
+    @property
+    def steps(self) -> StepPerformer:
+        """Performs what the machine asks for."""
+
+    def steady_us(self) -> int:
+        """Microseconds by the clock that ages count by."""
+
+    def report(self, event: str) -> None:
+        """Tells people of an event."""
+
+    def freeze(self) -> None:
+        """Nothing is said, performed or folded any more: the instance ends."""
+
+
+class WakeableLink(Protocol):
+    """A link that can be woken on any thread.
+
+    Attributes:
+        woken_txid: the last transaction that it was woken for.
+    """
+
+    woken_txid: int
+
+    @property
+    def is_wakeable(self) -> bool:
+        """Returns whether it can be woken now."""
+
+    def wake(self, last_txid: int) -> bool:
+        """Tells the link of a commit; on the thread that made it. False: it could not."""
+
+    def told(self, last_txid: int) -> None:
+        """Tells it by a frame; on the loop."""
+
+
+class DirectLinkFeed(Protocol):
+    """Feeds a link whose connection the instance writes itself."""
+
+    def committed(self, runs: list[Run]) -> bool:
+        """Sends what is committed. False: the link is to be told of it."""
+
+
+class NotifiedLink(WakeableLink, Protocol):
+    """A link that the loop tells of a commit."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Returns whether its destination is connected."""
+
+    @property
+    def direct_link(self) -> DirectLinkFeed:
+        """What feeds it where its connection is a direct one."""
+
+    def told_later(self, last_txid: int) -> None:
+        """Tells it within a moment."""
+
+
+class CommitWatch(Protocol):
+    """Hears when the disk writes."""
+
+    def begins(self) -> None:
+        """The disk writes from now on."""
+
+    def ends(self, *, writes_more: bool = False) -> None:
+        """A commit is on the disk, or has failed; `writes_more`: the next one follows."""
+
+
+class CommitCycle:
+    """See the file's docstring.
+
+    Invariant: nothing is told of a run before the journal's `committed` has named it, or `durable`
+    was called for it.
+    Owner: the instance's loop. Threads: `on_disk` and `failed` are called on the one that made the
+    commit, all else on the loop. Lifecycle: one life of the instance.
+
+    Args:
+        links: by destination.
+        folds: who hears that what was staged never came to be.
+        clock_ns: measures how long the disk took.
+        took: called with the nanoseconds of each commit; on the thread that made it.
+        undone: called before publishers are told that a commit failed.
+
+    Attributes:
+        failure: reason and sentence while nothing is taken: the journal's, or `hold`'s.
+        staged_bytes: payload that is staged and not committed.
+        watch: hears when the disk writes; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        runtime: CommitRuntime,
+        links: Mapping[str, WakeableLink],
+        folds: FeatureRegistry,
+        *,
+        clock_ns: Callable[[], int],
+        took: Callable[[int], None],
+        undone: Callable[[], None],
+        notifications: CommitNotifications | None = None,
+        policy: CommitThreadPolicy | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._links = links
+        self._folds = folds
+        self._clock_ns = clock_ns
+        self._took = took
+        self._undone = undone
+        self._notifications = notifications or CommitNotifications()
+        self._policy = policy or CommitThreadPolicy()
+        self.failure: tuple[str, str] | None = None
+        self._own: tuple[str, str] | None = None
+        self._held: tuple[str, str] | None = None
+        self.staged_bytes = 0
+        self.watch: CommitWatch | None = None
+        self._handed_txid = 0
+        """The last transaction that the writer thread was given."""
+        self._is_due = False
+        """Whether the end of this turn commits, or hands over, what was staged in it."""
+        self._is_here = False
+        """Whether the commit that is being told of is made on the loop."""
+        self._is_traced = False
+        """Whether a sampled message is staged: its trace says when the disk had it, so nothing is
+        done ahead of that."""
+        self._is_prepared = False
+        """Whether the machine has taken the commit that the disk is writing."""
+        self._fault: Exception | None = None
+        """The reason for which what was done ahead of the disk must not come to be known."""
+        self._untold: Exception | None = None
+        """The fault of writing what the disk has: the loop's affair, at the end of the turn."""
+        self._not_disk_ns = 0
+        """Of a commit's time what was spent on other work."""
+
+    def hold(self, why: tuple[str, str] | None) -> None:
+        """Something else than the journal can take no more: nothing is taken until that is over.
+
+        Args:
+            why: reason and sentence; None: it is over.
+        """
+        self._held = why
+        self.failure = self._own or why
+
+    # -- staging, and the end of a turn --------------------------------------------------------
+    def stage(self, run: Run) -> None:
+        """Has a run committed, with what else is staged in this turn."""
+        runtime = self._runtime
+        size_bytes = len(run.payload)
+        self.staged_bytes += size_bytes
+        self._notifications.staged(run, runtime.machine.destinations)
+        runtime.journal.keep(run)
+        self._policy.staged(size_bytes)
+        if run.flags & Flag.TRACED:
+            self._is_traced = True
+        if not self._is_due:
+            self._is_due = True
+            runtime.loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_due = False
+        if self._fault is not None:
+            return
+        machine, journal = self._runtime.machine, self._runtime.journal
+        place = self._policy.choose(
+            thread_idle=journal.is_thread_idle, pending=bool(machine.waiters)
+        )
+        watch = self.watch
+        if watch is not None:
+            watch.begins()
+        if place is CommitThread.THREAD:
+            self._is_traced = False
+            self._handed_txid = machine.next_txid - 1
+            journal.hand_over()
+            return
+        waits = self._is_traced or self.failure is not None
+        self._is_here, self._is_traced = True, False
+        try:
+            journal.commit_here(None if waits else self)
+        finally:
+            self._is_here = False
+            if watch is not None:
+                watch.ends()
+        untold, self._untold = self._untold, None
+        if (error := self._fault or untold) is not None:
+            raise error
+
+    # -- while the disk writes -----------------------------------------------------------------
+    def prepare(self, last_txid: int) -> None:
+        """The disk is writing everything up to here: what is said of it is made, and held."""
+        runtime = self._runtime
+        began_ns = self._clock_ns()
+        self._is_prepared = True
+        runtime.outbox.hold()
+        for name in self._notifications.due(last_txid):
+            # It is about to be, or, where that cannot be, told: nobody else need tell it.
+            self._links[name].woken_txid = last_txid
+        try:
+            runtime.steps.perform_ahead(runtime.machine.committed(last_txid, runtime.steady_us()))
+        except BaseException as error:
+            fault = RuntimeError(f"what the disk writes was not taken: {error!r}")
+            fault.__cause__ = error
+            self._give_up(fault)
+        self._not_disk_ns = self._clock_ns() - began_ns
+
+    def durable(self) -> None:
+        """The disk has what was prepared for: what was held is said."""
+        if self._is_prepared and self._fault is None and self._runtime.outbox.is_held:
+            began_ns = self._clock_ns()
+            try:
+                self._runtime.outbox.release()
+            except Exception as error:
+                self._untold = error
+            self._not_disk_ns += self._clock_ns() - began_ns
+
+    def _give_up(self, error: Exception) -> None:
+        """The machine is ahead of the disk, or half way there, and nobody was told anything: the
+        loop ends the instance at the end of this turn, and it begins again from its disk."""
+        self._fault = error
+        self._runtime.freeze()
+
+    # -- what the journal says, on the thread that commits -------------------------------------
+    def on_disk(self, last_txid: int, commit_ns: int) -> None:
+        """Everything up to here is committed."""
+        if self._is_prepared:
+            commit_ns = max(0, commit_ns - self._not_disk_ns)
+        self._took(commit_ns)
+        self._policy.took(commit_ns)
+        if self.watch is not None and not self._is_here:
+            self.watch.ends(writes_more=last_txid < self._handed_txid)
+        calls, woken = self._notifications.committed(last_txid)
+        if calls and not self._is_here:
+            self._call(self._take)
+        # While this process's own loop is still waking up, or before it does anything else.
+        for name in sorted(woken):
+            link = self._links[name]
+            if not link.wake(last_txid) and self._is_prepared:
+                link.told(last_txid)
+        if self._is_here:
+            self._take()
+
+    def failed(self, first_txid: int, error: Exception) -> None:
+        """Nothing from here on is, or will be, committed under these transaction ids."""
+        if self.watch is not None:
+            self.watch.ends()
+        if self._is_prepared:
+            if self._fault is None:
+                self._give_up(error)
+        elif self._is_here:
+            self._take_failed(first_txid, error)
+        else:
+            self._call(self._take_failed, first_txid, error)
+
+    def _call(self, work: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._runtime.loop.call_soon_threadsafe(work, *arguments)
+        except RuntimeError:
+            pass  # the loop is closed: nobody is left to be told
+
+    # -- on the loop ---------------------------------------------------------------------------
+    def wakeable_changed(self) -> None:
+        """A link can be woken on any thread now, or no more."""
+        links = self._links
+        wakeable = tuple(name for name, link in links.items() if link.is_wakeable)
+        self._notifications.wakeable = wakeable
+
+    @property
+    def is_behind(self) -> bool:
+        """Returns whether something is committed that the machine has not taken."""
+        return self._notifications.is_ahead(self._runtime.machine.committed_txid)
+
+    def catch_up(self) -> None:
+        """Before a link's answer is taken: it may be for a commit that this loop has not taken."""
+        if self._notifications.is_ahead(self._runtime.machine.committed_txid):
+            self._take()
+
+    def _take(self) -> None:
+        runtime = self._runtime
+        last_txid = self._notifications.take(runtime.machine.committed_txid)
+        if self._is_prepared:
+            if self._fault is None:
+                # Where the store took what the front could not, nothing was released before.
+                self.durable()
+                self._is_prepared = False
+                runtime.outbox.await_flush()
+                try:
+                    runtime.steps.catch_up()
+                finally:
+                    runtime.outbox.flush()
+            return
+        if not last_txid:
+            return
+        if self._own is not None:
+            self._probe()
+            runtime.report("storage_recovered")
+        runtime.outbox.await_flush()
+        try:
+            runtime.steps.perform(runtime.machine.committed(last_txid, runtime.steady_us()))
+        finally:
+            runtime.outbox.flush()
+
+    def _take_failed(self, first_txid: int, error: Exception) -> None:
+        runtime = self._runtime
+        reason = "storage_full" if isinstance(error, StorageFull) else "storage_error"
+        self.failure = self._own = reason, str(error)
+        self._notifications.failed()
+        self._undone()
+        machine, now_us = runtime.machine, runtime.steady_us()
+        runtime.steps.perform(machine.append_failed(first_txid, reason, str(error), now_us))
+        self.staged_bytes = 0
+        self._folds.failed(machine.committed_txid)
+        runtime.outbox.flush()
+        runtime.loop.call_later(PROBE_S, self._probe)
+
+    def _probe(self) -> None:
+        """Lets publishes through again: the next one shows whether there is space."""
+        self._own = None
+        self.failure = self._held
+
+
+def notify_links(
+    links: Mapping[str, NotifiedLink],
+    ledgers: Mapping[str, DestinationLedger],
+    effect: RunsCommitted,
+) -> None:
+    """Tells the links of a commit that the loop took, each in one of four ways. A direct link sends
+    it at once. Whoever was woken for it knows already. A link to whose destination nothing of it
+    goes need only move on, so that the journal may be removed, and is told within a moment: each
+    telling wakes a process. All others are told now."""
+    runs, last_txid = effect.runs, effect.last_txid
+    for name, link in links.items():
+        if not link.is_connected or link.direct_link.committed(runs):
+            continue
+        if link.woken_txid >= runs[-1].last_txid:
+            continue
+        routed, incarnation = ledgers[name].router.routed, ledgers[name].incarnation
+        for run in runs:
+            if routed(run, incarnation):
+                link.told(last_txid)
+                break
+        else:
+            link.told_later(last_txid)
