@@ -148,8 +148,7 @@ class LiveSubscriptions:
         for each in (self._filtered, self._following):
             if each is None or not len(each):
                 continue
-            if not each.knows(topic, message_type):
-                found += PATTERN_US * len(each)
+            found += each.unknown_us(topic, message_type)
             if not run.flags & Flag.COMMANDS:
                 weight += each.weight(topic, message_type)
         if found > RECORD_US:

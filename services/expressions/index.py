@@ -8,7 +8,7 @@ of those few. Filters of the same text are asked once for all who have them; all
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from raylay.services.expressions import tree, values
@@ -133,25 +133,48 @@ class FilterIndex(Generic[Key]):
 
     Args:
         is_limited: whether each of them has a limit for long (services/expressions/work.py).
+
+    Attributes:
+        version: it changes where a filter that nobody else has comes or goes.
+        filter_count: filters that are not asked together; of a joined index, of all together.
     """
 
-    __slots__ = ("_by_key", "_by_text", "_fields", "_is_limited", "_others")
+    __slots__ = (
+        "_by_key",
+        "_by_text",
+        "_fields",
+        "_is_limited",
+        "_others",
+        "filter_count",
+        "version",
+    )
 
     def __init__(self, is_limited: bool = False) -> None:
         self._is_limited = is_limited
+        self.filter_count = 0
+        self.version = 0
         self._by_key: dict[Key, _Filter[Key]] = {}
         self._by_text: dict[str, _Filter[Key]] = {}
         self._fields: dict[Steps, _FieldIndex[Key]] = {}
         self._others: dict[_Filter[Key], None] = {}
 
+    @classmethod
+    def joined(cls, indexes: Iterable[FilterIndex[Key]]) -> FilterIndex[Key]:
+        """Index that finds what these find, while the `version` of each stays. It shares their
+        filters and their keys, and is not changed itself."""
+        made: FilterIndex[Key] = cls()
+        for index in indexes:
+            for each in index._by_text.values():
+                made._enter(each)
+        return made
+
     def __len__(self) -> int:
         return len(self._by_key)
 
     @property
-    def weight(self) -> int:
-        """The cost of a message, as a multiple of what most take, roughly; 0: there is no
-        filter. Of filters that name a value of a field only those are asked that it has."""
-        return 1 + len(self._others) // OTHERS_IN_WEIGHT if self._by_key else 0
+    def others_count(self) -> int:
+        """Filters that each message is asked, as they name no value of a field."""
+        return len(self._others)
 
     def add(self, key: Key, expression: Expression) -> None:
         """Adds one; instead of that which the key had before."""
@@ -180,6 +203,8 @@ class FilterIndex(Generic[Key]):
         return [key for each in found for key in each.keys]
 
     def _enter(self, found: _Filter[Key]) -> None:
+        self.filter_count += 1
+        self.version += 1
         asked = found.named
         if asked is None:
             self._others[found] = None
@@ -192,6 +217,8 @@ class FilterIndex(Generic[Key]):
         self._drop_empty(field)
 
     def _leave(self, found: _Filter[Key]) -> None:
+        self.filter_count -= 1
+        self.version += 1
         asked = found.named
         if asked is None:
             del self._others[found]

@@ -2,8 +2,8 @@
 
 They are kept apart from those without (matching.py): what is published where nobody filters takes
 the same way as if there were no filters. Where somebody does, each record is parsed once for all of
-them, and an index finds those that ask for one value of a field (expressions/index.py). A message
-that cannot be read passes none.
+them, and an index finds those that ask for one value of a field (expressions/index.py), of those
+that want its topic (audiences.py). A message that cannot be read passes none.
 
 A delivery has consecutive transaction ids, so each stretch that passes is one of its own.
 """
@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from raylay.services.errors import MessageTypeError
-from raylay.services.expressions.expression import SUBSCRIPTION, Expression, filter_of
+from raylay.services.expressions.expression import SUBSCRIPTION, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
-from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex
 from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import Flag, Kind, Record, Run
-from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.base import MessageTypeTable
+from raylay.services.subscriptions.audiences import AudienceTable, MessageFilters
 from raylay.services.subscriptions.costly import Efforts
 from raylay.services.subscriptions.delivery import DeliveryContent
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription, nobody
@@ -29,7 +28,6 @@ from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
 class FilteredSubscriptions:
     """All ordinary subscriptions of an instance that have a content filter.
 
-    Invariant: `_indexes` has, of each topic that was asked for, all those that want it.
     Owner: the instance. Lifecycle: as long as the instance.
 
     Args:
@@ -42,11 +40,10 @@ class FilteredSubscriptions:
     __slots__ = (
         "_asker",
         "_asking",
+        "_audiences",
         "_functions",
         "_group",
-        "_indexes",
         "_instance",
-        "_kept",
         "_types",
     )
 
@@ -63,20 +60,19 @@ class FilteredSubscriptions:
         self._functions = functions
         self._instance = instance
         self._group = group
-        self._kept: dict[LiveSubscription, Expression] = {}
-        self._indexes: dict[TopicKey, FilterIndex[LiveSubscription]] = {}
-        self._asking = 0
+        self._audiences = AudienceTable()
+        self._asking: set[LiveSubscription] = set()
         """Those whose filter asks for more than the body."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._audiences)
 
     def __contains__(self, subscription: LiveSubscription) -> bool:
-        return subscription in self._kept
+        return subscription in self._audiences
 
-    def knows(self, topic: bytes, message_type: bytes) -> bool:
-        """Returns whether it is known which of them want this topic and type."""
-        return (topic, message_type) in self._indexes
+    def unknown_us(self, topic: bytes, message_type: bytes) -> int:
+        """Estimates what it takes to find those that want this topic and type, in microseconds."""
+        return self._audiences.unknown_us(topic, message_type)
 
     def add(self, subscription: LiveSubscription) -> None:
         """Adds one with its filter, `content`.
@@ -86,28 +82,22 @@ class FilteredSubscriptions:
         """
         client = surroundings_of(self._asker(subscription.session))
         found = filter_of(subscription.content, SUBSCRIPTION, self._functions, client)
-        self._kept[subscription] = found
-        self._asking += found.asks_around
-        for (topic, message_type), index in self._indexes.items():
-            if subscription.filter.matches(topic, message_type):
-                index.add(subscription, found)
+        self._audiences.add(subscription, found)
+        if found.asks_around:
+            self._asking.add(subscription)
 
     def remove(self, subscription: LiveSubscription) -> None:
         """Takes one out that was added."""
-        self._asking -= self._kept.pop(subscription).asks_around
-        for index in self._indexes.values():
-            index.discard(subscription)
+        self._audiences.remove(subscription)
+        self._asking.discard(subscription)
 
     def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
         """Subscriptions whose filter worked with one of these."""
-        return {each for index in self._indexes.values() for each in index.with_efforts(efforts)}
+        return self._audiences.with_efforts(efforts)
 
     def weight(self, topic: bytes, message_type: bytes) -> int:
-        """See `FilterIndex.weight`, of each message of a topic."""
-        if not self.knows(topic, message_type):
-            # To find out which of them want it is what takes long: until that is known, all.
-            return 1 + len(self) // OTHERS_IN_WEIGHT
-        return self._index(topic, message_type).weight
+        """See `AudienceTable.weight`, of each message of a topic."""
+        return self._audiences.weight(topic, message_type)
 
     def deliveries(
         self, runs: Iterable[Run], *, journaled: bool = True
@@ -121,9 +111,10 @@ class FilteredSubscriptions:
         for run in runs:
             if run.kind != Kind.RECORDS or run.flags & Flag.COMMANDS:
                 continue
-            index = self._index(run.topic, run.message_type)
-            if not len(index):
+            audience = self._audiences.audience(run.topic, run.message_type)
+            if not audience:
                 continue
+            filters = self._audiences.filters_of(audience)
             parse = self._parser(run.message_type)
             txid = run.first_txid if journaled else 0
             for _, record in readable_records(run) if parse is not None else ():
@@ -139,28 +130,16 @@ class FilteredSubscriptions:
         yield from open_.items()
 
     def _passing(
-        self, index: FilterIndex[LiveSubscription], parse: Any, record: Record, run: Run
+        self, filters: MessageFilters, parse: Any, record: Record, run: Run
     ) -> list[LiveSubscription]:
         try:
             message = parse(record.body)
         except MessageTypeError:
             return []
-        return index.matching(
+        return filters.matching(
             message,
             around(record, run, self._instance, self._group) if self._asking else NO_CONTEXT,
         )
-
-    def _index(self, topic: bytes, message_type: bytes) -> FilterIndex[LiveSubscription]:
-        key = (topic, message_type)
-        index = self._indexes.get(key)
-        if index is None:
-            if len(self._indexes) >= TOPIC_CACHE_MAX:
-                self._indexes.clear()
-            index = self._indexes[key] = FilterIndex(is_limited=True)
-            for subscription, found in self._kept.items():
-                if subscription.filter.matches(topic, message_type):
-                    index.add(subscription, found)
-        return index
 
     def _parser(self, message_type: bytes) -> Any:
         try:

@@ -19,6 +19,9 @@ from raylay.services.messages.topics import (
 ANSWERS_KEPT_MAX = 1024
 PATTERN_US = 4
 """What it takes to ask one of the small patterns for one topic, in microseconds, about."""
+PLACES_MAX = 16_000_000
+"""Places of subscriptions in what is known of topics, of 8 bytes each: above it all of it is found
+out anew. 10,000 expressions that meet 65,536 topics would have 5 GB."""
 CHANGES_MAX = 1024
 """Of a table: with more, all that is known of topics is found out anew."""
 
@@ -186,7 +189,16 @@ class SubscriptionTable:
     Owner: the instance. Lifecycle: as long as the instance.
     """
 
-    __slots__ = ("_answers", "_changes", "_count", "_literals", "_patterns", "_upto", "cost_us")
+    __slots__ = (
+        "_answers",
+        "_changes",
+        "_count",
+        "_literals",
+        "_patterns",
+        "_places",
+        "_upto",
+        "cost_us",
+    )
 
     def __init__(self) -> None:
         self._literals: dict[bytes, dict[LiveSubscription, None]] = {}
@@ -197,6 +209,8 @@ class SubscriptionTable:
         self._upto = 0
         """All changes that there were."""
         self._count = 0
+        self._places = 0
+        """Places in the answers, together."""
         self.cost_us = 0
         """What `matching` takes for a topic that is new, in microseconds, about."""
 
@@ -233,9 +247,13 @@ class SubscriptionTable:
         self._upto += 1
         if len(self._changes) >= CHANGES_MAX:
             self._changes.clear()
-            self._answers.clear()
+            self._forget()
         if self._answers:
             self._changes.append((subscription, is_added))
+
+    def _forget(self) -> None:
+        self._answers.clear()
+        self._places = 0
 
     def matching(self, topic: bytes, message_type: bytes) -> tuple[LiveSubscription, ...]:
         """The subscriptions that want messages of this topic and type."""
@@ -244,6 +262,7 @@ class SubscriptionTable:
             return answer.found
         if answer is None:
             return self._looked_up(topic, message_type)
+        self._places -= len(answer.found)
         removed = set()
         added: dict[LiveSubscription, None] = {}
         for subscription, is_added in self._changes[answer.upto - self._upto :]:
@@ -256,16 +275,18 @@ class SubscriptionTable:
             answer.found = tuple([each for each in answer.found if each not in removed])
         if added:
             answer.found = (*answer.found, *added)
+        self._places += len(answer.found)
         answer.upto = self._upto
         return answer.found
 
     def _looked_up(self, topic: bytes, message_type: bytes) -> tuple[LiveSubscription, ...]:
         candidates = (*self._literals.get(topic, ()), *self._patterns)
         found = tuple([each for each in candidates if each.filter.judges(topic, message_type)])
-        if len(self._answers) >= TOPIC_CACHE_MAX:
-            self._answers.clear()
+        if len(self._answers) >= TOPIC_CACHE_MAX or self._places > PLACES_MAX:
+            self._forget()
         if not self._answers:
             self._changes.clear()
+        self._places += len(found)
         self._answers[topic, message_type] = _TopicAnswer(found, self._upto)
         return found
 

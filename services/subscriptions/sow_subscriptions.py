@@ -18,7 +18,6 @@ from typing import Any
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.expressions.expression import Expression, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
-from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex
 from raylay.services.messages.readable import readable_records
 from raylay.services.messages.records import (
     Command,
@@ -28,7 +27,6 @@ from raylay.services.messages.records import (
     RecordBuilder,
     Run,
 )
-from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, MessageTypeTable
 from raylay.services.messages.types.trees import changes, field_path
@@ -36,6 +34,7 @@ from raylay.services.sow.planning import FOLLOWING, around_record
 from raylay.services.sow.projection import Projection, check_select
 from raylay.services.sow.state import SowRecord
 from raylay.services.sow.topic import SowChange
+from raylay.services.subscriptions.audiences import AudienceTable, TopicAudience
 from raylay.services.subscriptions.costly import Efforts
 from raylay.services.subscriptions.delivery import DeliveryContent
 from raylay.services.subscriptions.filtered import around, surroundings_of
@@ -50,48 +49,6 @@ _BUILDERS_MAX = 1_024
 
 Given = tuple[LiveSubscription, str, DeliveryContent]
 """Who is given what; the reason of an oof, empty: these are messages."""
-
-
-class _TopicFollowers:
-    """The followers of one topic."""
-
-    __slots__ = ("every", "filters", "looks_back")
-
-    def __init__(self) -> None:
-        self.every: dict[LiveSubscription, None] = {}
-        self.filters: FilterIndex[LiveSubscription] = FilterIndex(is_limited=True)
-        self.looks_back = 0
-        """Those to whom it matters what was there before."""
-
-    def add(self, subscription: LiveSubscription, found: Expression | None) -> None:
-        if found is None:
-            self.every[subscription] = None
-        else:
-            self.filters.add(subscription, found)
-        self.looks_back += _looks_back(subscription)
-
-    def discard(self, subscription: LiveSubscription) -> None:
-        if subscription in self.every:
-            del self.every[subscription]
-        else:
-            self.filters.discard(subscription)
-        self.looks_back -= _looks_back(subscription)
-
-    def passing(
-        self, kind: MessageType, body: bytes, around: EvalContext
-    ) -> list[LiveSubscription]:
-        """Those whose filter is true of a message."""
-        found = list(self.every)
-        if len(self.filters):
-            try:
-                tree = kind.parse(body)
-            except MessageTypeError:
-                return found
-            found += self.filters.matching(tree, around)
-        return found
-
-    def __bool__(self) -> bool:
-        return bool(self.every) or len(self.filters) > 0
 
 
 def _looks_back(subscription: LiveSubscription) -> bool:
@@ -278,7 +235,6 @@ def _differ(kind: MessageType, before: bytes, after: bytes, empties: bool) -> bo
 class SowSubscriptions:
     """All subscriptions of an instance that follow records.
 
-    Invariant: `_topics` has, of each topic that was asked for, all those that want it.
     Owner: the instance. Lifecycle: as long as the instance.
 
     Args:
@@ -291,14 +247,13 @@ class SowSubscriptions:
 
     __slots__ = (
         "_asker",
+        "_audiences",
         "_functions",
         "_group",
         "_instance",
         "_keeps",
-        "_kept",
         "_open",
         "_records",
-        "_topics",
     )
 
     def __init__(
@@ -316,19 +271,18 @@ class SowSubscriptions:
         self._keeps = keeps
         self._instance = instance
         self._group = group
-        self._kept: dict[LiveSubscription, Expression | None] = {}
-        self._topics: dict[TopicKey, _TopicFollowers] = {}
+        self._audiences = AudienceTable()
         self._open: dict[LiveSubscription, tuple[str, DeliveryContent]] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._audiences)
 
     def __contains__(self, subscription: LiveSubscription) -> bool:
-        return subscription in self._kept
+        return subscription in self._audiences
 
-    def knows(self, topic: bytes, message_type: bytes) -> bool:
-        """Returns whether it is known which of them want this topic and type."""
-        return (topic, message_type) in self._topics
+    def unknown_us(self, topic: bytes, message_type: bytes) -> int:
+        """Estimates what it takes to find those that want this topic and type, in microseconds."""
+        return self._audiences.unknown_us(topic, message_type)
 
     def add(self, subscription: LiveSubscription) -> None:
         """Adds one, with its wishes.
@@ -341,10 +295,7 @@ class SowSubscriptions:
         found = self._filter_of(subscription)
         if wishes.select:
             check_select(wishes.select)
-        self._kept[subscription] = found
-        for (topic, message_type), each in self._topics.items():
-            if subscription.filter.matches(topic, message_type):
-                each.add(subscription, found)
+        self._audiences.add(subscription, found, _looks_back(subscription))
 
     def _filter_of(self, subscription: LiveSubscription) -> Expression | None:
         text = subscription.content
@@ -355,25 +306,16 @@ class SowSubscriptions:
 
     def remove(self, subscription: LiveSubscription) -> None:
         """Takes one out that was added."""
-        del self._kept[subscription]
-        for (topic, message_type), each in self._topics.items():
-            if subscription.filter.matches(topic, message_type):
-                each.discard(subscription)
+        self._audiences.remove(subscription, _looks_back(subscription))
 
     def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
         """Subscriptions whose filter worked with one of these (services/expressions/work.py)."""
-        return {
-            each for topic in self._topics.values() for each in topic.filters.with_efforts(efforts)
-        }
+        return self._audiences.with_efforts(efforts)
 
     def weight(self, topic: bytes, message_type: bytes) -> int:
         """Returns a multiple of what most messages take, for those of a topic; 0: nobody follows
         it."""
-        if not self.knows(topic, message_type):
-            # As of those with filters (filtered.py).
-            return 1 + len(self) // OTHERS_IN_WEIGHT
-        followers = self._topic(topic, message_type)
-        return 1 + followers.filters.weight if followers else 0
+        return self._audiences.weight(topic, message_type, 1)
 
     def deliveries(
         self, runs: Iterable[Run], changed: Sequence[SowChange] = (), *, journaled: bool = True
@@ -401,7 +343,7 @@ class SowSubscriptions:
         self._open.clear()
 
     def _messages(self, run: Run, journaled: bool) -> Iterator[Given]:
-        topic = self._topic(run.topic, run.message_type)
+        topic = self._audiences.audience(run.topic, run.message_type)
         if not topic:
             return
         name = run.message_type.decode("utf-8", "replace")
@@ -409,10 +351,10 @@ class SowSubscriptions:
         txid = run.first_txid if journaled else 0
         for _, record in readable_records(run):
             if kind is None:
-                found = list(topic.every)
+                found = topic.every()
             else:
-                found = topic.passing(
-                    kind, record.body, around(record, run, self._instance, self._group)
+                found = self._passing_body(
+                    topic, kind, record.body, around(record, run, self._instance, self._group)
                 )
             for subscription in found:
                 assert subscription.following is not None
@@ -422,7 +364,7 @@ class SowSubscriptions:
             txid += journaled
 
     def _changed(self, change: SowChange, received_us: int) -> Iterator[Given]:
-        topic = self._topic(change.name, change.topic.type_name)
+        topic = self._audiences.audience(change.name, change.topic.type_name)
         if not topic:
             return
         previous, current = change.change.previous, change.change.current
@@ -452,12 +394,12 @@ class SowSubscriptions:
                 )
 
     def _passing(
-        self, topic: _TopicFollowers, change: SowChange, record: SowRecord
+        self, topic: TopicAudience, change: SowChange, record: SowRecord
     ) -> list[LiveSubscription]:
         around = NO_CONTEXT
-        if len(topic.filters):
+        if topic.has_filters:
             around = around_record(record, change.name, self._instance, self._group)
-        found = topic.passing(change.topic.type, record.body or b"", around)
+        found = self._passing_body(topic, change.topic.type, record.body or b"", around)
         return [
             each
             for each in found
@@ -485,16 +427,17 @@ class SowSubscriptions:
         delivery.add_one(record, traced)
         self._open[subscription] = reason, delivery
 
-    def _topic(self, topic: bytes, message_type: bytes) -> _TopicFollowers:
-        key = topic, message_type
-        found = self._topics.get(key)
-        if found is None:
-            if len(self._topics) >= TOPIC_CACHE_MAX:
-                self._topics.clear()
-            found = self._topics[key] = _TopicFollowers()
-            for subscription, filter_ in self._kept.items():
-                if subscription.filter.matches(topic, message_type):
-                    found.add(subscription, filter_)
+    def _passing_body(
+        self, audience: TopicAudience, kind: MessageType, body: bytes, around: EvalContext
+    ) -> list[LiveSubscription]:
+        """Those whose filter is true of a message."""
+        found = audience.every()
+        if audience.has_filters:
+            try:
+                tree = kind.parse(body)
+            except MessageTypeError:
+                return found
+            found += self._audiences.filters_of(audience).matching(tree, around)
         return found
 
 

@@ -709,7 +709,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     @property
     def takes_replays(self) -> bool:
         """Returns whether more of a replay is to be sent now."""
-        return self.may_write and self.behind is None
+        return self.may_write and self.behind is None and self.is_open
 
     # -- heartbeat ---------------------------------------------------------------------------
     def _heartbeat(self, command: Heartbeat) -> None:

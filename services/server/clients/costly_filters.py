@@ -48,7 +48,10 @@ class CostlyFilters:
                 self._tell_s = now_s + TELL_S
 
     def _end(self, subscription: LiveSubscription) -> None:
-        client = self._clients.sessions[subscription.session]
+        client = self._clients.sessions.get(subscription.session)
+        if client is None:
+            # Its session has ended, and it is about to be taken out.
+            return
         self._here.report(
             FILTER_TOO_COSTLY,
             client=client.client_name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.capacity.pool import ClientHolding
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 
 ENTITLEMENT_RESET = "entitlement_reset"
+LEAVING_AT_ONCE = 256
+"""Subscriptions of sessions that have ended which are taken out in one pass of the loop."""
 
 
 class ClientSession(QueryingClient, Protocol):
@@ -152,6 +155,8 @@ class ClientSessions:
         self._shares = shares
         self._holders: dict[int, tuple[ShareHolder, tuple[ConnectionShares, ...]]] = {}
         """Who each session is counted for, and where, by number of the connection."""
+        self._leaving: deque[LiveSubscription | BookmarkSubscription] = deque()
+        """Subscriptions of sessions that have ended. Nothing is delivered to them."""
         self._replay_filters: ReplayFilters | None = None
         self._peer_book = peer_book
 
@@ -238,13 +243,25 @@ class ClientSessions:
         if holder is not None:
             for shares in counted:
                 shares.left(holder)
+        is_first = not self._leaving
         for subscription in client.subscriptions.values():
-            self.unsubscribe(subscription)
+            # At once: the same user may come back before the last one is taken out.
+            self.subscription_shares.remove(subscription)
+        self._leaving.extend(client.subscriptions.values())
         client.subscriptions.clear()
         if self.sessions.pop(client.number, None) is not None:
             if self._by_name.get(client.client_name) is client:
                 del self._by_name[client.client_name]
             self.here.machine.client_left(client.number)
+        if is_first:
+            self._take_out()
+
+    def _take_out(self) -> None:
+        """Ends subscriptions of sessions that have ended: of many some in each pass of the loop."""
+        for _ in range(min(len(self._leaving), LEAVING_AT_ONCE)):
+            self.unsubscribe(self._leaving.popleft())
+        if self._leaving:
+            self.here.loop.call_soon(self._take_out)
 
     def unsubscribe(self, subscription: LiveSubscription | BookmarkSubscription) -> None:
         """A subscription ended."""

@@ -1,0 +1,398 @@
+"""The subscriptions that a topic reaches, and those whose filters pass a message.
+
+Subscriptions that want the same topics are a group, with one filter index for all of these. A topic
+has an audience: the groups that want it, shared by all topics that the same groups want. So what is
+kept does not grow with subscriptions times topics, and who comes or goes touches a group only:
+topics look at what has changed when they are next published to.
+
+An audience of several groups asks one index after the other. When it has done so often enough to
+have paid for it, their filters are joined to one index, until one of them changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from raylay.services.expressions.expression import Expression
+from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
+from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex
+from raylay.services.messages.topics import TOPIC_CACHE_MAX
+from raylay.services.subscriptions.costly import Efforts
+from raylay.services.subscriptions.matching import (
+    PATTERN_US,
+    LiveSubscription,
+    TopicFilter,
+    cost_us,
+)
+
+GROUPS_KEPT_MAX = 1_000_000
+"""Places of groups in audiences, together: above it all audiences are forgotten, and made again."""
+JOINED_FILTERS_MAX = 262_144
+"""Filters that are joined, of all audiences: above it those of the others are asked one by one."""
+COMPARED_US_MAX = 100
+"""Who only wants to know how much a topic takes compares it with changes up to this."""
+JOIN_COST = 2
+"""Joining a filter costs as much as asking so many indexes."""
+
+
+class MessageFilters(Protocol):
+    """Filters that a message is asked by."""
+
+    def matching(
+        self, message: dict[str, Any], around: EvalContext = NO_CONTEXT
+    ) -> list[LiveSubscription]:
+        """The subscriptions whose filters a parsed message passes."""
+
+
+GroupKey = tuple[bytes, frozenset[bytes], bool, bool, int]
+
+
+class TopicGroup:
+    """Subscriptions that want the same topics.
+
+    Attributes:
+        number: groups that came later have higher ones.
+        every: those without a filter.
+        filters: those with one.
+        looks_back: how many of them need what was there before (sow_subscriptions.py).
+        joined_in: audiences that may have its filters joined with others'.
+    """
+
+    __slots__ = ("every", "filter", "filters", "joined_in", "key", "looks_back", "number")
+
+    def __init__(self, number: int, key: GroupKey, wanted: TopicFilter) -> None:
+        self.number = number
+        self.key = key
+        self.filter = wanted
+        self.every: dict[LiveSubscription, None] = {}
+        self.filters: FilterIndex[LiveSubscription] = FilterIndex(is_limited=True)
+        self.looks_back = 0
+        self.joined_in: dict[TopicAudience, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.every) + len(self.filters)
+
+
+class TopicAudience:
+    """The groups that want a topic. Empty: nobody does.
+
+    Attributes:
+        topics: how many have it.
+        joined: the filters of all groups in one index; None: each group's is asked.
+        joined_count: filters in it that it does not share with the one group that there is.
+    """
+
+    __slots__ = ("_join_at", "_spent", "groups", "joined", "joined_count", "topics")
+
+    def __init__(self, groups: tuple[TopicGroup, ...]) -> None:
+        self.groups = groups
+        self.topics = 0
+        self.joined: FilterIndex[LiveSubscription] | None = None
+        if len(groups) == 1:
+            self.joined = groups[0].filters
+        self.joined_count = 0
+        self._spent = 0
+        self._join_at = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    @property
+    def has_filters(self) -> bool:
+        """Returns whether a message has to be parsed for it."""
+        return any(len(each.filters) for each in self.groups)
+
+    @property
+    def looks_back(self) -> bool:
+        """Returns whether it matters to anybody what was there before."""
+        return any(each.looks_back for each in self.groups)
+
+    @property
+    def weight(self) -> int:
+        """The cost of asking the filters of a message, as a multiple of what most messages take,
+        roughly; 0: there is no filter. Of those that name a value of a field only those are asked
+        that it has."""
+        if not self.has_filters:
+            return 0
+        asked = [self.joined] if self.joined is not None else [g.filters for g in self.groups]
+        return 1 + (sum(each.others_count for each in asked) + len(asked) - 1) // OTHERS_IN_WEIGHT
+
+    def every(self) -> list[LiveSubscription]:
+        """Those without a filter."""
+        return [subscription for each in self.groups for subscription in each.every]
+
+    def matching(
+        self, message: dict[str, Any], around: EvalContext = NO_CONTEXT
+    ) -> list[LiveSubscription]:
+        """The subscriptions whose filters a parsed message passes, group by group."""
+        found: list[LiveSubscription] = []
+        for each in self.groups:
+            found += each.filters.matching(message, around)
+        self._spent += len(self.groups)
+        return found
+
+    @property
+    def has_paid(self) -> bool:
+        """Returns whether asking the groups one by one has cost as much as to join them."""
+        if self._spent <= self._join_at:
+            return False
+        self._join_at = JOIN_COST * sum(each.filters.filter_count for each in self.groups)
+        return self._spent > self._join_at
+
+    def join(self) -> None:
+        """Puts the filters of its groups into one index."""
+        self.joined = FilterIndex.joined(each.filters for each in self.groups)
+        self.joined_count = self.joined.filter_count
+
+    def part(self) -> None:
+        """Forgets that index: a filter came or went."""
+        if len(self.groups) > 1:
+            self.joined = None
+            self.joined_count = self._spent = self._join_at = 0
+
+
+class _Topic:
+    """A topic and message type, and who wants it.
+
+    Attributes:
+        seen: the number of the last group that it was compared with.
+        changes: of the groups of expressions, as many as there had been then; -1: some of the topic
+            itself came or went.
+    """
+
+    __slots__ = ("audience", "changes", "seen")
+
+    def __init__(self, audience: TopicAudience) -> None:
+        self.audience = audience
+        self.seen = 0
+        self.changes = -1
+
+
+class AudienceTable:
+    """See the file's docstring.
+
+    Invariants: a group has members; once a topic was compared with all changes, its audience is
+    all groups that want it; no audience is without a topic. What is kept of topics can be forgotten
+    at any time.
+    Owner: who has the subscriptions. Lifecycle: as long as that.
+    """
+
+    __slots__ = (
+        "_audiences",
+        "_changes",
+        "_group_of",
+        "_groups",
+        "_joined_count",
+        "_literals",
+        "_number",
+        "_patterns",
+        "_places",
+        "_topic_count",
+        "_topics",
+        "_unknown_us",
+    )
+
+    def __init__(self) -> None:
+        self._group_of: dict[LiveSubscription, TopicGroup] = {}
+        self._groups: dict[GroupKey, TopicGroup] = {}
+        self._literals: dict[bytes, dict[TopicGroup, None]] = {}
+        self._patterns: dict[TopicGroup, None] = {}
+        self._number = 0
+        self._changes = 0
+        """Groups of expressions that came or went."""
+        self._topics: dict[bytes, dict[bytes, _Topic]] = {}
+        self._topic_count = 0
+        self._audiences: dict[tuple[TopicGroup, ...], TopicAudience] = {}
+        self._places = 0
+        """Groups in audiences, each as often as it is in one."""
+        self._joined_count = 0
+        self._unknown_us = 0
+        """What it takes to ask all groups for a topic that is new, in microseconds, about."""
+
+    def __len__(self) -> int:
+        return len(self._group_of)
+
+    def __contains__(self, subscription: LiveSubscription) -> bool:
+        return subscription in self._group_of
+
+    # -- who is there ------------------------------------------------------------------------
+    def add(
+        self, subscription: LiveSubscription, found: Expression | None, looks_back: bool = False
+    ) -> None:
+        """Adds one. `found`: its filter; None: it has none."""
+        key = _key_of(subscription)
+        group = self._groups.get(key)
+        if group is None:
+            self._number += 1
+            group = self._groups[key] = TopicGroup(self._number, key, subscription.filter)
+            self._place_of(group)[group] = None
+            self._changed(group, 1)
+        self._group_of[subscription] = group
+        group.looks_back += looks_back
+        if found is None:
+            group.every[subscription] = None
+            return
+        version = group.filters.version
+        group.filters.add(subscription, found)
+        if group.filters.version != version:
+            self._part(group)
+
+    def remove(self, subscription: LiveSubscription, looks_back: bool = False) -> None:
+        """Takes one out that was added, with the same `looks_back`."""
+        group = self._group_of.pop(subscription)
+        group.looks_back -= looks_back
+        version = group.filters.version
+        if subscription in group.every:
+            del group.every[subscription]
+        else:
+            group.filters.discard(subscription)
+        if group.filters.version != version:
+            self._part(group)
+        if not len(group):
+            del self._groups[group.key]
+            place = self._place_of(group)
+            del place[group]
+            if not place and group.filter.pattern is None:
+                del self._literals[group.filter.topic]
+            self._changed(group, -1)
+
+    def with_efforts(self, efforts: Efforts) -> set[LiveSubscription]:
+        """Subscriptions whose filter worked with one of these."""
+        groups = self._groups.values()
+        return {each for group in groups for each in group.filters.with_efforts(efforts)}
+
+    def _place_of(self, group: TopicGroup) -> dict[TopicGroup, None]:
+        if group.filter.pattern is not None:
+            return self._patterns
+        return self._literals.setdefault(group.filter.topic, {})
+
+    def _changed(self, group: TopicGroup, change: int) -> None:
+        """A group came or went: who may have it looks again."""
+        pattern = group.filter.pattern
+        if pattern is not None:
+            self._changes += 1
+            self._unknown_us += change * cost_us(pattern)
+            return
+        for each in self._topics.get(group.filter.topic, {}).values():
+            each.changes = -1
+
+    # -- whom a topic reaches ----------------------------------------------------------------
+    def audience(self, topic: bytes, message_type: bytes) -> TopicAudience:
+        """Finds who wants messages of this topic and type."""
+        types = self._topics.get(topic)
+        known = None if types is None else types.get(message_type)
+        if known is None or known.changes != self._changes:
+            known = self._compared(topic, message_type, known)
+        return known.audience
+
+    def unknown_us(self, topic: bytes, message_type: bytes) -> int:
+        """Estimates what `audience` takes for this topic and type, in microseconds."""
+        known = self._topics.get(topic, {}).get(message_type)
+        if known is None:
+            return self._unknown_us
+        if known.changes == self._changes:
+            return 0
+        return min(self._unknown_us, (self._number - known.seen) * PATTERN_US)
+
+    def weight(self, topic: bytes, message_type: bytes, each_weight: int = 0) -> int:
+        """Returns a multiple of what most messages take, for those of a topic; 0: nobody wants it.
+
+        Args:
+            each_weight: what a message takes beside the filters.
+        """
+        if self.unknown_us(topic, message_type) > COMPARED_US_MAX:
+            # To find out which of them want it is what takes long: until that is known, all.
+            return 1 + len(self) // OTHERS_IN_WEIGHT
+        audience = self.audience(topic, message_type)
+        return audience.weight + each_weight if audience else 0
+
+    def filters_of(self, audience: TopicAudience) -> MessageFilters:
+        """Gives what its messages are asked by, until somebody comes or goes."""
+        joined = audience.joined
+        if joined is not None:
+            return joined
+        if audience.has_paid:
+            self._join(audience)
+            assert audience.joined is not None
+            return audience.joined
+        return audience
+
+    def _compared(self, topic: bytes, message_type: bytes, known: _Topic | None) -> _Topic:
+        if self._places >= GROUPS_KEPT_MAX or (
+            known is None and self._topic_count >= TOPIC_CACHE_MAX
+        ):
+            self._forget()
+            known = None
+        if known is None:
+            known = _Topic(self._audience_of(()))
+            known.audience.topics += 1
+            self._topics.setdefault(topic, {})[message_type] = known
+            self._topic_count += 1
+        before = known.audience
+        groups = [each for each in before.groups if len(each)]
+        fresh = sorted(self._fresh(topic, message_type, known.seen), key=lambda each: each.number)
+        known.audience = self._audience_of((*groups, *fresh))
+        known.audience.topics += 1
+        before.topics -= 1
+        if not before.topics:
+            self._drop(before)
+        known.seen, known.changes = self._number, self._changes
+        return known
+
+    def _fresh(self, topic: bytes, message_type: bytes, seen: int) -> Iterator[TopicGroup]:
+        """Groups that want it and came behind this one."""
+        for groups in (self._literals.get(topic, {}), self._patterns):
+            for each in reversed(groups):
+                if each.number <= seen:
+                    break
+                if each.filter.judges(topic, message_type):
+                    yield each
+
+    def _audience_of(self, groups: tuple[TopicGroup, ...]) -> TopicAudience:
+        found = self._audiences.get(groups)
+        if found is None:
+            found = self._audiences[groups] = TopicAudience(groups)
+            self._places += len(groups)
+        return found
+
+    def _drop(self, audience: TopicAudience) -> None:
+        del self._audiences[audience.groups]
+        self._places -= len(audience.groups)
+        self._joined_count -= audience.joined_count
+        for each in audience.groups:
+            each.joined_in.pop(audience, None)
+
+    def _forget(self) -> None:
+        """Forgets all topics and audiences."""
+        for each in list(self._audiences.values()):
+            self._drop(each)
+        self._topics.clear()
+        self._topic_count = 0
+
+    # -- joined filters ----------------------------------------------------------------------
+    def _join(self, audience: TopicAudience) -> None:
+        audience.join()
+        if self._joined_count + audience.joined_count > JOINED_FILTERS_MAX:
+            for each in self._audiences.values():
+                if each is not audience:
+                    each.part()
+            self._joined_count = 0
+        self._joined_count += audience.joined_count
+        for group in audience.groups:
+            group.joined_in[audience] = None
+
+    def _part(self, group: TopicGroup) -> None:
+        """A filter of the group came or went."""
+        for audience in group.joined_in:
+            self._joined_count -= audience.joined_count
+            audience.part()
+        group.joined_in.clear()
+
+
+def _key_of(subscription: LiveSubscription) -> GroupKey:
+    wanted = subscription.filter
+    is_pattern = wanted.pattern is not None
+    # Which topics a session may read is its own.
+    session = subscription.session if is_pattern and wanted.readable is not None else -1
+    return wanted.topic, wanted.message_types, is_pattern, wanted.reserved, session
