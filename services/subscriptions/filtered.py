@@ -118,7 +118,7 @@ class FilteredSubscriptions:
             parse = self._parser(run.message_type)
             txid = run.first_txid if journaled else 0
             for _, record in readable_records(run) if parse is not None else ():
-                for subscription in self._passing(index, parse, record, run):
+                for subscription in self._passing(filters, parse, record, run):
                     delivery = open_.get(subscription)
                     if delivery is not None and not delivery.takes_one(txid, len(record.raw)):
                         yield subscription, delivery
