@@ -1,4 +1,4 @@
-"""The way of a client that a drill keeps from reading, and the laws of it. Nothing here is shared
+"""The path of a client that a drill keeps from reading, and the laws on it. Nothing here is shared
 with what decides in instances.
 
     limits      no pool ever holds more on disk than its limit, and in memory more than twice its
