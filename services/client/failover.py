@@ -23,7 +23,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
+
+PEERS_MAX = 1_024
+"""Of one report. Whoever is left out of an instance's word is not called safe by it."""
+ADDRESSES_MAX = 64
+"""Of one peer."""
+NAME_CHARACTERS_MAX = 400
+"""Of an instance, a group and an address."""
+FOLLOWED_MAX = 4_096
+"""Addresses that are remembered of what instances told, beside those that the caller listed."""
 
 FailoverRule = Literal["safe", "any"]
 
@@ -49,23 +58,29 @@ class PeerStatus:
 
 
 def read_peers(value: object) -> list[PeerStatus]:
-    """The peers of a logon answer or a `safety` frame; entries that make no sense are left out."""
+    """The peers of a logon answer or a `safety` frame; entries that make no sense are left out, and
+    what is beyond the limits above."""
     peers: list[PeerStatus] = []
     if not isinstance(value, list):
         return peers
-    for entry in value:
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+    for entry in value[:PEERS_MAX]:
+        if not isinstance(entry, Mapping) or not _is_short(entry.get("name")):
             continue
-        addresses = entry.get("addresses")
+        addresses, group = entry.get("addresses"), entry.get("group")
+        listed = addresses[:ADDRESSES_MAX] if isinstance(addresses, list) else ()
         peers.append(
             PeerStatus(
                 entry["name"],
-                str(entry.get("group") or ""),
-                tuple(str(address) for address in addresses) if isinstance(addresses, list) else (),
+                group if _is_short(group) else "",
+                tuple(address for address in listed if _is_short(address)),
                 entry.get("safe") is True,
             )
         )
     return peers
+
+
+def _is_short(text: object) -> TypeGuard[str]:
+    return isinstance(text, str) and len(text) <= NAME_CHARACTERS_MAX
 
 
 class ServerChooser:
@@ -157,7 +172,20 @@ class ServerChooser:
         for peer in peers:
             for address in peer.addresses:
                 self._learn(address, peer.instance, peer.group)
+                self._followed.pop(address, None)
                 self._followed[address] = peer.instance
+        if len(self._followed) > FOLLOWED_MAX:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forgets what was told longest ago of where others live."""
+        for address in list(self._followed)[:-FOLLOWED_MAX]:
+            del self._followed[address]
+        known = {*self._followed, *self._listed, self.current_address}
+        self._instance_at = {at: name for at, name in self._instance_at.items() if at in known}
+        names = {*self._instance_at.values(), self.current}
+        self._group_of = {name: of for name, of in self._group_of.items() if name in names}
+        self._address_of = {name: at for name, at in self._address_of.items() if name in names}
 
     def remembered(self) -> bytes:
         """The state that outlives the client, in its publish store: the instance last used, and

@@ -25,6 +25,9 @@ of the other direction must not stand behind a whole window of it."""
 UNREAD_BYTES_MAX = 2 * REPLICATION_FRAME_BYTES_MAX
 """What waits for the reader of a stream: more than a window and a batch, which its sender never has
 on the way."""
+UNCOUNTED_BYTES = 64 * 1024
+"""The carrier is told of what waits from here on. It is what a transport holds before it says that
+it is full, so it says when that is gone."""
 
 
 class TunnelStream(asyncio.Protocol):
@@ -55,6 +58,7 @@ class TunnelStream(asyncio.Protocol):
         early, self._early, self._early_bytes = self._early, [], 0
         if early:
             self._transport.writelines(early)
+        self._carrier.stream_holds(self._transport.get_write_buffer_size())
 
     def data_received(self, data: bytes) -> None:
         """From the local end to the other host."""
@@ -84,6 +88,15 @@ class TunnelStream(asyncio.Protocol):
             waiting = transport.get_write_buffer_size()
         if waiting > UNREAD_BYTES_MAX:
             self.end(f"more than {UNREAD_BYTES_MAX} bytes wait to be read", tell=True)
+            if transport is not None:
+                transport.abort()  # Nobody reads it: nor is it kept until the time is up.
+        elif waiting > UNCOUNTED_BYTES and not self._ended:
+            self._carrier.stream_holds(waiting)
+
+    def resume_writing(self) -> None:
+        """The local end has read what waited."""
+        if not self._ended:
+            self._carrier.stream_holds(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The local end is gone."""
@@ -95,6 +108,7 @@ class TunnelStream(asyncio.Protocol):
             return
         self._ended = True
         self._early = []
+        self._carrier.stream_holds(0)
         if tell:
             self._carrier.send(carry_end(self.number, why))
         if self._transport is not None:
@@ -157,6 +171,13 @@ class TunnelHost(FramedConnection):
         """There is room to write again."""
         if self.carried is not None:
             self.carried.carrier_writable()
+
+    def stream_holds(self, unread_bytes: int) -> None:
+        """So much of its stream waits here for the reader. Whoever has many connections counts it.
+
+        Raises:
+            RemoteProtocolError: it is too much.
+        """
 
     def stream_ended(self, stream: TunnelStream) -> None:
         """The stream is gone."""

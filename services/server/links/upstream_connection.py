@@ -218,6 +218,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         here = upstreams.here
         super().__init__(here.outbox, here.loop, reader)
         self._incomplete = IncompleteFrame(self._holds_too_much)
+        self._unread = IncompleteFrame(self._holds_too_much)
+        """What waits for the reader of the stream that it carries."""
         reader.holds = partial(upstreams.incomplete.holds, self._incomplete)
         self._counted: tuple[ShareHolder, tuple[ConnectionShares, ...]] | None = None
         """Who it is counted for, and where; None: it is not."""
@@ -251,7 +253,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
         self._upstreams.connected[self.number] = self
-        self._upstreams.incomplete.belongs(self._incomplete, ShareHolder("", network_of(self.peer)))
+        for held in (self._incomplete, self._unread):
+            self._upstreams.incomplete.belongs(held, ShareHolder("", network_of(self.peer)))
         self._upstreams.doorway.came(self)
         if self.is_open and self._came_by is not None:
             self._came_by.came(self)
@@ -290,7 +293,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             incarnation: of the other side's instance: an older connection of it makes room.
         """
         holder = ShareHolder(self.user or "", network_of(self.peer))
-        self._upstreams.incomplete.belongs(self._incomplete, holder)
+        for held in (self._incomplete, self._unread):
+            self._upstreams.incomplete.belongs(held, holder)
         came_by = self._came_by
         if came_by is None or is_proven:
             return False
@@ -496,7 +500,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self._copied.writable()
         self.arrivals.clear()
         self.reader.clear()
-        self._upstreams.incomplete.left(self._incomplete)
+        for held in (self._incomplete, self._unread):
+            self._upstreams.incomplete.left(held)
         if self._counted is not None:
             holder, counted = self._counted
             for shares in counted:
@@ -600,6 +605,12 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         if self.carried is not None:
             self.carried.end("its link connects again", tell=True)
         return self.begin_stream(destination)
+
+    def stream_holds(self, unread_bytes: int) -> None:
+        """Counts it with what links hold of frames that are not whole. What ended counts no
+        more."""
+        if self.is_open or not unread_bytes:
+            self._upstreams.incomplete.holds(self._unread, unread_bytes)
 
     def stream_ended(self, stream: TunnelStream) -> None:
         """The stream is gone: another destination may use the connection."""

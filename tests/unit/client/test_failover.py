@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raylay.services.client import failover
 from raylay.services.client.connection import split_address
 from raylay.services.client.failover import (
     Backoff,
@@ -162,6 +163,30 @@ def test_peers_that_make_no_sense_are_left_out() -> None:
         PeerStatus("C", "", (), True),
     ]
     assert read_peers("B") == []
+
+
+def test_what_a_server_says_of_its_peers_is_read_up_to_a_limit() -> None:
+    """Whoever is left out is not called safe."""
+    long = "x" * (failover.NAME_CHARACTERS_MAX + 1)
+    entry = {"name": "B", "group": long, "addresses": [long, 3, *["b:1"] * 100], "safe": True}
+    many = [{"name": str(number), "safe": True} for number in range(2 * failover.PEERS_MAX)]
+    peers = read_peers([{"name": long, "safe": True}, entry, *many])
+    assert len(peers) == failover.PEERS_MAX - 1
+    assert peers[0] == PeerStatus("B", "", ("b:1",) * (failover.ADDRESSES_MAX - 2), True)
+
+
+def test_where_others_live_is_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may tell of other addresses each time."""
+    monkeypatch.setattr(failover, "FOLLOWED_MAX", 10)
+    chooser = ServerChooser([Server("a:1")], failover="any")
+    chooser.found("a:1", "A", "g")
+    chooser.use("a:1", "A")
+    for number in range(100):
+        chooser.told_where([PeerStatus(f"B{number}", "g", (f"b:{number}",), True)])
+        chooser.found(f"b:{number}", f"B{number}", "g")
+    assert chooser.candidates() == [f"b:{number}" for number in range(90, 100)] + ["a:1"]
+    sizes = (chooser._followed, chooser._instance_at, chooser._group_of, chooser._address_of)
+    assert [len(each) for each in sizes] == [10, 11, 11, 11]
 
 
 def test_pauses_grow_to_the_maximum_and_begin_anew() -> None:

@@ -70,12 +70,16 @@ class End(TunnelHost):
         self.tcp, self.local = Socket(), Socket()
         self.connection_made(cast(asyncio.Transport, self.tcp))
         self.other: list[Header] = []
+        self.holds: list[int] = []
 
     def frame_received(self, header: Header, body: bytes) -> None:
         if header["c"] == "carry_begin":
             self.join(self.take_stream(header, b"front "))
         elif not self.stream_frame(header, body):
             self.other.append(header)
+
+    def stream_holds(self, unread_bytes: int) -> None:
+        self.holds.append(unread_bytes)
 
     def join(self, stream: TunnelStream) -> TunnelStream:
         stream.connection_made(cast(asyncio.Transport, self.local))
@@ -201,5 +205,30 @@ def test_what_nobody_reads_is_bounded(monkeypatch: pytest.MonkeyPatch, joined: b
         assert one.carried is None and one.is_open
         transfer(one, other)
         assert other.carried is None and not other.other
+
+    run(check)
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_what_nobody_reads_is_told_to_who_counts_it(joined: bool) -> None:
+    most = tunnel.UNCOUNTED_BYTES
+
+    def check(one: End, other: End) -> None:
+        stream = one.begin_stream("to-B")
+        if joined:
+            one.join(stream)
+            one.holds.clear()
+        stream.received(bytes(most))
+        assert one.holds == []
+        stream.received(b"x")
+        assert one.holds == [most + 1]
+        if not joined:
+            one.join(stream)
+        one.local.taken()
+        stream.resume_writing()
+        assert one.holds[-1] == 0
+        stream.received(bytes(most + 1))
+        stream.end("over", tell=True)
+        assert one.holds[-2:] == [most + 1, 0]
 
     run(check)

@@ -245,6 +245,36 @@ def test_half_frames_of_links_hold_no_more_than_their_share(tmp_path: Path) -> N
     place.run(visit)
 
 
+def test_what_waits_for_the_reader_of_a_carried_stream_counts_with_half_frames(
+    tmp_path: Path,
+) -> None:
+    """128 MiB of each link were kept beside all limits."""
+    place = Place(tmp_path)
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        frames = b.upstreams.incomplete
+        frames.bytes_max = 400_000
+        peer = await Peer.at(b)
+        peer.writer.write(unproven(incarnation=100, name="n"))
+        await peer.until("waited")
+        (carrier,) = b.upstreams.connected.values()
+        carrier.carry("to-n")  # Its link has not come for it yet.
+        for held_bytes, body_bytes in ((100_000, 100_000), (190_000, 90_000)):
+            peer.writer.write(encode_frame({"c": "carry", "n": 1}, bytes(body_bytes)))
+            while carrier._unread.bytes < held_bytes:
+                await asyncio.sleep(0)
+        peer.writer.write(encode_frame({"c": "carry", "n": 1}, bytes(10_001)))
+        assert (await peer.until("refused"))["reason"] == "too_many"
+        (told,) = events(b, "upstream_over_share")
+        assert told["limit"] == "frames" and told["user"] == "links"
+        peer.writer.close()
+        while len(frames):
+            await asyncio.sleep(0)
+
+    place.run(visit)
+
+
 def test_what_a_destination_holds_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link kept all that was told, however many publishers were invented for it."""
     told = gaps(3_000)
