@@ -30,6 +30,8 @@ RANGES_AT_ONCE = 2_048
 KEYS_AT_ONCE = 4_096
 """Messages that are acknowledged by a filter and told of together."""
 ROWS_BYTES = 256 * 1024
+ORDERED_AT_ONCE = 2
+"""Questions whose rows wait for their order: each may keep 64 MiB of them."""
 PAUSE_S = 0.005
 """While the instance does not read."""
 
@@ -71,6 +73,7 @@ class QueueQueries:
         self._kind = kind
         self._functions = functions
         self._turns = _Turns()
+        self._ordering = asyncio.Semaphore(ORDERED_AT_ONCE)
         self._instance = instance
         self._outbox = outbox
 
@@ -86,7 +89,12 @@ class QueueQueries:
                 await self._keys(number, wanted)
             else:
                 terms = RowTerms(question.select, question.order_by, question.top, question.skip)
-                await self._rows(number, wanted, QueueRows(terms, self._kind))
+                rows = QueueRows(terms, self._kind)
+                if question.order_by:
+                    async with self._ordering:
+                        await self._rows(number, wanted, rows)
+                else:
+                    await self._rows(number, wanted, rows)
         except RaylayError as error:
             reason = getattr(error, "reason", "") or "storage_error"
             self._instance.send(

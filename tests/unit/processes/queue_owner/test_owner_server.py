@@ -21,6 +21,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.processes.queue_owner import queries
 from raylay.services.processes.queue_owner.bodies import DELIVERY_BYTES, Bodies
 from raylay.services.processes.queue_owner.owner_server import OwnerServer
 from raylay.services.processes.queue_owner.queries import (
@@ -50,6 +51,7 @@ from raylay.services.queues.records import (
     pack_acknowledgment,
     pack_transfer,
 )
+from raylay.services.sow.queue_rows import QueueRows
 from raylay.storage.queue import MemoryQueueStore, StoredQueue
 
 PUBLISHER = 7
@@ -384,6 +386,29 @@ def test_however_many_messages_and_questions_there_are_a_pass_of_the_loop_is_sho
     # Three of them read each message, for its filter; one of them in each pass.
     assert sum(owner.passes) >= 24_000
     assert max(owner.passes) <= READ_AT_ONCE + 1
+
+
+def test_few_questions_keep_rows_for_their_order_at_one_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[QueueRows] = []
+    most = 0
+
+    class Counted(QueueRows):
+        def put(self, txid: int, raw: bytes) -> bytes | None:
+            nonlocal most
+            found = super().put(txid, raw)
+            if self not in made:
+                made.append(self)
+            kept = [each for each in made if each._ordered and each._ordered.memory_bytes]
+            most = max(most, len(kept))
+            return found
+
+    monkeypatch.setattr(queries, "QueueRows", Counted)
+    owner = Owner(1_000)
+    told = owner.ask(*[control.QueueQuestion("sow", order_by="/n DESC")] * 20)
+    assert len(made) == 20 and len(told.rows) == 20 * 1_000
+    assert most == queries.ORDERED_AT_ONCE
 
 
 def test_what_is_looked_for_is_told_part_by_part() -> None:
