@@ -231,7 +231,7 @@ class QueryExecution:
         sent: rows so far.
         left: where a filter is replaced: what it was true of and the new one is not. Who takes
             it away leaves room for more.
-        looked_at: records, whether they passed or not.
+        looked_at: records of the topics that are asked for, whether they passed or not.
         matches: records that passed the filter so far; those that are known without a look, too.
 
     Raises:
@@ -361,6 +361,8 @@ class QueryExecution:
         if part.wants is not None or part.now_us or self._asks_around:
             record = decoded(key, value)
             if part.wants is not None and not part.wants(record.topic or part.name):
+                # It is not of what was asked: nothing tells that it is there.
+                self.looked_at -= 1
                 return
             if NEVER < record.expires_us <= part.now_us:
                 return

@@ -60,9 +60,6 @@ class QueryingClient(ReplayClient, DeliverySink, Protocol):
     def readable(self) -> Callable[[bytes], bool] | None:
         """Which topics its expressions meet; None: all."""
 
-    def keeps_back(self, wanted: TopicFilter) -> bool:
-        """Returns whether only some messages of a topic may be read."""
-
     @property
     def takes_rows(self) -> bool:
         """Returns whether more rows are to be sent now."""
@@ -516,7 +513,10 @@ class QueryRunner:
         if "completed" in acks:
             connection.send(codec.acknowledgment("completed", command_id, sub=name))
         if "stats" in acks:
-            matches, count = running.matches, running.looked_at
+            matches = running.matches
+            # What was looked at beside tells of records that may not be read.
+            is_kept_back = connection.keeps_back(query.wanted)
+            count = matches if is_kept_back else running.looked_at
             connection.send(
                 codec.acknowledgment(
                     "stats", command_id, sub=name, matches=matches, topic_matches=count

@@ -666,13 +666,16 @@ class ReplayPump:
     def _complete(self, member: ReplayMember) -> None:
         subscription = member.subscription
         if "stats" in member.acks:
+            matches, considered = subscription.delivered, subscription.considered
+            # What was passed over tells of messages that may not be read.
+            is_kept_back = member.connection.keeps_back(subscription.filter)
             member.connection.send(
                 member.connection.codec.acknowledgment(
                     "stats",
                     member.command_id,
                     sub=subscription.id,
-                    matches=subscription.delivered,
-                    topic_matches=subscription.considered,
+                    matches=matches,
+                    topic_matches=matches if is_kept_back else considered,
                 )
             )
         if "completed" in member.acks:

@@ -11,7 +11,7 @@ from raylay.services.protocol.client.codec import Codec
 from raylay.services.protocol.client.commands import Subscribe
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import DeliverySink
-from raylay.services.subscriptions.matching import LiveSubscription
+from raylay.services.subscriptions.matching import LiveSubscription, TopicFilter
 from raylay.services.subscriptions.replay_group import ReplayGroup, ReplayTerms
 
 PERSISTED_MS_DEFAULT = 100
@@ -35,6 +35,9 @@ class ReplayClient(Protocol):
     @property
     def takes_replays(self) -> bool:
         """Returns whether more of a replay is to be sent now."""
+
+    def keeps_back(self, wanted: TopicFilter) -> bool:
+        """Returns whether only some messages of a topic may be read."""
 
     @property
     def unsent_bytes(self) -> int:
