@@ -62,6 +62,19 @@ def compiled_value(
     return found
 
 
+def with_account(
+    code: types.CodeType, known: dict[str, Any], effort: EvaluationAccount
+) -> Callable[..., Any]:
+    """The function of an expression that counts for this account; all else it has in common with
+    those of other accounts."""
+    cells = (types.CellType(effort),) if code.co_freevars else ()
+    return types.FunctionType(code, known, closure=cells)
+
+
+def _inner(code: types.CodeType) -> types.CodeType:
+    return next(each for each in code.co_consts if isinstance(each, types.CodeType))
+
+
 class _Writer:
     """Writes one function.
 
@@ -74,8 +87,8 @@ class _Writer:
 
     def __init__(self, effort: EvaluationAccount) -> None:
         self._is_metered = False
+        self._effort = effort
         self.known: dict[str, Any] = {
-            "EFFORT": effort,
             "TooMuchWork": TooMuchWork,
             "give_up": give_up,
             "follow": values.follow,
@@ -108,13 +121,12 @@ class _Writer:
                     "    give_up(EFFORT)",
                     f"    return {given_up}",
                 ]
-            source = "".join(f"    {line}\n" for line in body)
-            source = f"def expression(m, around):\n{source}"
+            lines = "".join(f"        {line}\n" for line in body)
+            source = f"def whose(EFFORT):\n    def expression(m, around):\n{lines}"
             module = compile(source, "<filter>", "exec", dont_inherit=True, optimize=2)
         except (RecursionError, MemoryError, SyntaxError):
             raise ExpressionError("it has too many parts: make several of it", 1) from None
-        code_of = next(each for each in module.co_consts if isinstance(each, types.CodeType))
-        return types.FunctionType(code_of, self.known)
+        return with_account(_inner(_inner(module)), self.known, self._effort)
 
     def condition(self, node: tree.ExpressionNode) -> Code:
         """A node as a condition."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from types import FunctionType
 from typing import Any
 
 from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions import tree
-from raylay.services.expressions.compiler import Predicate, compiled_filter
+from raylay.services.expressions.compiler import Predicate, compiled_filter, with_account
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import EvalContext, Functions
 from raylay.services.expressions.parser import parse
 from raylay.services.expressions.values import Value
-from raylay.services.expressions.work import EvaluationAccount
+from raylay.services.expressions.work import EvaluationAccount, FilterPayer
 
 COMPILED_MAX = 256
 """Filters that are kept for who asks for the same one again."""
@@ -64,15 +63,15 @@ class Expression:
     matches: Predicate
     effort: EvaluationAccount = field(default_factory=EvaluationAccount, compare=False)
 
-    def own(self, *, is_limited: bool = False) -> Expression:
+    def own(self, *payers: FilterPayer) -> Expression:
         """Copy with an effort of its own: what is compiled is kept for all who write the same.
 
         Args:
-            is_limited: whether it has a limit for long, too (`EvaluationAccount`).
+            payers: who pays for its long evaluations; none: it may take what it takes.
         """
-        effort = EvaluationAccount(self.effort.text, is_limited)
-        known = {**self.matches.__globals__, "EFFORT": effort}
-        return replace(self, matches=FunctionType(self.matches.__code__, known), effort=effort)
+        effort = EvaluationAccount(self.effort.text, *payers)
+        matches = with_account(self.matches.__code__, self.matches.__globals__, effort)
+        return replace(self, matches=matches, effort=effort)
 
     @property
     def asks_around(self) -> bool:

@@ -15,7 +15,7 @@ from raylay.services.expressions import tree, values
 from raylay.services.expressions.expression import Expression
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.values import Steps, Value
-from raylay.services.expressions.work import EvaluationAccount
+from raylay.services.expressions.work import EvaluationAccount, FilterPayer
 
 Key = TypeVar("Key", bound=Hashable)
 OTHERS_IN_WEIGHT = 8
@@ -64,13 +64,28 @@ class _Filter(Generic[Key]):
         whole: whether that is all they ask.
     """
 
-    __slots__ = ("expression", "keys", "named", "whole")
+    __slots__ = ("_payers", "expression", "keys", "named", "whole")
 
-    def __init__(self, expression: Expression, is_limited: bool) -> None:
-        self.expression = expression.own(is_limited=True) if is_limited else expression
+    def __init__(self, expression: Expression) -> None:
+        self.expression = expression
+        self._payers: dict[FilterPayer, int] = {}
+        """The number of keys of each."""
         self.keys: dict[Key, None] = {}
         self.named = named(expression.tree)
         self.whole = self.named is not None and self.named.whole
+
+    def paid_by(self, payer: FilterPayer) -> None:
+        """One more key, which this one pays for."""
+        if payer not in self._payers:
+            self.expression.effort.payers.append(payer)
+        self._payers[payer] = self._payers.get(payer, 0) + 1
+
+    def left_by(self, payer: FilterPayer) -> None:
+        """A key less of this one."""
+        self._payers[payer] -= 1
+        if not self._payers[payer]:
+            del self._payers[payer]
+            self.expression.effort.payers.remove(payer)
 
 
 class _FieldIndex(Generic[Key]):
@@ -131,9 +146,6 @@ class FilterIndex(Generic[Key]):
 
     Owner: whoever asks. Lifecycle: as long as that; keys come and go.
 
-    Args:
-        is_limited: whether each of them has a limit for long (services/expressions/work.py).
-
     Attributes:
         version: it changes where a filter that nobody else has comes or goes.
         filter_count: filters that are not asked together; of a joined index, of all together.
@@ -143,18 +155,19 @@ class FilterIndex(Generic[Key]):
         "_by_key",
         "_by_text",
         "_fields",
-        "_is_limited",
         "_others",
+        "_payers",
         "filter_count",
         "version",
     )
 
-    def __init__(self, is_limited: bool = False) -> None:
-        self._is_limited = is_limited
+    def __init__(self) -> None:
         self.filter_count = 0
         self.version = 0
         self._by_key: dict[Key, _Filter[Key]] = {}
-        self._by_text: dict[str, _Filter[Key]] = {}
+        self._payers: dict[Key, FilterPayer] = {}
+        self._by_text: dict[tuple[str, bool], _Filter[Key]] = {}
+        """By its text, and whether anybody pays for it."""
         self._fields: dict[Steps, _FieldIndex[Key]] = {}
         self._others: dict[_Filter[Key], None] = {}
 
@@ -176,14 +189,24 @@ class FilterIndex(Generic[Key]):
         """Filters that each message is asked, as they name no value of a field."""
         return len(self._others)
 
-    def add(self, key: Key, expression: Expression) -> None:
-        """Adds one; instead of that which the key had before."""
+    def add(self, key: Key, expression: Expression, payer: FilterPayer | None = None) -> None:
+        """Adds one; instead of that which the key had before.
+
+        Args:
+            payer: who pays for what it works. Of several that have the same text here one pays,
+                and the others where that one has nothing left: so it stops when none of them has.
+                Who comes later shares no filter that has stopped. None: it may work as it wants.
+        """
         self.discard(key)
-        text = expression.text
-        found = self._by_text.get(text)
-        if found is None:
-            found = self._by_text[text] = _Filter(expression, self._is_limited)
+        name = expression.text, payer is not None
+        found = self._by_text.get(name)
+        if found is None or found.expression.effort.is_stopped:
+            own = expression if payer is None else expression.own()
+            found = self._by_text[name] = _Filter(own)
             self._enter(found)
+        if payer is not None:
+            self._payers[key] = payer
+            found.paid_by(payer)
         found.keys[key] = None
         self._by_key[key] = found
 
@@ -193,14 +216,18 @@ class FilterIndex(Generic[Key]):
         if found is None:
             return
         del found.keys[key]
+        payer = self._payers.pop(key, None)
+        if payer is not None:
+            found.left_by(payer)
         if not found.keys:
-            del self._by_text[found.expression.text]
+            name = found.expression.text, payer is not None
+            if self._by_text[name] is found:
+                del self._by_text[name]
             self._leave(found)
 
     def with_efforts(self, efforts: set[EvaluationAccount]) -> list[Key]:
         """Keys whose filter worked with one of these."""
-        found = (each for each in self._by_text.values() if each.expression.effort in efforts)
-        return [key for each in found for key in each.keys]
+        return [key for key, each in self._by_key.items() if each.expression.effort in efforts]
 
     def _enter(self, found: _Filter[Key]) -> None:
         self.filter_count += 1

@@ -1,17 +1,18 @@
-"""Limits on the work of one evaluation of an expression, and of a filter in the long run.
+"""Limits on the work of one evaluation of an expression.
 
 Who writes a filter may make a few hundred characters of it cost seconds: by functions whose texts
 grow, by regular expressions that RE2 can only follow slowly, by a hundred looks at a long array.
 So what reads a long text or an array says what that costs, in steps, before or behind it. An
 expression that needs more than `WORK_MAX` of them is given up: as a filter it is false, as a value
 NULL. Steps are counted and not measured, so that the same message gives the same on every host.
+What all filters of a user may work together is counted by budgets.py.
 
 A plain comparison of a field costs nothing here. Lists are the meters: to make one takes 20 ns.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 WORK_MAX = 40_000_000
 """Steps of one evaluation. A step is about a nanosecond of a quick processor."""
@@ -19,10 +20,6 @@ NOTED_STEPS = 1_000_000
 """What takes less is nobody's fault."""
 SHORT_STEPS = 10_000
 """What a single look at a text may take without being counted: a filter has 1,000 parts at most."""
-BURST_STEPS = 400_000_000
-"""What the evaluations of a client's filter may take at once."""
-STEPS_PER_S = 100_000_000
-"""What they may take for long: about a tenth of a processor."""
 TOLD_MAX = 16
 """Expressions that are told of at once."""
 
@@ -35,78 +32,91 @@ class TooMuchWork(Exception):
     """An evaluation needs more than `WORK_MAX` steps."""
 
 
+class FilterPayer(Protocol):
+    """Pays for evaluations (`FilterBudget`)."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Returns whether it has no steps left, for now."""
+
+    def spend(self, steps: int) -> bool:
+        """Pays for steps that were done. Whether it has any left."""
+
+    def stopped(self, effort: EvaluationAccount) -> None:
+        """An evaluation was given up as nobody who pays for it has any left."""
+
+
 class EvaluationAccount:
     """Account of the long evaluations of one expression.
 
     Args:
         text: of the expression, for what is told of it.
-        is_limited: whether it may take `BURST_STEPS` at once and `STEPS_PER_S` for long, as the
-            filter of a subscription. That of an operator may take what it takes, and who looks at
-            few messages in a turn need not be limited.
+        payers: the budgets of the users whose filter it is; none: it may take what it takes, as
+            that of an operator does.
 
     Attributes:
-        begun: steps that an evaluation begins with: as many as it may take where the expression
-            is exhausted, so that its evaluations are given up at once.
+        begun: steps that an evaluation begins with: as many as it may take once it was stopped, so
+            that all further ones are given up at once.
         given_up: evaluations that were given up, since the expression was compiled.
         steps: of all its evaluations.
     """
 
-    __slots__ = ("_left", "begun", "given_up", "is_limited", "steps", "text")
+    __slots__ = ("begun", "given_up", "payers", "steps", "text")
 
-    def __init__(self, text: str = "", is_limited: bool = False) -> None:
+    def __init__(self, text: str = "", *payers: FilterPayer) -> None:
         self.text = text
-        self.is_limited = is_limited
+        self.payers = list(payers)
         self.begun = 0
         self.given_up = 0
         self.steps = 0
-        self._left = BURST_STEPS
 
     @property
-    def is_exhausted(self) -> bool:
-        """Returns whether it has worked for too long: until it has half of its burst again, its
-        evaluations are given up at once."""
+    def is_stopped(self) -> bool:
+        """Returns whether an evaluation was given up because no payer had any steps left. What it
+        would have passed nobody knows, so it is not asked again."""
         return self.begun > 0
 
-    def worked(self, steps: int) -> None:
-        """Counts them."""
+    def worked(self, steps: int) -> bool:
+        """Counts them. The first payer pays until it has none left, then the next one. Whether one
+        of them has any left. Where none had any before, nothing is done for the steps, and they
+        count for nobody."""
         self.steps += steps
         NEWS.steps += steps
-        if self.is_limited:
-            self._left -= steps
-            NEWS.worked[self] = None
-            if self._left < 0:
-                self.begun = WORK_MAX
-                NEWS.exhausted[self] = None
+        payers = self.payers
+        if not payers or not steps:
+            return True
+        for payer in tuple(payers):
+            if payer.is_spent:
+                continue
+            payers.remove(payer)
+            payers.insert(0, payer)
+            if payer.spend(steps):
+                return True
+        return False
 
-    def recover(self, steps: int) -> bool:
-        """Gives it so many again; whether it has all."""
-        self._left = min(BURST_STEPS, self._left + steps)
-        if self._left >= BURST_STEPS // 2:
-            self.begun = 0
-        return self._left == BURST_STEPS
+    def stop(self) -> None:
+        """No payer has any steps left."""
+        self.begun = WORK_MAX
+        for payer in self.payers:
+            payer.stopped(self)
 
 
 class FilterReports:
     """Account of what filters did that somebody is to hear of.
 
-    Owner: the process. An instance asks with its checks, tells of it, and lets filters recover.
+    Owner: the process. An instance asks with its checks, and tells of it.
 
     Attributes:
         count: evaluations that were given up.
         steps: of all evaluations that were no short ones.
-        exhausted: filters that became exhausted since somebody took them.
-        worked: limited ones that have not recovered all.
     """
 
-    __slots__ = ("_given_up", "_recovered_us", "count", "exhausted", "steps", "worked")
+    __slots__ = ("_given_up", "count", "steps")
 
     def __init__(self) -> None:
         self._given_up: dict[str, int] = {}
-        self._recovered_us = 0
         self.count = 0
         self.steps = 0
-        self.exhausted: dict[EvaluationAccount, None] = {}
-        self.worked: dict[EvaluationAccount, None] = {}
 
     def gave_up(self, effort: EvaluationAccount) -> None:
         """An evaluation was given up."""
@@ -121,19 +131,6 @@ class FilterReports:
         found, self._given_up = self._given_up, {}
         return found
 
-    def recover(self, now_us: int) -> None:
-        """Lets filters recover for the time since the last call.
-
-        Args:
-            now_us: by a steady clock, in microseconds.
-        """
-        passed_us, self._recovered_us = now_us - self._recovered_us, now_us
-        # A longer time gives them all that there is.
-        steps = min(max(0, passed_us), 60_000_000) * STEPS_PER_S // 1_000_000
-        for each in list(self.worked):
-            if each.recover(steps):
-                self.worked.pop(each, None)
-
 
 NEWS = FilterReports()
 
@@ -145,7 +142,7 @@ def charge(meter: Meter | None, steps: int) -> None:
         meter: None: nobody counts.
 
     Raises:
-        TooMuchWork: it is more than an evaluation may do.
+        TooMuchWork: it is more than an evaluation may do, or than is left of who pays for it.
     """
     if meter is None:
         return
@@ -158,7 +155,9 @@ def charge(meter: Meter | None, steps: int) -> None:
             # What it would take is not done: it counts as if all that it may was.
             meter[1].worked(WORK_MAX - min(noted, WORK_MAX))
             raise TooMuchWork
-        meter[1].worked(meter[0] - noted)
+        if not meter[1].worked(meter[0] - noted):
+            meter[1].stop()
+            raise TooMuchWork
 
 
 def give_up(effort: EvaluationAccount) -> None:

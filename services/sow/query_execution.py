@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
+from raylay.services.expressions.budgets import FilterBudget, QueryPayer
 from raylay.services.expressions.expression import Expression, nodes
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.tree import Identifier
@@ -158,6 +159,7 @@ class QueryTerms:
         held_bytes_max: of rows that wait for their order.
         keys: of these records; None: of all.
         replaced: the focus of the subscription that gets this one; None: there is none.
+        budget: of who asks, for what the filter works; None: it may take what it takes.
     """
 
     filter: Expression | None = None
@@ -172,6 +174,7 @@ class QueryTerms:
     held_bytes_max: int = HELD_BYTES_MAX
     keys: frozenset[bytes] | None = None
     replaced: ReplacedFocus | None = None
+    budget: FilterBudget | None = None
 
 
 def _filters(terms: QueryTerms) -> list[Expression]:
@@ -181,11 +184,12 @@ def _filters(terms: QueryTerms) -> list[Expression]:
 
 def _with_own_filters(terms: QueryTerms) -> QueryTerms:
     """Copies the terms: work that others did for the same filter is not taken for this query's."""
+    payers = () if terms.budget is None else (QueryPayer(terms.budget),)
     if terms.filter is not None:
-        terms = replace(terms, filter=terms.filter.own())
+        terms = replace(terms, filter=terms.filter.own(*payers))
     before = terms.replaced
     if before is not None and before.filter is not None:
-        terms = replace(terms, replaced=replace(before, filter=before.filter.own()))
+        terms = replace(terms, replaced=replace(before, filter=before.filter.own(*payers)))
     return terms
 
 
@@ -262,6 +266,13 @@ class QueryExecution:
         self.matches = 0
         self.looked_at = 0
         self.done = False
+
+    @property
+    def must_wait(self) -> bool:
+        """Returns whether its user's filters have worked so much that this one waits for a
+        while."""
+        budget = self._terms.budget
+        return budget is not None and budget.is_low and bool(self._efforts)
 
     @property
     def memory_bytes(self) -> int:

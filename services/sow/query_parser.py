@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.expressions.budgets import FilterBudget
 from raylay.services.expressions.expression import Expression, ExpressionUse, filter_of
 from raylay.services.expressions.functions.registry import EvalContext, Functions
 from raylay.services.sow.as_of import AsOf
@@ -39,6 +40,7 @@ class QueryRequest:
         as_of_us: what there was then; 0: what there is.
         follows: a subscription begins with it.
         client: what is known of who asks; None: nothing.
+        budget: that pays for what its filter works; None: it may take what it takes.
     """
 
     wanted: QueryWish
@@ -52,6 +54,7 @@ class QueryRequest:
     as_of_us: int = 0
     follows: bool = False
     client: EvalContext | None = None
+    budget: FilterBudget | None = None
 
 
 class ReplacedQuery(NamedTuple):
@@ -184,6 +187,7 @@ class QueryParser:
             self._held_bytes_max,
             question.keys,
             replaced,
+            question.budget,
         )
         if past is None and question.as_of_us:
             past = AsOf(None, question.as_of_us)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from raylay.services.expressions.expression import Expression
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex
+from raylay.services.expressions.work import FilterPayer
 from raylay.services.messages.topics import TOPIC_CACHE_MAX
 from raylay.services.subscriptions.costly import Efforts
 from raylay.services.subscriptions.matching import (
@@ -66,7 +67,7 @@ class TopicGroup:
         self.key = key
         self.filter = wanted
         self.every: dict[LiveSubscription, None] = {}
-        self.filters: FilterIndex[LiveSubscription] = FilterIndex(is_limited=True)
+        self.filters: FilterIndex[LiveSubscription] = FilterIndex()
         self.looks_back = 0
         self.joined_in: dict[TopicAudience, None] = {}
 
@@ -218,9 +219,18 @@ class AudienceTable:
 
     # -- who is there ------------------------------------------------------------------------
     def add(
-        self, subscription: LiveSubscription, found: Expression | None, looks_back: bool = False
+        self,
+        subscription: LiveSubscription,
+        found: Expression | None,
+        looks_back: bool = False,
+        payer: FilterPayer | None = None,
     ) -> None:
-        """Adds one. `found`: its filter; None: it has none."""
+        """Adds one.
+
+        Args:
+            found: its filter; None: it has none.
+            payer: pays for what that works; None: it may take what it takes.
+        """
         key = _key_of(subscription)
         group = self._groups.get(key)
         if group is None:
@@ -234,7 +244,7 @@ class AudienceTable:
             group.every[subscription] = None
             return
         version = group.filters.version
-        group.filters.add(subscription, found)
+        group.filters.add(subscription, found, payer)
         if group.filters.version != version:
             self._part(group)
 

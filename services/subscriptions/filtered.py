@@ -80,9 +80,10 @@ class FilteredSubscriptions:
         Raises:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
         """
-        client = surroundings_of(self._asker(subscription.session))
+        asker = self._asker(subscription.session)
+        client = surroundings_of(asker)
         found = filter_of(subscription.content, SUBSCRIPTION, self._functions, client)
-        self._audiences.add(subscription, found)
+        self._audiences.add(subscription, found, payer=asker.budget)
         if found.asks_around:
             self._asking.add(subscription)
 
@@ -168,5 +169,4 @@ def around(record: Record, run: Run, instance: str, group: str) -> EvalContext:
 
 def surroundings_of(asker: FilterOwner) -> EvalContext:
     """What filters of this client are told of it."""
-    name, user, address = asker
-    return EvalContext(client_name=name, user=user, remote_address=address)
+    return EvalContext(client_name=asker.client_name, user=asker.user, remote_address=asker.address)

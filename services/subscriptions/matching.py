@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.topic_pattern import PatternError, TopicPattern
@@ -15,6 +15,10 @@ from raylay.services.messages.topics import (
     is_regex,
     not_of_transport,
 )
+
+if TYPE_CHECKING:
+    # Most instances have no filters, and need not load their language.
+    from raylay.services.expressions.budgets import FilterBudget
 
 ANSWERS_KEPT_MAX = 1024
 PATTERN_US = 4
@@ -142,12 +146,17 @@ class FollowTerms:
 
 
 class FilterOwner(NamedTuple):
-    """The properties of its client that a filter may read. `address`: of its side of the
-    connection."""
+    """The client that has a filter, with the properties that the filter may read.
+
+    Attributes:
+        address: of its side of the connection.
+        budget: pays for what the filter works; None: it may take what it takes.
+    """
 
     client_name: str = ""
     user: str = ""
     address: str = ""
+    budget: FilterBudget | None = None
 
 
 def nobody(_: int) -> FilterOwner:

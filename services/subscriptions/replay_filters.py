@@ -61,7 +61,8 @@ class ReplayFilters:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
         """
         found = filter_of(text, SUBSCRIPTION, self._functions, surroundings_of(asker))
-        return ReplayFilter(text, found.own(is_limited=True), self)
+        payers = () if asker.budget is None else (asker.budget,)
+        return ReplayFilter(text, found.own(*payers), self)
 
     def messages(self, run: Run) -> list[_Message]:
         """What the records of a run say; those that cannot be read are left out."""

@@ -292,17 +292,17 @@ class SowSubscriptions:
         """
         wishes = subscription.following
         assert wishes is not None
-        found = self._filter_of(subscription)
+        asker = self._asker(subscription.session)
+        found = self._filter_of(subscription, asker)
         if wishes.select:
             check_select(wishes.select)
-        self._audiences.add(subscription, found, _looks_back(subscription))
+        self._audiences.add(subscription, found, _looks_back(subscription), asker.budget)
 
-    def _filter_of(self, subscription: LiveSubscription) -> Expression | None:
+    def _filter_of(self, subscription: LiveSubscription, asker: FilterOwner) -> Expression | None:
         text = subscription.content
         if not text:
             return None
-        client = surroundings_of(self._asker(subscription.session))
-        return filter_of(text, FOLLOWING, self._functions, client)
+        return filter_of(text, FOLLOWING, self._functions, surroundings_of(asker))
 
     def remove(self, subscription: LiveSubscription) -> None:
         """Takes one out that was added."""

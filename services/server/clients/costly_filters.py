@@ -1,8 +1,8 @@
 """Filters that work too much: who wrote them is told, and does not hold up others.
 
-An evaluation that needs more than it may is given up, and a client's filter that works for too long
-is exhausted for some seconds. Here the instance tells of the one, and ends the subscriptions of the
-other: what passes an exhausted filter nobody knows.
+An evaluation that needs more than it may is given up, and so are those of a user whose budget is
+spent. Here the instance tells of the one, and ends the subscriptions of the other: what passes a
+filter that was stopped nobody knows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from raylay.services.subscriptions.costly import (
     SHOWN_CHARACTERS_MAX,
     TOO_COSTLY,
     given_up,
-    newly_exhausted,
 )
 from raylay.services.subscriptions.matching import LiveSubscription
 
@@ -32,7 +31,9 @@ class CostlyFilters:
 
     def check(self) -> None:
         """Tells and ends what is due; called with each check of the instance."""
-        efforts = newly_exhausted(self._here.steady_us())
+        budgets = self._clients.budgets
+        budgets.recover(self._here.steady_us())
+        efforts = budgets.newly_stopped()
         if efforts:
             # A replay ends by itself, before it passes over anything (replay.py).
             for subscription in self._clients.live.with_efforts(efforts):

@@ -242,6 +242,7 @@ class QueryRunner:
             readable=connection.readable,
         )
         as_of_us = _as_of_us(sow.as_of) if sow.as_of else 0
+        asker = self._asker(connection.number)
         question = QueryRequest(
             wanted,
             sow.filter,
@@ -253,7 +254,8 @@ class QueryRunner:
             sow.keys,
             as_of_us,
             subscribe is not None,
-            surroundings_of(self._asker(connection.number)),
+            surroundings_of(asker),
+            asker.budget,
         )
         if self._questions is None:
             config = self._here.config
@@ -313,8 +315,9 @@ class QueryRunner:
 
     def check(self) -> None:
         """Called now and then: who does not read has what changes kept for him, and is ended where
-        that is too much."""
+        that is too much. Whose query waits as his filters worked much may go on."""
         for session in list(self._sessions.values()):
+            self._kick(session)
             self._weigh(session)
 
     def _weigh(self, session: _ClientQueries) -> None:
@@ -457,7 +460,7 @@ class QueryRunner:
             session = ready.popleft()
             session.is_queued = False
             if session.running is not None:
-                if session.connection.takes_rows:
+                if session.connection.takes_rows and not session.running.must_wait:
                     self._go_on(session, is_over)
             elif session.behind is not None:
                 # What is held lies in memory: it waits for no socket.

@@ -45,6 +45,7 @@ from raylay.services.server.queues.manager import QueueManager
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.costly import filter_budgets
 from raylay.services.subscriptions.delivery import DeliveryContent
 from raylay.services.subscriptions.matching import FilterOwner, LiveSubscription
 from raylay.services.subscriptions.shares import SubscriptionShares
@@ -149,6 +150,8 @@ class ClientSessions:
             "clients", incomplete_bytes_max(memory_of_process(), FRAME_BYTES_MAX)
         )
         """What they hold of frames that are not whole."""
+        self.budgets = filter_budgets(lambda ends: here.loop.call_soon(ends))
+        """What each user's filters may work."""
         self.delivered = 0
         """Messages to subscriptions without a bookmark, in this life."""
         self._by_name: dict[str, ClientSession] = {}
@@ -322,8 +325,10 @@ class ClientSessions:
         return f"user {found[0].user}" if found is not None and found[0].user else str(session)
 
     def _asker(self, session: int) -> FilterOwner:
-        client = self.sessions[session]
-        return FilterOwner(client.client_name, client.user_id, client.peer)
+        client, (holder, _) = self.sessions[session], self._holders[session]
+        # Whom no module knows may say any name: he counts for his network.
+        user = holder._replace(network="") if holder.user else holder
+        return FilterOwner(client.client_name, client.user_id, client.peer, self.budgets.of(user))
 
     def _weigh_by(self, weigh: Weigh, weigh_published: Weigh) -> None:
         """Adds weights: those of deliveries made where a commit is folded, or a publish taken."""

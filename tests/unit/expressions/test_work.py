@@ -15,10 +15,8 @@ from raylay.services.expressions.functions.registry import NO_CONTEXT
 from raylay.services.expressions.parser import parse
 from raylay.services.expressions.values import LATELY_MAX
 from raylay.services.expressions.work import (
-    BURST_STEPS,
     NEWS,
     NOTED_STEPS,
-    STEPS_PER_S,
     TOLD_MAX,
     WORK_MAX,
     EvaluationAccount,
@@ -38,8 +36,6 @@ def nothing_before() -> Iterator[None]:
 
 def forget() -> None:
     NEWS.take()
-    NEWS.exhausted.clear()
-    NEWS.worked.clear()
 
 
 def steps_of(text: str, message: dict[str, Any]) -> int:
@@ -122,7 +118,7 @@ COSTLY: list[tuple[str, dict[str, Any]]] = [
     "text, message", COSTLY, ids=[f"{n}: {each[0][:40]}" for n, each in enumerate(COSTLY)]
 )
 def test_what_takes_seconds_is_given_up_and_false(text: str, message: dict[str, Any]) -> None:
-    found = expression(text, SUBSCRIPTION, BUILT_IN).own(is_limited=True)
+    found = expression(text, SUBSCRIPTION, BUILT_IN).own()
     before = found.effort.given_up
     assert found.matches(message, NO_CONTEXT) is False
     assert found.effort.given_up == before + 1
@@ -160,7 +156,7 @@ def test_little_work_is_not_noted() -> None:
     text = "/a = 1 AND /t LIKE 'x{3}' AND LENGTH(/t) = 500 AND /l > 98 AND /n/m != 'z'"
     found = expression(text, SUBSCRIPTION, BUILT_IN)
     assert found.matches(message, NO_CONTEXT) is True
-    assert not found.effort.steps and not NEWS.worked
+    assert not found.effort.steps
 
 
 def test_the_same_message_takes_as_many_steps_whatever_was_asked_before() -> None:
@@ -188,25 +184,6 @@ def test_a_function_that_somebody_installed_is_not_to_hide_it() -> None:
     assert found.effort.given_up == 1
 
 
-def test_a_client_s_filter_is_exhausted_and_recovers() -> None:
-    effort = EvaluationAccount("costly", is_limited=True)
-    NEWS.recover(0)
-    effort.worked(BURST_STEPS)
-    assert not effort.is_exhausted and not NEWS.exhausted
-    effort.worked(1)
-    assert effort.is_exhausted and list(NEWS.exhausted) == [effort]
-    # Its evaluations are given up with the first step that they take.
-    with pytest.raises(work.TooMuchWork):
-        charge([effort.begun, effort, None], 1)
-    half_s = BURST_STEPS / STEPS_PER_S / 2
-    NEWS.recover(int(half_s * 0.9e6))
-    assert effort.is_exhausted
-    NEWS.recover(int(half_s * 1.1e6))
-    assert not effort.is_exhausted and effort in NEWS.worked
-    NEWS.recover(int(half_s * 2.2e6))
-    assert not NEWS.worked, "it has all that it may have"
-
-
 def test_what_was_little_until_now_counts_with_what_makes_it_much() -> None:
     effort = EvaluationAccount("costly")
     meter: list[Any] = [0, effort, None]
@@ -218,37 +195,9 @@ def test_what_was_little_until_now_counts_with_what_makes_it_much() -> None:
         assert effort.steps == times * part
 
 
-def test_a_steady_clock_that_begins_anew_gives_nothing() -> None:
-    effort = EvaluationAccount("costly", is_limited=True)
-    NEWS.recover(10**12)
-    effort.worked(BURST_STEPS + 1)
-    NEWS.recover(5)
-    assert effort.is_exhausted
-
-
-def test_an_operator_s_filter_may_work_for_long() -> None:
-    found = expression("ARRAY_SUM(/a) > 1 OR 'replication' = 'x'", REPLICATION, BUILT_IN)
-    for _ in range(3 * BURST_STEPS // WORK_MAX):
-        assert found.matches({"a": ARRAY}, NO_CONTEXT) is True
-    assert not NEWS.exhausted and not NEWS.worked
-
-
-def test_a_client_s_filter_that_stays_below_what_one_message_may_take_is_exhausted_too() -> None:
-    text = "ARRAY_SUM(/a) > 1 OR 'client' = 'x'"
-    found = expression(text, SUBSCRIPTION, BUILT_IN).own(is_limited=True)
-    passed = 0
-    while found.matches({"a": ARRAY}, NO_CONTEXT):
-        passed += 1
-        assert passed < 100
-    assert found.effort.is_exhausted and passed >= BURST_STEPS // WORK_MAX
-    # Whoever else wrote the same has an effort of his own.
-    other = expression(text, SUBSCRIPTION, BUILT_IN)
-    assert other.matches({"a": ARRAY}, NO_CONTEXT) and other.own().matches({"a": ARRAY}, NO_CONTEXT)
-
-
 def test_what_is_given_up_counts_once() -> None:
     text = " OR ".join(f"ARRAY_SUM(/a) = -{n}" for n in range(9))
-    found = expression(text, SUBSCRIPTION, BUILT_IN).own(is_limited=True)
+    found = expression(text, SUBSCRIPTION, BUILT_IN).own()
     for number in range(1, 4):
         assert not found.matches({"a": ARRAY}, NO_CONTEXT)
         assert found.effort.steps == number * WORK_MAX

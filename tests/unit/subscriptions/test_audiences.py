@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from raylay.services.expressions.budgets import FilterBudgets
 from raylay.services.expressions.expression import SUBSCRIPTION, expression
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.index import OTHERS_IN_WEIGHT, FilterIndex, _Filter
@@ -19,6 +20,7 @@ from raylay.services.subscriptions import audiences, matching
 from raylay.services.subscriptions.audiences import AudienceTable
 from raylay.services.subscriptions.filtered import FilteredSubscriptions
 from raylay.services.subscriptions.matching import (
+    FilterOwner,
     FollowTerms,
     LiveSubscription,
     SubscriptionTable,
@@ -35,12 +37,20 @@ def run(topic: str, body: bytes = b'{"a": 1}') -> Run:
     return run_of(scan(payload)[0], payload)
 
 
+BUDGETS = FilterBudgets(lambda ends: None)
+AMY = BUDGETS.of("amy")
+
+
+def asker(_: int) -> FilterOwner:
+    return FilterOwner(budget=AMY)
+
+
 def filtered() -> FilteredSubscriptions:
-    return FilteredSubscriptions(MessageTypes(), BUILT_IN, "A-1", "A")
+    return FilteredSubscriptions(MessageTypes(), BUILT_IN, "A-1", "A", asker)
 
 
 def following() -> SowSubscriptions:
-    return SowSubscriptions(MessageTypes(), BUILT_IN, lambda *_: False, "A-1", "A")
+    return SowSubscriptions(MessageTypes(), BUILT_IN, lambda *_: False, "A-1", "A", asker)
 
 
 def one(name: str, topic: str, text: str, *, follows: bool = False) -> LiveSubscription:
@@ -108,7 +118,7 @@ def test_filters_are_kept_once_for_all_topics(
         assert publish(to) == ["s1"]
     gc.collect()
     kept = [each for each in gc.get_objects() if isinstance(each, _Filter | EvaluationAccount)]
-    accounts = [each for each in kept if isinstance(each, EvaluationAccount) and each.is_limited]
+    accounts = [each for each in kept if isinstance(each, EvaluationAccount) and each.payers]
     assert len(kept) < 10 * MANY
     assert len(accounts) <= 2 * MANY, "a filter works for one account, over all of its topics"
 

@@ -9,11 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from argon2 import PasswordHasher
+from attacker import ATTACKER, PASSWORD, TOPIC, VICTIM, VICTIMS_TOPIC, guarded
 from unit.expressions.test_work import forget
-from unit.server.clients.test_queries import House, ask, bodies_of, frames_until, in_house
+from unit.server.clients.test_queries import Door, House, ask, bodies_of, frames_until, in_house
 
+from raylay.services.config.transport import FIRST_TRANSPORT
+from raylay.services.expressions.budgets import BURST_STEPS, FilterBudgets
 from raylay.services.expressions.work import NEWS, WORK_MAX, EvaluationAccount, give_up
 from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.security.connection_shares import ShareHolder
+from raylay.services.security.logon_turns import network_of
 from raylay.services.server.clients.costly_filters import TELL_S, CostlyFilters
 from raylay.services.subscriptions.costly import FILTER_TOO_COSTLY, TOO_COSTLY
 
@@ -21,6 +27,7 @@ pytestmark = pytest.mark.covers(
     "Configuration", "filters that work too much end their own subscription"
 )
 
+CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 GROWING = "/id"
 for _ in range(20):
     GROWING = f"REGEXP_REPLACE({GROWING}, '7', '77')"
@@ -148,7 +155,8 @@ def test_what_was_given_up_is_told_now_and_then() -> None:
         loop=loop,
         steady_us=lambda: int(now_s * 1e6),
     )
-    filters = CostlyFilters(here, SimpleNamespace(sessions={}))  # type: ignore[arg-type]
+    clients: Any = SimpleNamespace(sessions={}, budgets=FilterBudgets(lambda ends: None))
+    filters = CostlyFilters(here, clients)
     effort, now_s = EvaluationAccount("/a LIKE 'b'"), 100.0
     for passed_s, given_up, told in ((0, 1, 1), (TELL_S - 1, 2, 0), (1, 3, 5), (TELL_S, 0, 0)):
         now_s += passed_s
@@ -237,3 +245,71 @@ def test_a_query_whose_filter_works_much_leaves_turns_to_others(tmp_path: Path, 
         assert len(rows) == 1 and turns >= 10, turns
 
     in_house(tmp_path, visit)
+
+
+async def user(house: House, name: str, client: str) -> Door:
+    return await house.client(client, FIRST_TRANSPORT, user_id=name, pw=PASSWORD)
+
+
+def adding_up(number: int, topic: str, sub: str) -> bytes:
+    """Subscribes by a costly filter, which is true: two of them fit into a turn of one user."""
+    header = {"c": "subscribe", "sub": sub, "t": topic, "cid": sub}
+    return encode_frame(header | {"o": {"filter": f"ARRAY_SUM(/a) > {number}"}})
+
+
+def test_filters_of_one_user_share_a_budget_over_connections_and_others_have_their_own(
+    tmp_path: Path,
+) -> None:
+    async def visit(house: House) -> None:
+        one, other = await user(house, ATTACKER, "one"), await user(house, ATTACKER, "other")
+        victim = await user(house, VICTIM, "victim")
+        for number in range(2):
+            one.send(adding_up(number, TOPIC, f"{number}"))
+            await one.answer_to(f"{number}")
+        other.send(adding_up(2, TOPIC, "third"))
+        await other.answer_to("third")
+        for number in range(3):
+            # Of the same texts: what stops for one user goes on for another one.
+            victim.send(adding_up(number, VICTIMS_TOPIC, f"{number}"))
+            await victim.answer_to(f"{number}")
+        message = {"id": 1, "a": list(range(30_000))}
+        await house.publish(one, "one", message, topic=TOPIC)
+        await frames_until(other, is_refusal("third"))
+        one.send(encode_frame({"c": "ping", "cid": "behind"}))
+        found = await frames_until(one, lambda each: each.get("cid") == "behind")
+        assert len(house.server.clients.live) == 5 and not any(is_refusal("0")(h) for h, _ in found)
+        assert {told["subscription"] for told in events(house, FILTER_TOO_COSTLY)} == {"third"}
+        budgets = house.server.clients.budgets
+        assert len(budgets) == 2, "one for each user"
+        await house.publish(victim, "victim", {"n": 5, "a": [3] * 100}, topic=VICTIMS_TOPIC)
+        got: dict[str, list[int]] = {f"{number}": [] for number in range(3)}
+        while not all(got.values()):
+            found = await frames_until(victim, lambda each: each["c"] == "p")
+            for name in got:
+                got[name] += numbers(found, name)
+        assert set(map(tuple, got.values())) == {(5,)}
+
+    in_house(tmp_path / "data", visit, guarded(tmp_path, CHEAP))
+
+
+def test_a_query_waits_where_its_user_s_filters_have_worked_much(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door = await house.client("p")
+        await house.publish(door, "p", *({"id": n, "n": n} for n in range(3)))
+        budget = house.server.clients.budgets.of(ShareHolder("", network_of(door.connection.peer)))
+        budget.spend_slowly(100 * BURST_STEPS)
+        door.send(ask("q", filter="/id >= 0"), ask("all"))
+        for number in range(20):
+            door.send(encode_frame({"c": "ping", "cid": f"{number}"}))
+            found = await frames_until(door, is_answer(f"{number}", "processed"))
+            assert not [header for header, _ in found if header["c"] == "sow"]
+        budget.recover(100 * BURST_STEPS)
+        found = await frames_until(door, is_answer("all", "completed"))
+        rows = [header["sub"] for header, records in found if header["c"] == "sow" for _ in records]
+        assert rows == ["q"] * 3 + ["all"] * 3
+
+    in_house(tmp_path, visit)
+
+
+def is_answer(command_id: str, kind: str) -> Callable[[Header], bool]:
+    return lambda each: (each.get("cid"), each.get("a")) == (command_id, kind)

@@ -98,12 +98,15 @@ class House:
         self.published: dict[str, int] = {}
         self.stamp_us = 1
 
-    async def client(self, name: str) -> Door:
-        connection = ClientConnection(self.server.clients, ClientTransport("door"))
+    async def client(self, name: str, came_by: str = "", **says: str) -> Door:
+        """`came_by`: a transport of the configuration, whose modules ask him; empty: none does."""
+        transports = self.server._listening.transports
+        way = transports[came_by] if came_by else ClientTransport("door")
+        connection = ClientConnection(self.server.clients, way)
         transport = SlowTransport(connection)
         connection.connection_made(transport)
         door = Door(connection, transport)
-        door.send(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "l"}))
+        door.send(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "l", **says}))
         await door.answer_to("l")
         return door
 
