@@ -280,7 +280,7 @@ class ArrivalLog:
         self._looked_at = len(found)
 
     def snapshot(self, names: Mapping[int, str]) -> QueueCheckpoint:
-        """What the queue can be made again with."""
+        """Returns the state from which the queue can be rebuilt."""
         return QueueCheckpoint(
             self.floor_txid, self.folded_txid, self.early.to_wire(), self._held_then, names
         )

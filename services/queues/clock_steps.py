@@ -63,9 +63,10 @@ class ClockSteps:
 
     @property
     def behind_us(self) -> int:
-        """What the steady clock of the next life begins behind the wall clock. Where the wall clock
-        was set forward, time did not pass by as much, and a start must not make it pass. Where it
-        was set back, the steady clock goes back at the start: what is too young harms nobody."""
+        """Returns how far behind the wall clock the steady clock of the next life begins. Where the
+        wall clock was set forward, time did not pass by as much, and a start must not make it pass.
+        Where it was set back, the steady clock goes back at the start: what is too young harms
+        nobody."""
         return max(self._offsets[-1], 0)
 
     def steady_us(self, txid: int, received_us: int, now_us: int) -> int:

@@ -138,7 +138,7 @@ class QueueDefinition:
 
     @property
     def stored_as(self) -> str:
-        """What it is called in files and status: two types may have queues of one name."""
+        """The name of the queue in files and status: two types may have queues of one name."""
         return f"{self.message_type}/{self.name}"
 
     @property
@@ -148,7 +148,7 @@ class QueueDefinition:
 
     @property
     def target(self) -> str:
-        """Where a publish to the queue's name goes."""
+        """The topic to which a publish to the queue's name goes."""
         return self.publish_target or self.topic
 
     @property

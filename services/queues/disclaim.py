@@ -91,7 +91,7 @@ def answer(
     wanted: Sequence[TransferCandidate],
     look: Callable[[Key], tuple[QueuedMessage | None, Ownership | None]],
 ) -> TransferReply:
-    """What to say to an instance that asks.
+    """Returns the answer to an instance that asks.
 
     Args:
         name: of this instance.

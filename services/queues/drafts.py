@@ -245,7 +245,7 @@ class Drafts:
 
 
 def _moves(messages: list[tuple[QueuedMessage, str]]) -> list[OwnershipChange]:
-    """What a transfer says, in as few moves as possible."""
+    """Returns the contents of a transfer, in as few moves as possible."""
     moves: list[OwnershipChange] = []
     for message, owner in sorted(messages, key=lambda each: each[0].key):
         publisher, sequence = message.key

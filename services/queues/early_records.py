@@ -50,7 +50,8 @@ class RangeMap(Generic[Value]):
 
     @property
     def count(self) -> int:
-        """How many sequences there are: more than `len` may say, for somebody else says which."""
+        """The number of sequences, which may be more than `len` can return, for somebody else
+        chooses them."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def take(self, first: int, last: int) -> list[Piece[Value]]:
@@ -75,7 +76,7 @@ class RangeMap(Generic[Value]):
         return [(max(a, first), min(b, last), value) for a, b, value in found]
 
     def find(self, sequence: int) -> Value | None:
-        """What is known of one."""
+        """Returns the entry of one sequence."""
         at = bisect_left(self._lasts, sequence)
         is_there = at < len(self._firsts) and self._firsts[at] <= sequence
         return self._values[at] if is_there else None
@@ -143,7 +144,7 @@ class PublisherRangeMap(Generic[Value]):
 
     @property
     def count(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return sum(each.count for each in self.publishers.values())
 
     def add(self, publisher: int, first: int, last: int, value: Value) -> None:
@@ -175,7 +176,7 @@ class PublisherRangeMap(Generic[Value]):
         return [(first, last)] if stretches is None else stretches.missing(first, last)
 
     def find(self, publisher: int, sequence: int) -> Value | None:
-        """What is known of one."""
+        """Returns the entry of one sequence."""
         stretches = self.publishers.get(publisher)
         return None if stretches is None else stretches.find(sequence)
 
@@ -238,15 +239,15 @@ class EarlyRecords:
         return min(self._removals.count, COUNTED_MAX)
 
     def known_of(self, publisher: int, sequence: int) -> Ownership | None:
-        """What was said of whose a message is that has not come: nothing, which is below all other
-        registers; None: it has been removed."""
+        """Returns the ownership recorded for a message that has not come: nothing, which is below
+        all other registers; None: it has been removed."""
         if not self._removals.missing(publisher, sequence, sequence):
             return None
         return self._moves.find(publisher, sequence) or UNKNOWN
 
     @property
     def size(self) -> int:
-        """What removals take of memory, in ranges of sequences."""
+        """The size of the removals in memory, in ranges of sequences."""
         return self._removals.size + self._then[0].size + len(self._came)
 
     def removed(self, publisher: int, ranges: list[Range], txid: int, at_us: int) -> None:

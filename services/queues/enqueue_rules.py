@@ -175,7 +175,7 @@ class EnqueueRules:
             offset += length
 
     def _pass_over(self, run: Run, readable: int, why: str) -> None:
-        """What comes behind is in no queue, of no instance: all read the same bytes."""
+        """Keeps what comes behind out of the queue, at every instance: all read the same bytes."""
         UNREADABLE.note(run, told(run, readable, why))
 
     def _read(self, record: Record) -> tuple[int | None, bool] | None:
@@ -214,7 +214,7 @@ def _ascend(sequences: list[int]) -> bool:
 
 
 def around(record: Record) -> EvalContext:
-    """What an expression of a queue may ask beside the message."""
+    """Returns the context of a queue's expression beside the message."""
     return EvalContext(
         topic=record.topic,
         size_bytes=len(record.body),

@@ -16,7 +16,7 @@ HELD: Final = 3
 
 
 def order_of(txid: int, priority: int) -> int:
-    """Where a message with a priority stands: lowest first."""
+    """Returns the place of a message with a priority: lowest first."""
     return (PRIORITY_MAX - priority) << 64 | txid
 
 
@@ -68,7 +68,7 @@ class BodyReader(Protocol):
         """The message, parsed; None: it cannot be."""
 
     def around(self, txid: int) -> EvalContext:
-        """What is known beside its body. Asked for only where a filter wants it."""
+        """Returns the context beside its body. Asked for only where a filter wants it."""
 
 
 class DispatchSettings(Protocol):

@@ -34,7 +34,7 @@ class MessageExpirations:
 
     @property
     def first_us(self) -> int:
-        """When the next one may expire, in microseconds since 1970; 0: never."""
+        """The time at which the next one may expire, in microseconds since 1970; 0: never."""
         return self._order[0] * STEP_US if self._order else 0
 
     def note(self, message: QueuedMessage, expires_us: int) -> None:

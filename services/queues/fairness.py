@@ -112,7 +112,7 @@ class Fairness:
         self.changed(taker)
 
     def changed(self, taker: ConsumerTurn) -> None:
-        """What it may hold, or where it stands, is another: it keeps its turn."""
+        """Takes a change of what it may hold, or of where it stands: it keeps its turn."""
         if taker.active < taker.backlog:
             self._enter(taker)
         else:

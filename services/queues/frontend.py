@@ -222,7 +222,7 @@ class QueueFrontend:
 
     # -- decisions -----------------------------------------------------------------------------
     def decide(self, decision: DeliverLeased | DeliverOnce, now_us: int) -> DeliveryCheck:
-        """What of a decision holds now.
+        """Returns the part of a decision that holds now.
 
         Args:
             now_us: by the instance's steady clock.
@@ -274,7 +274,7 @@ class QueueFrontend:
 
     @property
     def lease_count(self) -> int:
-        """How many there are, some of which may be over."""
+        """The number of leases, some of which may be over."""
         return sum(map(len, self._leases.values()))
 
     def cancelled(self, session: int | None, keys: Keys) -> dict[Consumer, list[tuple[Key, int]]]:
@@ -299,8 +299,8 @@ class QueueFrontend:
         return found
 
     def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
-        """What of a client's record counts: where leasing is strict, what the client holds here
-        now. What is no one's here may be another client's at another instance.
+        """Returns the part of a client's record that counts: where leasing is strict, what the
+        client holds here now. What is no one's here may be another client's at another instance.
 
         Judged here, on its way in, and nowhere else: in the journal it counts for all. At most
         once nothing is leased, and nothing is judged.
@@ -316,9 +316,9 @@ class QueueFrontend:
         return self.held_by(said, by, now_us)
 
     def without_others(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
-        """What of an acknowledgment of messages that this instance owns counts: where leasing is
-        strict, all but what another client holds here now. What an instance owns nobody holds
-        elsewhere.
+        """Returns the part that counts of an acknowledgment of messages that this instance owns:
+        where leasing is strict, all but what another client holds here now. What an instance owns
+        nobody holds elsewhere.
 
         Args:
             by: publisher id of the client.
@@ -339,8 +339,9 @@ class QueueFrontend:
         return said._replace(keys={each: ranges for each, ranges in kept.items() if ranges})
 
     def held_by(self, said: Acknowledgment, by: int, now_us: int = 0) -> Acknowledgment:
-        """What of an acknowledgment is of messages that a client was delivered here and nobody else
-        was since. Barriers that it was sent count: to acknowledge one changes nothing.
+        """Returns the part of an acknowledgment that names messages which a client was delivered
+        here and nobody else was since. Barriers that it was sent count: to acknowledge one changes
+        nothing.
 
         Args:
             by: publisher id of the client.
@@ -400,7 +401,7 @@ class QueueFrontend:
         return min(SLOWED_MIN_US << min(over // SLOWED_RANGES, 32), SLOWED_MAX_US)
 
     def _elsewhere(self, keys: Keys) -> int:
-        """How many ranges of these are not leased here, wholly or in part."""
+        """Counts the ranges of these that are not leased here, wholly or in part."""
         count = 0
         for publisher, ranges in keys.items():
             held = self._held(publisher, ranges)
@@ -501,7 +502,7 @@ class QueueFrontend:
                     self._end_lease(publisher, sequence)
 
     def claims(self, publisher: int, ranges: Iterable[Range], given: str) -> list[OwnershipChange]:
-        """Whose messages are that a client sends again and that are new here (rule 3).
+        """Returns the owners of messages that a client sends again and that are new here (rule 3).
 
         Args:
             given: the instance that they were given to first; empty: it is not known.

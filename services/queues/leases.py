@@ -66,7 +66,8 @@ class LeaseTable:
 
     @property
     def first_us(self) -> int:
-        """When the next lease may end, in microseconds since 1970; 0: none does by itself."""
+        """The time at which the next lease may end, in microseconds since 1970; 0: none does by
+        itself."""
         return self._ends[0][0] if self._ends else 0
 
     def consumers(self) -> list[Consumer]:
@@ -74,7 +75,7 @@ class LeaseTable:
         return list(self._of)
 
     def of(self, consumer: Consumer) -> list[QueuedMessage]:
-        """What the consumer has."""
+        """Returns the messages of the consumer."""
         return list(self._of.get(consumer, ()))
 
     def lease(self, message: QueuedMessage, lease: MessageLease) -> None:
@@ -173,7 +174,8 @@ class LeaseTable:
         return self.spent(message)
 
     def spent(self, message: QueuedMessage) -> str:
-        """Why it is to be removed, for what was done in vain with it; empty: it is not."""
+        """Returns why a message is to be removed, for what was done in vain with it; empty: it is
+        not."""
         tries = self._tries.get(message)
         if tries is None:
             return ""
@@ -189,7 +191,7 @@ class LeaseTable:
             self._tries.pop(message, None)
 
     def oldest(self) -> QueuedMessage | None:
-        """Of those that consumers have, the one that came first."""
+        """Returns, of the messages that consumers have, the one that came first."""
         held = (message for there in self._of.values() for message in there)
         return min(held, key=lambda message: message.txid, default=None)
 

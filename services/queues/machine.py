@@ -359,7 +359,7 @@ class QueueMachine(ReplicatedQueueState):
 
     # -- decisions ---------------------------------------------------------------------------
     def take(self, now_us: int, messages_max: int) -> list[Decision]:
-        """What is decided now: who gets what, and what to ask for.
+        """Returns the decisions that are due: who gets what, and what to ask for.
 
         Args:
             messages_max: that are delivered at most.
@@ -383,7 +383,7 @@ class QueueMachine(ReplicatedQueueState):
         return self.said()
 
     def said(self) -> list[Decision]:
-        """What has been decided because of what came in."""
+        """Returns the decisions that follow from what came in."""
         said, self._said = self._said, []
         said += self._drafts.flush()
         return said
@@ -496,7 +496,7 @@ class QueueMachine(ReplicatedQueueState):
 
     @property
     def folded_txid(self) -> int:
-        """How far the journal has been read."""
+        """The transaction up to which the journal has been read."""
         return self._history.folded_txid
 
     @property
@@ -506,7 +506,7 @@ class QueueMachine(ReplicatedQueueState):
 
     @property
     def early_size(self) -> int:
-        """What acknowledgments whose messages have not come take of memory, in ranges."""
+        """The size in memory of acknowledgments whose messages have not come, in ranges."""
         return self._history.early.size
 
     @property
@@ -515,8 +515,8 @@ class QueueMachine(ReplicatedQueueState):
         return self._is_ready
 
     def next_us(self, now_us: int) -> int:
-        """When to call `tick` and `take` at the latest, in microseconds since 1970; 0: when
-        something comes."""
+        """The latest time for the next call of `tick` and `take`, in microseconds since 1970; 0:
+        when something comes."""
         if self._is_ready and self._picking.is_searching:
             return now_us
         times = [self._holdings.first_us, self._expirations.first_us]
@@ -587,11 +587,11 @@ class QueueMachine(ReplicatedQueueState):
         return wanted.matches(tree, around)
 
     def registers(self) -> dict[Key, Ownership]:
-        """Whose each message of the queue is."""
+        """Returns the owner of each message of the queue."""
         return {message.key: message.register for message in self.found()}
 
     def snapshot(self) -> QueueCheckpoint:
-        """What the queue can be made again with, behind `floor_txid`."""
+        """Returns the state from which the queue can be rebuilt, behind `floor_txid`."""
         return self._history.snapshot(self._owners.names)
 
     def stored(self) -> bytes:

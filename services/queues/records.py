@@ -149,7 +149,7 @@ def pack_removal(said: Removal) -> bytes:
 
 
 def read_acknowledgment(body: bytes) -> Acknowledgment:
-    """What the record says.
+    """Decodes the record.
 
     Raises:
         RemoteProtocolError: it is none; with reason `bad_message`.
@@ -162,7 +162,7 @@ def read_acknowledgment(body: bytes) -> Acknowledgment:
 
 
 def read_transfer(body: bytes) -> Transfer:
-    """What the record says.
+    """Decodes the record.
 
     Raises:
         RemoteProtocolError: it is none; with reason `bad_message`.
@@ -180,7 +180,7 @@ def read_transfer(body: bytes) -> Transfer:
 
 
 def read_removal(body: bytes) -> Removal:
-    """What the record says.
+    """Decodes the record.
 
     Raises:
         RemoteProtocolError: it is none; with reason `bad_message`.

@@ -265,7 +265,7 @@ class ReplicatedQueueState:
                 self._asking.add(message)
 
     def _received_us(self, run: Run) -> int:
-        """When it was received, by the steady clock."""
+        """Returns when it was received, by the steady clock."""
         return self._steps.steady_us(run.first_txid, run.receive_time_us, self._now_us)
 
     def _arrive_one_by_one(
@@ -556,7 +556,7 @@ class ReplicatedQueueState:
             self._asking.add(message)
 
     def _undone(self, message: QueuedMessage) -> str:
-        """Why a message is to leave the queue without being done; empty: it is not."""
+        """Returns why a message is to leave the queue without being done; empty: it is not."""
         if message in self._condemned:
             return "forced_expire"
         if message in self._expirations.overdue:

@@ -130,8 +130,8 @@ class TransferRequests:
         self.usual_us += (age_us - self.usual_us) // USUAL_PART
 
     def next_us(self, now_us: int) -> int:
-        """When there may be something to ask for again, in microseconds since 1970; 0: never,
-        unless a message comes."""
+        """The time at which there may be something to ask for again, in microseconds since 1970; 0:
+        never, unless a message comes."""
         soon_us = now_us + max(LOOK_AGAIN_US, min(self.usual_us, REPEAT_US))
         times = [
             soon_us if asked is None or owner in self._fresh else asked.at_us + REPEAT_US
@@ -143,7 +143,7 @@ class TransferRequests:
     def requests(
         self, now_us: int, room: int, wants: Callable[[QueuedMessage], bool]
     ) -> list[TransferRequest]:
-        """What to ask for now.
+        """Returns the requests that are due.
 
         Args:
             room: free places of consumers.

@@ -225,7 +225,7 @@ class DestinationLedger:
 
     @property
     def why_unsafe(self) -> str:
-        """Why no client may fail over to it; empty when one may."""
+        """The reason why no client may fail over to it; empty when one may."""
         if not self.sync:
             return "persisted acks do not wait for it"
         if not self.carries_all:
@@ -414,7 +414,7 @@ class WaiterTable:
         return any([waits.sets for waits in self.roots.values()])
 
     def of(self, root: int) -> _Waits:
-        """What waits for a root, made when nothing does."""
+        """Returns the messages that wait for a root, made when nothing does."""
         found = self.roots.get(root)
         if found is None:
             found = self.roots[root] = _Waits()
@@ -456,7 +456,7 @@ class WaiterTable:
         return list(answers.items())
 
     def waited_by(self, sender: int) -> RootedRanges:
-        """What this sender waits for: a copy."""
+        """Returns the messages for which this sender waits: a copy."""
         found = RootedRanges()
         for each in self:
             if each.route.sender == sender:

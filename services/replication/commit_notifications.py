@@ -83,5 +83,6 @@ class CommitNotifications:
         return self._committed_txid > taken_txid
 
     def failed(self) -> None:
-        """What is staged and not committed will never be, under these transaction ids."""
+        """Forgets what is staged and not committed: it never will be, under these transaction
+        ids."""
         self._due.clear()

@@ -54,7 +54,7 @@ class CommitThreadPolicy:
         self.usual_ns += (commit_ns - self.usual_ns) // _USUAL_OF
 
     def choose(self, *, thread_idle: bool, pending: bool) -> CommitThread:
-        """Where what was staged in this turn is committed.
+        """Chooses the thread that commits what was staged in this turn.
 
         Args:
             thread_idle: the writer thread has nothing to commit, and nothing to drop.

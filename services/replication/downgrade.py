@@ -160,7 +160,7 @@ class DowngradeSchedule:
         )
 
     def refusal(self, destination: str, syncs: int) -> str:
-        """Why one of `syncs` sync destinations may not be downgraded; empty when it may."""
+        """Returns why one of `syncs` sync destinations may not be downgraded; empty when it may."""
         least = self.policy.min_sync_destinations
         if syncs > least:
             return ""

@@ -102,7 +102,7 @@ class UserGaps:
         self.unwritten: dict[int, str] = {}
 
     def recall(self, users: Mapping[int, str], known: PublisherRanges) -> None:
-        """Whose publishers with gaps are, as an earlier process wrote it down."""
+        """Takes the users of publishers with gaps, as an earlier process wrote them down."""
         for publisher, user in users.items():
             held = known.get(publisher)
             self._count(user, publisher, 0 if held is None else held.pieces)

@@ -49,8 +49,8 @@ class InboundQueue:
         self.waiting_bytes += size_bytes
 
     def fetched(self) -> LookupTask | None:
-        """What was to be read is: takes what waited for it, and what came behind. Returns what is
-        to be read now."""
+        """Takes what waited for a read that is done, and what came behind. Returns what is to be
+        read now."""
         waiting = self._waiting
         while waiting:
             what, size_bytes = waiting.popleft()

@@ -32,7 +32,7 @@ class RunLookupProtocol(Protocol):
 
     @property
     def reads(self) -> int:
-        """How often it has read the log."""
+        """The number of times that it has read the log."""
 
     def look_anew(self) -> None:
         """Forgets what was removed since it was read."""
@@ -135,7 +135,7 @@ class LookupResult:
         return wanted
 
     def hold_for(self, part: Run, whole: Run) -> None:
-        """What was read for a run that came holds for a part of it, too: as long as that lives."""
+        """Keeps what was read for a run for a part of it, too: as long as that lives."""
         found = self._compared.get(id(whole))
         if found is not None:
             self._compared[id(part)] = found
@@ -146,7 +146,8 @@ class LookupResult:
         return self._differing.get(id(run)) or SequenceSet()
 
     def routes(self, publisher: int, sender: int, wanted: SequenceSet) -> Iterable[RoutedMessages]:
-        """Where those of `wanted` go to that are on disk, for a sender who waits for them."""
+        """Returns where those of `wanted` go to that are on disk, for a sender who waits for
+        them."""
         for route, found in self._routes.get(publisher, {}).items():
             part = found.ranges.intersection(wanted)
             if part:
@@ -222,7 +223,7 @@ class LookupPlanner:
         """How many commits failed: then the machine forgets what was the highest on a topic."""
 
     def of(self, runs: Iterable[Run], answers: LookupResult) -> LookupRequest:
-        """What these runs ask. Nothing, for all that is new."""
+        """Returns the look-up that these runs need. None of it, for all that is new."""
         questions = LookupRequest(self._contents)
         if answers.failures != self.failures:
             answers.clear()

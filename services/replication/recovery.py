@@ -128,7 +128,7 @@ class RecoveryLog:
         self.point = self._written = _read(stored)
 
     def changes(self, point: RecoveryPoint) -> dict[str, bytes | None]:
-        """What is to be written, in one transaction, for this to be the point on disk."""
+        """Returns what is to be written, in one transaction, for this to be the point on disk."""
         before = self._written
         values: dict[str, bytes | None] = {}
         for key, ranges in (
@@ -162,8 +162,8 @@ def committed_txid_of(stored: Mapping[str, bytes]) -> int:
 
 
 def cut_to(last_txid: int, stored: Mapping[str, bytes]) -> dict[str, bytes | None]:
-    """What is to be written where the journal ends at this transaction id, which may be before
-    what the stored point says."""
+    """Returns what is to be written where the journal ends at this transaction id, which may be
+    before what the stored point says."""
     if POINT_KEY not in stored:
         return {}
     durable_txid, committed_txid, *others = msgpack.unpackb(stored[POINT_KEY])
@@ -228,7 +228,7 @@ def _changed_by_root(
 
 
 def _held(sets: PublisherRanges, held: PublisherRanges) -> PublisherRanges:
-    """What of the sets is held; those of which all is stay the same objects."""
+    """Returns the part of the sets that is held; those of which all is stay the same objects."""
     found = sets.copy()
     for publisher, ranges in sets.sets.items():
         theirs = held.get(publisher)

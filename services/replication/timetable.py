@@ -169,7 +169,7 @@ class JournalSchedule:
         self._tables = [(each, [Timetable(when) for when in each.when]) for each in actions]
 
     def due(self, now_us: int, wall_us: int) -> list[JournalAction]:
-        """What is to be done now, in the order given; see `Timetable.is_due`."""
+        """Returns what is to be done now, in the order given; see `Timetable.is_due`."""
         # Each is asked, although one is enough: it counts from when it was asked last.
         return [
             action

@@ -138,5 +138,5 @@ def encode_unavailable(publisher: int, missing: SequenceSet) -> Run:
 
 
 def decode_unavailable(run: Run) -> PublisherRanges:
-    """What an UNAVAILABLE note says."""
+    """Decodes an UNAVAILABLE note."""
     return PublisherRanges({run.publisher: SequenceSet.from_bytes(run.payload)})

@@ -53,7 +53,7 @@ def apply_delete(
 
 
 def deleted_keys(body: bytes) -> list[bytes] | None:
-    """Which keys a deletion takes away, as it is journaled; None: it is none, which another
+    """Returns the keys that a deletion removes, as it is journaled; None: it is none, which another
     instance may have brought."""
     try:
         keys = msgpack.unpackb(body)["keys"]

@@ -84,7 +84,7 @@ class SowBook:
         )
 
     def stateful(self) -> list[tuple[TopicRule, Stateful]]:
-        """What is done before the append, for `TopicBook`, in order."""
+        """The preparations before the append, for `TopicBook`, in order."""
         return [(_rule(each), each.staging) for each in self.topics if each.staging is not None]
 
 

@@ -105,17 +105,17 @@ class TopicComparison:
         return sorted(self._found)
 
     def differences(self) -> Iterator[RecordDifference]:
-        """What differs, by key."""
+        """The differences, by key."""
         return (self._found[key] for key in self.keys)
 
 
 def digest_of(body: bytes) -> bytes:
-    """What tells a body from others: nobody can publish two that pass for one."""
+    """Returns what tells a body from others: nobody can publish two that pass for one."""
     return digest(body, SOW_BODY)
 
 
 def held(topic: str, publisher: int, sequence: int, body: bytes) -> HeldRecord:
-    """What stands under a key, of a row of a query."""
+    """Returns the record under a key, of a row of a query."""
     return HeldRecord(topic, publisher, sequence, digest_of(body).hex())
 
 

@@ -77,7 +77,8 @@ class TopicCopy:
         self.tombstones = 0
 
     def take(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
-        """What the store is to have of these: they are of no transaction of its own journal.
+        """Returns what the store is to have of these: they are of no transaction of its own
+        journal.
 
         Raises:
             RemoteProtocolError: one is no entry; with reason `bad_record`.
@@ -103,6 +104,6 @@ class TopicCopy:
         return made
 
     def end(self) -> dict[bytes, bytes]:
-        """What the store is to have when all has come."""
+        """Returns what the store is to have when all has come."""
         # What it has of before the log would be wrong without what the log has.
         return {BEGUN: b"", **counts_entry(self.records, self.tombstones)}

@@ -68,7 +68,7 @@ class SowTopicDefinition:
 
     @property
     def stored_as(self) -> str:
-        """What it is called in the store: two types may have topics of one name."""
+        """The name of the topic in the store: two types may have topics of one name."""
         return f"{self.message_type}/{self.name}"
 
 

@@ -41,7 +41,7 @@ def may_ask(run: Run) -> bool:
 
 
 def said_by(record: Record) -> dict[str, Any]:
-    """What a client's delete says: `filter` (a text), `keys` (a list), both, or `data` (bytes).
+    """Decodes a client's delete: `filter` (a text), `keys` (a list), both, or `data` (bytes).
     Empty: none of that, so it is none."""
     try:
         said = msgpack.unpackb(record.body)
@@ -201,7 +201,7 @@ class DeleteScan:
     def keys(
         self, value: Callable[[bytes], SowRecord | None], touched: Collection[bytes]
     ) -> list[bytes]:
-        """What is found, sorted; nothing where it is `given_up`. Behind `done`.
+        """Returns the keys that were found, sorted; nothing where it is `given_up`. Behind `done`.
 
         Args:
             value: the record of a key as it is staged.

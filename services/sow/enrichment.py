@@ -82,7 +82,7 @@ class Enrichment:
 
     @property
     def paths(self) -> tuple[FieldPath, ...]:
-        """Of the fields that are set."""
+        """The paths of the fields that are set."""
         return tuple(field.path for field in self._fields)
 
     def __call__(self, message: Tree, previous: Tree | None = None) -> Tree:
@@ -170,7 +170,7 @@ def _check_no_previous(node: tree.ExpressionNode) -> None:
 
 
 def _unwritable(kind: MessageType, path: FieldPath) -> str:
-    """Why messages of a type cannot have this field; empty: they can."""
+    """Returns why messages of a type cannot have this field; empty: they can."""
     identifier = "/" + "/".join(path)
     if isinstance(kind, CompositeLocal):
         number = path[0]

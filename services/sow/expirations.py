@@ -28,7 +28,7 @@ class RecordExpirations:
 
     @property
     def first_us(self) -> int:
-        """When somebody has to look at the earliest; 0: never."""
+        """The time at which somebody has to look at the earliest; 0: never."""
         return self._order[0][0] if self._order else 0
 
     def note(self, key: bytes, expires_us: int) -> None:

@@ -37,7 +37,7 @@ class IndexedRecord(Protocol):
 
     @property
     def key(self) -> bytes:
-        """Of the record."""
+        """The key of the record."""
 
     @property
     def body(self) -> bytes | None:
@@ -49,7 +49,7 @@ class IndexedChange(Protocol):
 
     @property
     def key(self) -> bytes:
-        """Of the record."""
+        """The key of the record."""
 
     @property
     def previous(self) -> Any:
@@ -61,7 +61,7 @@ class IndexedChange(Protocol):
 
 
 def canonical(value: Value) -> Value:
-    """What values that a filter finds equal have in common."""
+    """Returns what values that a filter finds equal have in common."""
     if value.__class__ is str:
         said = values.parsed(value)
         return said if said == said else value
@@ -79,7 +79,7 @@ class _HashIndex:
         self.always: set[bytes] = set()
 
     def places(self, tree: Tree) -> list[tuple[Value, ...]] | None:
-        """Where a record stands; None: everywhere."""
+        """Returns the places of a record; None: everywhere."""
         found = []
         for path in self.paths:
             plain = _equalled(values.plains(values.follow(tree, path)))
@@ -111,7 +111,7 @@ class _HashIndex:
             del self.keys[place]
 
     def found(self, place: tuple[Value, ...]) -> Iterable[bytes]:
-        """Who stands there."""
+        """Returns the records in that place."""
         there = self.keys.get(place, ())
         return (there,) if type(there) is bytes else there  # type: ignore[return-value]
 

@@ -51,7 +51,7 @@ class KeyRule:
 
     @property
     def paths(self) -> tuple[FieldPath, ...]:
-        """Of the key fields."""
+        """The paths of the key fields."""
         return self._paths
 
     def key_of(self, tree: Tree) -> bytes:

@@ -105,7 +105,7 @@ def _terms(found: list[Token]) -> tuple[SortTerm, ...]:
 
 
 def place_of(value: Value, is_descending: bool = False) -> Place:
-    """Where a value stands among others."""
+    """Returns the place of a value among others."""
     value = values.scalar(value)
     text = ""
     rank: int
@@ -125,7 +125,7 @@ def place_of(value: Value, is_descending: bool = False) -> Place:
 
 
 def placing(terms: tuple[SortTerm, ...]) -> Callable[[Tree, bytes], Place]:
-    """What gives the place of a row, by its fields and its SOW key."""
+    """Returns a function that gives the place of a row, by its fields and its SOW key."""
 
     def place(tree: Tree, key: bytes) -> Place:
         found: list[Any] = []

@@ -29,7 +29,8 @@ Wanted = dict[Steps, tuple[Value, ...]]
 
 
 def equalities(node: tree.ExpressionNode) -> tuple[Wanted, tuple[Value, ...] | None]:
-    """What must be equal to what for a filter to be true: fields, and the SOW key (None: any).
+    """Returns what must be equal to what for a filter to be true: fields, and the SOW key (None:
+    any).
 
     Of two conditions of one field the one with fewer values is given: both must be true.
     """
@@ -70,7 +71,7 @@ def _equality(node: tree.ExpressionNode) -> tuple[tree.ExpressionNode, tuple[Val
 def around_record(
     record: SowRecord, name: bytes, instance: str, group: str, now_us: int = 0
 ) -> EvalContext:
-    """What a filter may ask beside the body of a record.
+    """Returns the context of a filter beside the body of a record.
 
     Args:
         name: its logical topic.

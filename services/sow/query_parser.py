@@ -131,8 +131,9 @@ class QueryParser:
         return filter_of(text, use, self._functions, client) if text else None
 
     def granularities_us(self, wanted: QueryWish) -> tuple[int, ...] | None:
-        """Of the histories of the topics; None: they keep none, and only what there is now can be
-        asked for. Topics without SOW have no rows: of them there is every moment.
+        """Returns the granularities of the topics' histories; None: they keep none, and only what
+        there is now can be asked for. Topics without SOW have no rows: of them there is every
+        moment.
 
         Raises:
             RemoteProtocolError: some keep one and some do not: `not_supported`.

@@ -56,7 +56,7 @@ class SowRecord(NamedTuple):
 
     @property
     def author(self) -> RecordAuthor:
-        """Who wrote it."""
+        """The author of the record."""
         return RecordAuthor(self.stamp_us, self.publisher, self.sequence)
 
 
@@ -108,7 +108,7 @@ def bodies_of(values: Iterable[bytes]) -> list[bytes]:
 
 
 def decoded(key: bytes, value: bytes) -> SowRecord:
-    """What `encoded` gave.
+    """Decodes what `encoded` gave.
 
     Raises:
         SowDamaged: it is none.
@@ -141,7 +141,7 @@ def encoded_tombstone(tombstone: Tombstone) -> bytes:
 
 
 def decoded_tombstone(key: bytes, value: bytes) -> Tombstone:
-    """What `encoded_tombstone` gave.
+    """Decodes what `encoded_tombstone` gave.
 
     Raises:
         SowDamaged: it is none.

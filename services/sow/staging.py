@@ -104,7 +104,7 @@ class _AsStaged(SowState):
         """They are not counted."""
 
     def let_go(self, key: bytes) -> None:
-        """What is folded counts."""
+        """Lets what is folded count."""
         self._over.pop(VALUE + key, None)
         self._over.pop(TOMBSTONE + key, None)
 
@@ -249,7 +249,7 @@ class SowStaging:
             each.touched.clear()
 
     def _forget_ready(self) -> None:
-        """What was prepared never came: it was refused, or its session is over."""
+        """Forgets what was prepared and never came: it was refused, or its session is over."""
         if self._ready:
             self._ready.clear()
             self._forget_over()
@@ -323,7 +323,7 @@ class SowStaging:
         staged.touched += touched
 
     def _key(self, record: Record) -> bytes | None:
-        """Of what is staged as it came. What has none is folded nowhere."""
+        """Returns the key of what is staged as it came. What has none is folded nowhere."""
         if record.command not in (Command.PUBLISH, Command.DELTA_PUBLISH):
             return None
         try:
@@ -470,9 +470,9 @@ class SowStaging:
     def _computed(
         self, record: Record, tree: Tree, is_delta: bool, now_us: int
     ) -> tuple[bytes, bytes]:
-        """What is set before the key is made, then what is set after that, then the delta. The
-        client needs the permission for the record that there is before anything is made of it, and
-        for what is journaled."""
+        """Returns the body with what is set before the key is made, then what is set after that,
+        then the delta. The client needs the permission for the record that there is before anything
+        is made of it, and for what is journaled."""
         topic, kind, body = self._topic, self._topic.type, record.body
         permission = None if self._writes_topic else self._permission
         if topic.around is not None:

@@ -370,7 +370,7 @@ class SowState:
 
     # -- tombstones ----------------------------------------------------------------------------
     def tombstone(self, key: bytes) -> Tombstone | None:
-        """What is remembered of a deletion.
+        """Returns what is remembered of a deletion.
 
         Raises:
             SowDamaged: what is on disk is none.
@@ -425,8 +425,8 @@ class SowState:
 
     # -- transactions --------------------------------------------------------------------------
     def begin_behind(self, txid: int) -> bool:
-        """What was published up to there is not in it, unless it has begun already. Whether that
-        is so from now on: it has to be on disk before anything is folded."""
+        """Leaves out what was published up to there, unless the topic has begun already. Returns
+        whether that is so from now on: it has to be on disk before anything is folded."""
         if self.txid or self._reading.get(BEGUN) is not None:
             return False
         self.seen(txid)
@@ -439,7 +439,7 @@ class SowState:
 
     # -- expiration ----------------------------------------------------------------------------
     def expiration_us(self, lifetime_s: int | None, now_us: int) -> int:
-        """When a message expires that arrives now.
+        """Returns when a message expires that arrives now.
 
         Args:
             lifetime_s: as the message says; 0: never; None: it says nothing.
@@ -562,8 +562,8 @@ class SowState:
         return self.pending_bytes + self._taken_bytes
 
     def pending(self) -> tuple[Mapping[bytes, bytes | None], int]:
-        """What the store is to commit (None: take it away), and the transaction that it is valid
-        for then. Nothing more is given before `saved` or `unsaved`."""
+        """Returns what the store is to commit (None: remove it), and the transaction that it is
+        valid for then. Nothing more is given before `saved` or `not_saved`."""
         assert not self._taken, "a commit is under way"
         if self._unsaved:
             for key, value in counts_entry(self.count, self.tombstones).items():
@@ -574,13 +574,13 @@ class SowState:
         return self._taken.entries, self.txid
 
     def saved(self) -> None:
-        """What was pending is on disk."""
+        """Notes that what was pending is on disk."""
         self._taken_bytes = 0
         self._taken = SortedEntries()
         self._newest_taken_us = {}
 
     def not_saved(self) -> None:
-        """What was pending could not be written: it is pending again."""
+        """Makes what could not be written pending again."""
         for key, value in self._taken.items():
             if key not in self._unsaved:
                 self._unsaved[key] = value
@@ -590,7 +590,7 @@ class SowState:
 
 
 def counts_entry(records: int, tombstones: int) -> dict[bytes, bytes]:
-    """What the store has of how many there are of each."""
+    """Returns the store's entry with the number of each."""
     return {COUNTS: _COUNTS.pack(records, tombstones)}
 
 

@@ -129,7 +129,7 @@ class SowTopic:
 
     @property
     def stored_as(self) -> str:
-        """What it is called in the store."""
+        """The name of the topic in the store."""
         return self.definition.stored_as
 
     def index(self) -> None:
@@ -155,7 +155,7 @@ class SowTopic:
         return (self._reserved or not text.startswith(RESERVED)) and self._fitting.search(text)
 
     def logical(self, topic: bytes) -> bytes:
-        """What records say of the topic that they came on: nothing where there is one only."""
+        """Returns the topic that records name: nothing where there is one only."""
         return b"" if self._fitting is None else topic
 
     def key_of(self, record: Record, tree: Tree | None = None) -> bytes:
@@ -188,7 +188,8 @@ class SowTopic:
         return given_key(key, record.topic)
 
     def _rule_of(self, topic: str) -> KeyRule:
-        """Of a logical topic: its key domain is its own, where none is configured."""
+        """Returns the key rule of a logical topic: its key domain is its own, where none is
+        configured."""
         found = self._rules.get(topic)
         if found is None:
             if len(self._rules) >= TOPIC_CACHE_MAX:

@@ -87,8 +87,8 @@ class ReplayContent(Protocol):
         passes."""
 
     def passing(self, run: Run) -> Iterable[tuple[int, int, int, int]]:
-        """Of each record that passes, in order: how many of the run are before it, where it begins
-        and ends, its sequence."""
+        """Returns for each record that passes, in order: how many of the run are before it, where
+        it begins and ends, its sequence."""
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ def resolve(
     removed: PublisherRanges | None = None,
     have: PublisherRanges | None = None,
 ) -> ReplayStart:
-    """Where a position is in this log.
+    """Returns where a position is in this log.
 
     Bookmarks of a list that are not in the log are passed over; where none is, `not_found` says
     what is done. One that retention removed begins with the oldest message that is still here.
@@ -191,7 +191,8 @@ def resolve(
 
 
 def removed_behind(have: PublisherRanges, removed: PublisherRanges) -> PublisherRanges:
-    """What of `removed` lies behind the first message of its publisher in `have`, and is not in it.
+    """Returns the part of `removed` that lies behind the first message of its publisher in `have`,
+    and is not in it.
 
     What lies before may have been removed before the subscription began, so it is not counted.
     """
@@ -341,17 +342,18 @@ class BookmarkSubscription:
     # -- preparation -------------------------------------------------------------------------
     @property
     def base(self) -> PublisherRanges | None:
-        """What lies before the start, once prepared; None where the client knows it already."""
+        """The messages before the start, once prepared; None where the client knows them
+        already."""
         return self._base
 
     @property
     def prepare_after_txid(self) -> int:
-        """Where headers are to be read for the next `prepare`."""
+        """The transaction behind which headers are to be read for the next `prepare`."""
         return self._before
 
     @property
     def missing(self) -> PublisherRanges:
-        """What the subscriber lacks, and retention removed (`ReplayStart`)."""
+        """The messages that the subscriber lacks, and retention removed (`ReplayStart`)."""
         return self._start.missing
 
     @property
@@ -465,7 +467,8 @@ class BookmarkSubscription:
         return not run.flags & Flag.COMMANDS and self.filter.matches(run.topic, run.message_type)
 
     def take_back(self, committed_txid: int) -> None:
-        """What was taken behind this transaction id never came to be on disk (`live`)."""
+        """Takes back what was taken behind this transaction id and never came to be on disk
+        (`live`)."""
         if self.cursor > committed_txid:
             self.cursor = committed_txid
             passed = self._passed
@@ -565,8 +568,8 @@ class BookmarkSubscription:
         return self._start.end_txid is None and self._start.end_time_us is None
 
     def take_persisted(self, durability: DurabilityView) -> PublisherRanges | None:
-        """What became durable since the last call, of all that was passed, up to the first message
-        that is not; None: nothing."""
+        """Returns what became durable since the last call, of all that was passed, up to the first
+        message that is not; None: nothing."""
         passed = self._passed
         found = PublisherRanges()
         while passed:

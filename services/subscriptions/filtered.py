@@ -103,7 +103,7 @@ class FilteredSubscriptions:
     def deliveries(
         self, runs: Iterable[Run], *, journaled: bool = True
     ) -> Iterator[tuple[LiveSubscription, DeliveryContent]]:
-        """What each of them gets of runs, in order, each in the order of the log.
+        """Returns what each of them gets of runs, in order, each in the order of the log.
 
         Args:
             journaled: whether their topics are.
@@ -150,7 +150,7 @@ class FilteredSubscriptions:
 
 
 def around(record: Record, run: Run, instance: str, group: str) -> EvalContext:
-    """What a filter may ask beside a message.
+    """Returns the context of a filter beside a message.
 
     Args:
         instance, group: names of the instance.
@@ -168,5 +168,5 @@ def around(record: Record, run: Run, instance: str, group: str) -> EvalContext:
 
 
 def surroundings_of(asker: FilterOwner) -> EvalContext:
-    """What filters of this client are told of it."""
+    """Returns what filters of this client are told of it."""
     return EvalContext(client_name=asker.client_name, user=asker.user, remote_address=asker.address)

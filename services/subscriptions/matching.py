@@ -160,7 +160,7 @@ class FilterOwner(NamedTuple):
 
 
 def nobody(_: int) -> FilterOwner:
-    """Of no session anything is known."""
+    """Returns that nothing is known of any session."""
     return FilterOwner()
 
 

@@ -44,11 +44,13 @@ class Pacer:
 
     @property
     def _slice(self) -> float:
-        """What is worth going out for: one message, or what the rate gives in `SLICE_US`."""
+        """Returns what is worth going out for: one message, or what the rate gives in
+        `SLICE_US`."""
         return max(1.0, self._rate.per_s * SLICE_US / 1e6)
 
     def allowed(self, run: Run, now_us: int) -> int:
-        """How many records of this run may go out now, from its first one on; 0: see `due_us`."""
+        """Returns how many records of this run may go out now, from its first one on; 0: see
+        `due_us`."""
         self.due_us = None
         rate = self._rate
         if rate.unit == "speed":
@@ -82,14 +84,14 @@ class Pacer:
             self._previous_us = max(self._previous_us, run.receive_time_us)
 
     def _gap_us(self, run: Run) -> int:
-        """How long after the one before it this run is due."""
+        """Returns how long after the one before it this run is due."""
         gap_us = int(max(0, run.receive_time_us - self._previous_us) / self._rate.per_s)
         most_us = self._rate.max_gap_us
         return gap_us if most_us is None else min(gap_us, most_us)
 
 
 def _records_within(payload: bytes, size_bytes: float) -> int:
-    """How many records begin within the first `size_bytes`: one at least."""
+    """Returns how many records begin within the first `size_bytes`: one at least."""
     offset = count = 0
     end = len(payload)
     while offset < end and offset < size_bytes:

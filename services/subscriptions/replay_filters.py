@@ -65,7 +65,7 @@ class ReplayFilters:
         return ReplayFilter(text, found.own(*payers), self)
 
     def messages(self, run: Run) -> list[_Message]:
-        """What the records of a run say; those that cannot be read are left out."""
+        """Parses the records of a run; those that cannot be read are left out."""
         for first_txid, payload, found in self._parsed:
             # What was only staged may have had this transaction id, and have come to nothing.
             if first_txid == run.first_txid and payload == run.payload:
@@ -103,7 +103,7 @@ class ReplayFilters:
         return found
 
     def around(self, run: Run, place: Place) -> EvalContext:
-        """What a filter may ask beside the message."""
+        """Returns the context of a filter beside the message."""
         record = decode_record(run.payload, place[1], verify=False)
         return around(record, run, self._instance, self._group)
 
@@ -126,7 +126,7 @@ class ReplayFilter:
         return self._effort.given_up > 0
 
     def passing(self, run: Run) -> list[Place]:
-        """Where the records are that pass, in order."""
+        """Returns where the records are that pass, in order."""
         matches, filters = self._matches, self._filters
         if self._asks_around:
             return [

@@ -90,7 +90,7 @@ class ReplayGroup:
 
     @property
     def due_us(self) -> int | None:
-        """When its rate lets more out; None: it does not hold anything back now."""
+        """The time at which its rate lets more out; None: it does not hold anything back now."""
         return self.pacer.due_us if self.pacer is not None else None
 
     def is_blocked(self, durability: DurabilityView) -> bool:
@@ -182,7 +182,7 @@ class ReplayGroup:
         return prefix_of(run, count) if count else None
 
     def _allowed_part(self, run: Run, now_us: int) -> Run | None:
-        """What of the run the rate lets through now; None: nothing."""
+        """Returns the part of the run that the rate lets through now; None: nothing."""
         if self.pacer is None:
             return run
         wanting = [member for member in self.members if member.wants(run)]

@@ -67,7 +67,7 @@ class _Forms:
         self._made: dict[tuple[Any, ...], bytes] = {}
 
     def message(self, wishes: FollowTerms) -> bytes:
-        """What there is now."""
+        """Makes the message of a record as it is now."""
         key = "message", wishes.select
         made = self._made.get(key)
         if made is None:
@@ -77,7 +77,8 @@ class _Forms:
         return made
 
     def gone(self, wishes: FollowTerms) -> bytes:
-        """What is gone: as it was, or, where it is still there and may be seen, as it is."""
+        """Makes the message of a record that is gone: as it was, or, where it is still there and
+        may be seen, as it is."""
         key = "gone", wishes.select, wishes.keeps_back
         made = self._made.get(key)
         if made is None:
@@ -89,7 +90,7 @@ class _Forms:
         return made
 
     def delta(self, wishes: FollowTerms) -> bytes:
-        """What has changed; empty: nothing has."""
+        """Makes the delta of a record; empty: nothing has changed."""
         key = "delta", wishes.select, wishes.no_empties, wishes.no_sowkey
         made = self._made.get(key)
         if made is None:
@@ -320,7 +321,7 @@ class SowSubscriptions:
     def deliveries(
         self, runs: Iterable[Run], changed: Sequence[SowChange] = (), *, journaled: bool = True
     ) -> Iterator[Given]:
-        """What each of them gets of a commit, in the order of the log.
+        """Returns what each of them gets of a commit, in the order of the log.
 
         Args:
             changed: what the commit did to records of SOW topics, and what has expired.

@@ -20,7 +20,7 @@ class SubscribedClient(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What it was sent and its socket has not taken."""
+        """The bytes that it was sent and its socket has not taken."""
 
 
 def subscription_status(

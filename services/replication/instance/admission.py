@@ -99,8 +99,9 @@ class InstanceAdmission:
         self.become_ready()
 
     def risk(self, senders: Iterable[str], held: PublisherRanges) -> str:
-        """What clients admitted now may miss; empty: nothing, every peer of the group is known to
-        have held no more, when a link of this instance connected to it, than is on disk here."""
+        """Returns what clients admitted now may miss; empty: nothing, every peer of the group is
+        known to have held no more, when a link of this instance connected to it, than is on disk
+        here."""
         compared: set[str] = set()
         for name, ledger in self._destinations.items():
             destination = ledger.destination
@@ -194,8 +195,8 @@ class InstanceAdmission:
     def refuse_downstream(
         self, destination: str, name: str, incarnation: int, generation: int, address: str
     ) -> str:
-        """Why a link may not go on to the server that it has reached; empty: it may. One that was
-        moved and does not know it must not be given what its successor is to have."""
+        """Returns why a link may not go on to the server that it has reached; empty: it may. One
+        that was moved and does not know it must not be given what its successor is to have."""
         placement = self.placements.get(name)
         if placement is not None and self.placements.is_retired(name, generation):
             return f"retired: {retired_text(name, placement)}"
@@ -228,7 +229,7 @@ class InstanceAdmission:
         return news
 
     def moved_by(self, news: Mapping[str, InstancePlacement]) -> str:
-        """Why this incarnation is over, by these news; empty: it is not."""
+        """Returns why this incarnation is over, by these news; empty: it is not."""
         mine = self._identity
         own = news.get(mine.name)
         if own is None or not self.placements.is_retired(mine.name, mine.generation):

@@ -326,8 +326,8 @@ class Destinations:
             )
 
     def _owe_what_waits(self, ledger: DestinationLedger, waited: RootedRanges, now_us: int) -> None:
-        """What the server holds and has not answered yet is owed, although this instance may have
-        forgotten that in a restart: the next server may not have it."""
+        """Makes unacknowledged what the server holds and has not answered yet, although this
+        instance may have forgotten that in a restart: the next server may not have it."""
         on_disk = self._intake.held() if waited else PublisherRanges()
         for ranges in waited.roots.values():
             for publisher, waits in ranges.sets.items():

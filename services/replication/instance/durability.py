@@ -139,7 +139,8 @@ class Durability:
             self._ages.add_again(time_us, first_txid, publisher, a, b)
 
     def waiting_for(self, ledger: DestinationLedger) -> RootedRanges:
-        """What somebody is awaited for, and is routed to this destination, whatever it answered."""
+        """Returns what somebody is awaited for, and is routed to this destination, whatever it
+        answered."""
         found = RootedRanges()
         for root, publisher, route, ranges in self.waiters:
             if root != UNAWAITED and ledger.router.takes(route, ledger.incarnation):
@@ -216,7 +217,7 @@ class Durability:
 
     # -- questions ---------------------------------------------------------------------------
     def durable_of(self, publisher: int, low: int, high: int) -> list[Range]:
-        """What of low..high clients published here and is durable."""
+        """Returns the part of low..high that clients published here and that is durable."""
         awaited = self.awaited.get(self.own_root, publisher)
         if awaited is None:
             return []

@@ -127,7 +127,7 @@ class Intake:
     def asks(
         self, runs: Iterable[Run], answers: LookupResult, noted: Rooted | None
     ) -> LookupRequest:
-        """What must be read of the journal before these come in, beside what is among the
+        """Returns what must be read of the journal before these come in, beside what is among the
         answers."""
         if self._topics_known > self._topics_kept + TOPICS_KNOWN_MAX:
             # Here, where what is not known is asked for, and nowhere between that and its use.
@@ -143,14 +143,14 @@ class Intake:
         return questions
 
     def begin(self, answers: LookupResult) -> None:
-        """What comes in now made the shell read these."""
+        """Takes what the shell has read for what comes in now."""
         self._answers = answers
 
     # -- what comes in -----------------------------------------------------------------------
     def prepared(
         self, state: Stateful, run: Run, now_us: int, permission: WritePermission | None
     ) -> PreparedRun:
-        """What a client published on a topic with state, as that would have it journaled.
+        """Returns what a client published on a topic with state, as that would have it journaled.
 
         Args:
             permission: of the client; None: it may write everything.
@@ -160,8 +160,8 @@ class Intake:
         )
 
     def in_hand(self, run: Run, work: Callable[[Run], PreparedRun]) -> PreparedRun:
-        """What work on a client's run, which is not journaled, comes to. Where the process ends
-        meanwhile, the next one knows of which messages."""
+        """Returns the result of work on a client's run, which is not journaled. Where the process
+        ends meanwhile, the next one knows of which messages."""
         suspects = self.suspects
         suspects.begin(run)
         try:
@@ -270,7 +270,7 @@ class Intake:
         self._out.emit(Append(run))
 
     def routes_of(self, sender: int, publisher: int, ranges: list[Range]) -> list[RoutedMessages]:
-        """Where these go to, as far as they are staged or in the journal."""
+        """Returns where these go to, as far as they are staged or in the journal."""
         wanted = SequenceSet(ranges)
         found = []
         for run in self.staged.runs(publisher, *_span(ranges)):
@@ -395,8 +395,8 @@ class Intake:
 
     @property
     def messages_on_disk(self) -> int:
-        """How many sequences `held` has, without copying it: each is a message of the log, or was
-        one before its segment was removed."""
+        """The number of sequences in `held`, without copying it: each is a message of the log, or
+        was one before its segment was removed."""
         staged = sum(entry.run.count for entry in self.staged if isinstance(entry, RunStaged))
         return self.known.count - staged
 

@@ -254,9 +254,8 @@ class InstanceMachine:
         self._forget_effects()
 
     def _root_recovered(self, root: int, sender: int) -> int:
-        """What clients published here, whatever this was called, is of its own root. What peers
-        brought back under a former name is not: its wait began where that name is over, and to take
-        it for its own would close a circle over the peer that waits."""
+        """Assigns what clients published here, under any name, to its own root. What peers brought
+        back under a former name is not: that would close a circle over the peer that waits."""
         return self.own_root if sender == CLIENT and root in self._former else root
 
     def _root_of(self, run: Run) -> int:
@@ -284,8 +283,8 @@ class InstanceMachine:
         return self.durability.floor_txid()
 
     def recovery_point(self) -> RecoveryPoint:
-        """What the shell writes down from time to time, so that a restart need not read the whole
-        journal. Nothing that is only staged is in it: it may never come to be."""
+        """Returns the point from which a restart may begin. Nothing that is only staged is in
+        it."""
         awaited = self.awaited.copy()
         for entry in self.intake.staged:
             if isinstance(entry, RunStaged):
@@ -314,7 +313,7 @@ class InstanceMachine:
     def asks(
         self, runs: Iterable[Run], answers: LookupResult, noted: Rooted | None = None
     ) -> LookupRequest:
-        """What must be read before these are given to the machine, beside what is answered.
+        """Returns what must be read before these are given to the machine, beside what is answered.
 
         Args:
             noted: what an upstream asks for in a notice; None: a client published these.
@@ -349,7 +348,7 @@ class InstanceMachine:
 
     @property
     def user_gaps(self) -> UserGaps:
-        """What the gaps of each user's publishers are."""
+        """The gaps of each user's publishers."""
         return self._publishers.gaps
 
     def client_logged_off(self, session: int, unused: Range, now_us: int) -> None:
@@ -416,7 +415,7 @@ class InstanceMachine:
         return self._take(), refused
 
     def authored(self, runs: Iterable[Run], now_us: int) -> list[Effect]:
-        """What a part of this instance has written (`Author.runs`) is to be journaled."""
+        """Takes runs that a part of this instance has written, to be journaled."""
         self._out.is_changing = True
         self._publishers.authored(list(runs), now_us)
         return self._take()
@@ -589,7 +588,7 @@ class InstanceMachine:
         return self._take()
 
     def admission_risk(self, senders: Iterable[str]) -> str:
-        """What clients admitted now may miss; empty: nothing."""
+        """Returns what clients admitted now may miss; empty: nothing."""
         return self.admission.risk(senders, self.held())
 
     @property
@@ -599,12 +598,12 @@ class InstanceMachine:
 
     @property
     def retired(self) -> str:
-        """Why this instance is over here; empty: it is not."""
+        """The reason why this instance is over here; empty: it is not."""
         return self.admission.retired
 
     @property
     def went_back(self) -> str:
-        """Why it must begin anew, as another incarnation; empty: it need not."""
+        """The reason why it must begin anew, as another incarnation; empty: it need not."""
         return self.admission.went_back
 
     def append_failed(self, first_txid: int, reason: str, text: str, now_us: int) -> list[Effect]:
@@ -692,7 +691,7 @@ class InstanceMachine:
     def refuse_downstream(
         self, destination: str, name: str, incarnation: int, generation: int, address: str = ""
     ) -> str:
-        """Why a link may not go on to the server that it has reached; empty: it may."""
+        """Returns why a link may not go on to the server that it has reached; empty: it may."""
         return self.admission.refuse_downstream(destination, name, incarnation, generation, address)
 
     # -- links -------------------------------------------------------------------------------
@@ -809,7 +808,7 @@ class InstanceMachine:
 
     @property
     def wall_offset_us(self) -> int:
-        """What the clock on the wall is ahead of the steady one."""
+        """The time by which the clock on the wall is ahead of the steady one."""
         return self.intake.wall_offset_us
 
     @wall_offset_us.setter
@@ -823,7 +822,7 @@ class InstanceMachine:
 
     @property
     def awaited(self) -> RootedRanges:
-        """What this instance is awaited for, root by root."""
+        """The messages that this instance is awaited for, root by root."""
         return self.durability.awaited
 
     @property
@@ -833,7 +832,7 @@ class InstanceMachine:
 
     @property
     def settlements(self) -> int:
-        """How often something became durable or was refused: what is written down has changed."""
+        """Counts what became durable or was refused: what is written down has changed."""
         return self.durability.settlements
 
     def held(self) -> PublisherRanges:
@@ -857,7 +856,7 @@ class InstanceMachine:
         return self._publishers.received_of(session)
 
     def sessions(self) -> int:
-        """How many clients are logged on."""
+        """The number of clients that are logged on."""
         return len(self._publishers)
 
     def upstreams(self) -> list[tuple[str, str, int]]:

@@ -310,7 +310,8 @@ class Publishers:
         )
 
     def asks(self, runs: Iterable[Run], answers: LookupResult) -> LookupRequest:
-        """What must be read before these are published, and what topics' states look for."""
+        """Returns what must be read before these are published, and what topics' states look
+        for."""
         questions = self._intake.asks(runs, answers, None)
         for run in runs:
             if run.flags & _COMMANDS:
@@ -325,7 +326,7 @@ class Publishers:
         return questions
 
     def _fresh(self, run: Run) -> Run | None:
-        """What of a run is not known here yet."""
+        """Returns the part of a run that is not known here yet."""
         publisher = run.publisher
         if run.first_sequence > self._intake.highest.get(publisher, 0):
             return run
@@ -395,8 +396,9 @@ class Publishers:
     def _judged(
         self, session: _Session, judge: Judge, runs: list[Run], answers: LookupResult, now_us: int
     ) -> list[Run]:
-        """What of them the session may publish. What is here already is not judged again: it would
-        be called refused, and is in the log. Without a log nothing is: it goes out once more."""
+        """Returns the part of them that the session may publish. What is here already is not judged
+        again: it would be called refused, and is in the log. Without a log nothing is: it goes out
+        once more."""
         left: list[Run] = []
         for run in runs:
             entry = self._topics[run.topic, run.message_type]
@@ -444,7 +446,8 @@ class Publishers:
             self._refuse(session, refused)
 
     def _refusal(self, run: Run) -> RefusedRecords | None:
-        """Why nobody would keep a client's run, or do what it says; None: somebody would."""
+        """Returns why nobody would keep a client's run, or do what it says; None: somebody
+        would."""
         entry = self._topics[run.topic, run.message_type]
         if not entry.declared:
             text = self._topics.undeclared(run.topic, run.message_type)
@@ -456,8 +459,8 @@ class Publishers:
         return None
 
     def _claim(self, queues: Iterable[ClaimingQueue], given: str, now_us: int, run: Run) -> None:
-        """What is sent again may be at another instance, too, as published there: what of it is
-        new and is taken is journaled behind a word whose it is. That word alone does no harm."""
+        """Journals a claim of ownership before what is sent again, is new here and is taken: it may
+        be at another instance, too, as published there. The claim alone does no harm."""
         wall_us = now_us + self._intake.wall_offset_us
         for queue in queues:
             claims = queue.claims(run.publisher, run.ranges(), given, wall_us)
@@ -522,9 +525,8 @@ class Publishers:
         return None
 
     def authored(self, runs: Sequence[Run], now_us: int) -> None:
-        """What the instance itself wrote (self_publisher.py) is journaled and waited for as if a
-        client
-        had published it; nobody is told. Nothing is added to it by a topic's state.
+        """Journals what the instance itself wrote (self_publisher.py) and waits for it as if a
+        client had published it; nobody is told. Nothing is added to it by a topic's state.
 
         Raises:
             LocalProtocolError: a topic is not in the transaction log; nothing was taken.
@@ -716,7 +718,7 @@ class Publishers:
 
 
 def _taken(sequences: SequenceSet, upto: int) -> int:
-    """How many of them lie up to there; they are taken out."""
+    """Removes those that lie up to there, and returns their number."""
     if not sequences:
         return 0
     count = sum(b - a + 1 for a, b in sequences.within(1, upto))

@@ -75,7 +75,7 @@ class SelfPublisher:
         """What was handed out and is not committed yet: runs, and what they are made of."""
 
     def __len__(self) -> int:
-        """How many drafts are neither taken up nor undone."""
+        """The number of drafts that are neither taken up nor undone."""
         return len(self._drafts) + sum(len(drafts) for _, drafts in self._under_way)
 
     def draft(
@@ -126,7 +126,7 @@ class SelfPublisher:
         return sequence
 
     def runs(self) -> list[Run]:
-        """What was drafted since the last call, to be journaled at once, in this order."""
+        """Returns the drafts since the last call, to be journaled at once, in this order."""
         made: list[tuple[Run, list[PendingRecord]]] = []
         together: list[PendingRecord] = []
         size = 0
@@ -143,7 +143,8 @@ class SelfPublisher:
         return [run for run, _ in made]
 
     def committed(self, runs: Iterable[Run]) -> list[PendingRecord]:
-        """What of these committed runs is of this author, in order: it takes effect now."""
+        """Returns the part of these committed runs that is of this author, in order: it takes
+        effect now."""
         found: list[PendingRecord] = []
         for run in runs:
             if run.publisher == self.publisher and run.kind == Kind.RECORDS:

@@ -555,7 +555,7 @@ class UpstreamTable:
 
     # -- answers -----------------------------------------------------------------------------
     def take(self) -> None:
-        """What durability wrote down for upstreams."""
+        """Takes what durability wrote down for upstreams."""
         book = self._book
         if book.persisted:
             for sender, root, publisher, ranges in book.persisted:

@@ -38,8 +38,8 @@ class AlternatePath:
 
     @property
     def patience_us(self) -> int:
-        """How long a message waits once nothing more of its way is shown: each in vain halves
-        it, so that one that was only slow is not taken for dead, and a dead one soon is."""
+        """Returns how long a message waits once nothing more of its path is shown: each in vain
+        halves it, so that one that was only slow is not taken for dead, and a dead one soon is."""
         return min(max(PATIENCE_US, 3 * self.usual_us), DEFERRED_US_MAX) >> self.misses
 
     def came(self, waited_us: int) -> None:

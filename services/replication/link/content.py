@@ -108,7 +108,8 @@ class DestinationFilters:
         return bool(self.rules) and bool(self._topics[topic, message_type])
 
     def passing(self, run: Run, texts: Iterable[str], ranges: list[Range]) -> list[Range]:
-        """What of the ranges passes one of these filters: the very same list where all of it does.
+        """Returns the part of the ranges that passes one of these filters: the very same list where
+        all of it does.
 
         Args:
             run: with its records, and it has all of the ranges.

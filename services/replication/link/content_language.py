@@ -44,8 +44,8 @@ class ExpressionLanguage:
             raise ConfigurationError(f"{where}: {refusal(text, error)}") from None
 
     def message(self, record: Record) -> dict[str, Any] | None:
-        """What the body of a record says; None where it cannot be read. It is parsed once for all
-        filters that ask for it in turn."""
+        """Returns the parsed body of a record; None where it cannot be read. It is parsed once for
+        all filters that ask for it in turn."""
         if record is not self._record:
             try:
                 self._message = self._types[record.message_type].parse(record.body)

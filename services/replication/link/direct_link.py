@@ -154,7 +154,7 @@ class DirectLink:
 
     @property
     def due_us(self) -> int | None:
-        """When `look_again` is to be called; None: nothing waits."""
+        """The time at which `look_again` is to be called; None: nothing waits."""
         return self.machine.due_us
 
     def committed(self, runs: list[Run], now_us: int) -> list[LinkEffect]:
@@ -185,7 +185,7 @@ class DirectLink:
         return self.machine.notice(awaited, last_txid) + self.go_on(now_us)
 
     def look_again(self, now_us: int) -> list[LinkEffect]:
-        """What waited for another way has waited long enough, if `due_us` is past."""
+        """Sends what has waited long enough for another path, if `due_us` is past."""
         due_us = self.machine.due_us
         if due_us is not None and due_us <= now_us:
             self.machine.look_again()

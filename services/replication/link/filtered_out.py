@@ -37,7 +37,7 @@ class FilteredOut:
         return bool(self._stretches)
 
     def add(self, run: Run, ranges: list[Range], passed: list[Range]) -> None:
-        """Of a run's `ranges` only `passed` did."""
+        """Notes that of a run's `ranges` only `passed` did."""
         rest = SequenceSet(ranges)
         rest.difference_update(SequenceSet(passed))
         number = run.first_txid // STRETCH

@@ -184,8 +184,8 @@ class OutboundLink:
         self.is_connected = False
 
     def hand_over(self) -> DirectLinkState | None:
-        """What a machine elsewhere goes on with in this connection, which is over for this one.
-        None: not now, as something is to be sent, on its way, or asked for."""
+        """Returns the state with which a machine elsewhere goes on in this connection, which is
+        over for this one. None: not now, as something is to be sent, in flight, or asked for."""
         if (
             not self.is_connected
             or self._at_connect is not None
@@ -264,8 +264,8 @@ class OutboundLink:
 
     @property
     def due_us(self) -> int | None:
-        """When a message that waits has waited long enough: the shell calls `look_again` then.
-        None: none waits."""
+        """The time at which a message that waits has waited long enough: the shell calls
+        `look_again` then. None: none waits."""
         elsewhere = self._elsewhere.get(self._deferred) if self._deferred is not None else None
         if elsewhere is None:
             return None
@@ -475,8 +475,8 @@ class OutboundLink:
         return [LinkLacks(ranges_of(lacks))]
 
     def _name_what_is_gone(self) -> None:
-        """What is asked for, and is in no segment here any more when all of the journal is read, is
-        asked for by its name, as it cannot be sent: the destination may hold it."""
+        """Asks by name for what is awaited and is in no segment here any more when all of the
+        journal is read, as it cannot be sent: the destination may hold it."""
         if not self._looked_for.sets or self.cursor < self._looked_to_txid:
             return
         for root, marks in self._mark.roots.items():
@@ -565,10 +565,10 @@ class OutboundLink:
         return (run.select(missing) if missing else None), surplus
 
     def _to_compare(self, run: Run, surplus: list[Range]) -> list[Range]:
-        """What of a run is sent although it is held there: a client published it here and waits for
-        it, and that one has it from elsewhere, from a client that failed over or from another one
-        of the same name. Only where the records meet are their contents compared, and one with
-        another content is never to be acknowledged."""
+        """Returns the part of a run that is sent although it is held there: a client published it
+        here and waits for it, and that one has it from elsewhere, from a client that failed over or
+        from another one of the same name. Only where the records meet are their contents compared,
+        and one with another content is never to be acknowledged."""
         if not self.sync or run.path or not run.flags & Flag.AWAITED:
             return []
         return surplus if run.first_txid > self.resync_to else self._flagged_and_owed(run, surplus)
@@ -576,8 +576,8 @@ class OutboundLink:
     def _skip(
         self, run: Run, surplus: list[Range], answered: PublisherRanges, resending: Ranges
     ) -> int:
-        """What is held there is not sent, but its answer stays owed: where this instance is awaited
-        for it, a notice asks for it; else it is answered by being held."""
+        """Skips what is held there, but leaves its answer due: where this instance is awaited for
+        it, a notice asks for it; else it is answered by being held."""
         if self._at_connect is not None and run.last_txid <= self.resync_to:
             known = self._at_connect.get(run.publisher)
             if known is not None:
@@ -602,7 +602,8 @@ class OutboundLink:
         return count
 
     def _flagged_and_owed(self, run: Run, ranges: list[Range]) -> list[Range]:
-        """What of a run that was awaited once is still waited for, of what a destination lacks.
+        """Returns the part of a run that was awaited once and is still waited for, of what a
+        destination lacks.
 
         The rest was settled before: with a server that lost its disk since, or by a downgrade. Were
         it marked again, this instance would become the destination's waiter for it, which has

@@ -71,7 +71,7 @@ class ReportCoalescer:
         self._tell(effect, 0)
 
     def disconnected(self) -> None:
-        """What was answered is there: the next connection's comparison shows it. How far this one
+        """Drops what was answered, for the next connection's comparison shows it. How far this one
         was, another one is not."""
         self._answers = PublisherRanges()
         self._stored = None

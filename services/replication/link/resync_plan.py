@@ -72,7 +72,7 @@ class ResyncPlan:
 
     @property
     def left(self) -> int:
-        """How many publishers are to be compared."""
+        """The number of publishers that are to be compared."""
         return len(self._left)
 
     def _compare(self, publisher: int, answered: Ranges) -> None:

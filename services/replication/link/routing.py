@@ -83,11 +83,11 @@ class Routable(Protocol):
 
     @property
     def topic(self) -> bytes:
-        """Of all its records."""
+        """The topic of all its records."""
 
     @property
     def message_type(self) -> bytes:
-        """Of all its records."""
+        """The message type of all its records."""
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ class Routable(Protocol):
 
     @property
     def group(self) -> str:
-        """Of the last one of them."""
+        """The group of the last sender."""
 
     @property
     def flags(self) -> int:
@@ -180,7 +180,8 @@ class Router:
         )
 
     def part(self, run: Run, downstream: int, ranges: list[Range]) -> list[Range]:
-        """What of a journaled run goes there: the very same list where all of it does.
+        """Returns the part of a journaled run that goes there: the very same list where all of it
+        does.
 
         Args:
             run: with its records, where a filter looks at them.
@@ -198,8 +199,8 @@ class Router:
         return ranges if self._filtered is None else self.passing(run, ranges)
 
     def passing(self, run: Run, ranges: list[Range]) -> list[Range]:
-        """What of the ranges passes the content filter, wherever else the run goes: the very same
-        list where all of it does."""
+        """Returns the part of the ranges that passes the content filter, wherever else the run
+        goes: the very same list where all of it does."""
         filtered = self._filtered
         texts = filtered[run.topic, run.message_type] if filtered is not None else ()
         return self.contents.passing(run, texts, ranges) if texts else ranges

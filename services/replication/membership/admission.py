@@ -57,11 +57,11 @@ class LinkLogon(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Of this connection: each has a higher one."""
+        """The epoch of this connection: each has a higher one."""
 
     @property
     def generation(self) -> int:
-        """How often its instance was moved."""
+        """The number of its instance's moves."""
 
     @property
     def salvages(self) -> bool:
@@ -73,7 +73,7 @@ class LinkLogon(Protocol):
 
     @property
     def address(self) -> str | None:
-        """Where others reach its instance; None or empty: it does not know."""
+        """The address at which others reach its instance; None or empty: it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def counts(epoch: int, epoch_seen: int) -> bool:
 
 
 def refused_before(machine: InstanceMachine, logon: LinkLogon) -> LinkRefused | None:
-    """Why it is refused whatever epochs were seen before; None when it is not."""
+    """Returns why it is refused whatever epochs were seen before; None when it is not."""
     return _refused(machine, logon, logon.epoch - 1)
 
 

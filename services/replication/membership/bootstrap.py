@@ -47,7 +47,7 @@ class BootstrapCopy:
         self._unavailable = PublisherRanges()
 
     def lacks(self, lacks: PublisherRanges) -> None:
-        """What the source cannot give although it is to give everything."""
+        """Returns what the source cannot give although it is to give everything."""
         self._unavailable.update(lacks)
 
     def take(self, runs: list[Run], source_txid: int) -> list[Run]:

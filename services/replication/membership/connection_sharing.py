@@ -73,7 +73,7 @@ def choose(
 def _rank(
     destination: DestinationRoute, each: SharedConnection, named_elsewhere: Collection[str]
 ) -> int | None:
-    """How well it fits, the lowest best; None: not at all."""
+    """Returns how well it fits, the lowest best; None: not at all."""
     if destination.dials:
         address = _normal(each.address)
         addresses = [_normal(listed) for listed in destination.addresses]
@@ -106,8 +106,8 @@ def _normal(address: str) -> str:
 
 
 def gives_way(name: str, incarnation: int, peer: str, peer_incarnation: int) -> bool:
-    """Of two instances that dialled each other: whether this one gives up its own connection and
-    goes on over the other's. True for exactly one of the two."""
+    """Returns, of two instances that dialled each other, whether this one gives up its own
+    connection and goes on over the other's. True for exactly one of the two."""
     return (name, incarnation) > (peer, peer_incarnation)
 
 

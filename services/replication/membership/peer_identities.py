@@ -63,8 +63,8 @@ class PeerIdentities:
         self._met.pop(key, None)
 
     def impostor(self, name: str, incarnation: int) -> str:
-        """Whose name or incarnation one bears that has not proved who it is; empty: nobody's. It
-        could end the connection of that one, and use up its epochs."""
+        """Returns whose name or incarnation one bears that has not proved who it is; empty:
+        nobody's. It could end the connection of that one, and use up its epochs."""
         for known in self._met.values():
             if known.proven and (known.name == name or known.incarnation == incarnation):
                 return (
@@ -85,7 +85,7 @@ class PeerIdentities:
         *,
         proven: bool = False,
     ) -> str:
-        """Which two have one name, if this one may not come in; empty: it may.
+        """Returns which two have one name, if this one may not come in; empty: it may.
 
         Of one that was moved, generations tell which of the two is over (placement.py); of one
         that has lost its disk, the former connection is known to be dead in a moment.

@@ -42,7 +42,7 @@ class InstancePlacement(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int, str, str]:
-        """Of two of one name the greater one counts."""
+        """The order by which, of two of one name, the greater one counts."""
         return self.generation, self.since_us, self.address, self.client_address
 
 
@@ -70,7 +70,7 @@ class Placements:
         return Placements(self._known)
 
     def get(self, name: str) -> InstancePlacement | None:
-        """Where an instance was moved to; None: nobody here knows that it ever was."""
+        """Returns where an instance was moved to; None: nobody here knows that it ever was."""
         return self._known.get(name)
 
     def generation(self, name: str) -> int:
@@ -117,7 +117,7 @@ def to_wire(placements: Mapping[str, InstancePlacement]) -> list[list[Any]]:
 
 
 def from_wire(value: Any) -> dict[str, InstancePlacement]:
-    """What `to_wire` made; nothing for None. Further values of an entry are passed over.
+    """Reads what `to_wire` made; nothing for None. Further values of an entry are passed over.
 
     Raises:
         RemoteProtocolError: with reason `bad_placements`.
@@ -169,7 +169,7 @@ def is_address(value: Any) -> bool:
 def renewed(
     known: InstancePlacement | None, now: InstancePlacement, now_us: int
 ) -> InstancePlacement:
-    """What an instance says of itself, so that it counts before what is known of it.
+    """Returns an instance's own placement, so that it counts before what is known of it.
 
     Args:
         known: of its own generation, whoever says so; None: nobody says anything.
@@ -200,7 +200,7 @@ def aimed(
 
 
 def retired_text(name: str, placement: InstancePlacement) -> str:
-    """What the holder of a retired incarnation is told."""
+    """Returns the text for the holder of a retired incarnation."""
     where = f" at {placement.address}" if placement.address else ""
     return (
         f"{name} was moved and lives{where} as generation {placement.generation}: this data "

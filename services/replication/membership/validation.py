@@ -358,7 +358,7 @@ class _Validation:
         }
 
     def run(self, name: str, subject: _Subject, rule: TopicRule) -> str:
-        """What is wrong and what to change; empty: nothing."""
+        """Returns what is wrong and what to change; empty: nothing."""
         text = self._checks[name](subject, rule)
         if not text or name in ALWAYS_CHECKED:
             return text
