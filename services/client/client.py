@@ -23,7 +23,7 @@ from raylay.services.client.deletes import delete_body, delete_in_parts
 from raylay.services.client.events import ClientEvent, PublishFailed, StartRequested
 from raylay.services.client.failover import FailoverRule
 from raylay.services.client.keywords import checks_keywords
-from raylay.services.client.machine import ClientMachine, ClientOptions, ClientState
+from raylay.services.client.machine import ClientOptions, ClientState, client_machine
 from raylay.services.client.publish_store import PublishStoreProtocol
 from raylay.services.client.publisher import Publisher
 from raylay.services.client.queries import PendingQuery, QueryReplay, QuerySubscription
@@ -127,7 +127,7 @@ class Client:
         self._connect_wait_s = connect_wait_s
         # A store that the caller gave outlives this client, and what it holds with it.
         self._owns_store = publish_store is None
-        self.machine = ClientMachine(
+        self.machine = client_machine(
             ClientOptions(
                 client_name=name,
                 servers=() if callable(servers) else listed(name, servers),
@@ -212,7 +212,7 @@ class Client:
                     await self._publisher.until_settled(timeout_s)
                 except TimeoutError:
                     unsettled = runtime.store.messages
-            elif self.machine.gathering:
+            elif self.machine.outbox.gathering:
                 # As what was published before it: written, and not waited for.
                 runtime.hurry()
                 await asyncio.sleep(0)
@@ -789,23 +789,23 @@ class Client:
     @property
     def publisher(self) -> int:
         """The publisher id."""
-        return self.machine.publisher
+        return self.machine.outbox.publisher
 
     @property
     def last_sequence(self) -> int:
         """The newest publish's sequence."""
-        return self.machine.next_sequence - 1
+        return self.machine.outbox.next_sequence - 1
 
     @property
     def persisted_sequence(self) -> int:
         """Every publish up to this sequence is durable, or was refused."""
-        return self.machine.settled_upto
+        return self.machine.outbox.settled_upto
 
     @property
     def unjournaled_messages(self) -> int:
         """The number of publishes so far that are in no transaction log: their topic is declared as
         not journaled, and they went to those who listened at the moment."""
-        return self.machine.unjournaled
+        return self.machine.outbox.unjournaled
 
     def trust(self, instance: str) -> None:
         """Allows to fail over to an instance that another called unsafe. For a person who knows

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from raylay.services.client.events import (
     ClientStopped,
@@ -150,25 +150,45 @@ def _untimed(
     return lambda event, now_s, effects: handler(event, effects)
 
 
-class ClientMachine(PublishOutbox):
-    """See the top of this file."""
+Outbox = TypeVar("Outbox", bound=PublishOutbox)
 
-    def __init__(self, options: ClientOptions, store: PublishStoreProtocol) -> None:
-        super().__init__(
-            options.client_name,
-            store,
-            options.clock_us,
-            gathers=not options.ack_conflation_ms,
-            takes_over=options.owns_store,
-        )
+
+def outbox_for(options: ClientOptions, store: PublishStoreProtocol, kind: type[Outbox]) -> Outbox:
+    """Makes the outbox of a client that has these options."""
+    return kind(
+        options.client_name,
+        store,
+        options.clock_us,
+        gathers=not options.ack_conflation_ms,
+        takes_over=options.owns_store,
+    )
+
+
+def client_machine(options: ClientOptions, store: PublishStoreProtocol) -> ClientMachine:
+    """Makes the machine of a client, with an outbox of its own."""
+    return ClientMachine(options, outbox_for(options, store, PublishOutbox))
+
+
+class ClientMachine:
+    """The connection, the logon, the failover and the subscriptions of a client: see the top of
+    this file.
+
+    Args:
+        options: the client's.
+        outbox: its publishes. The shell publishes and sends by it; the machine tells it of logons
+            and acknowledgments.
+    """
+
+    def __init__(self, options: ClientOptions, outbox: PublishOutbox) -> None:
         self.options = options
+        self.outbox = outbox
         self.chooser = ServerChooser(
             options.servers,
             group=options.group,
             allow_other_groups=options.allow_other_groups,
             failover=options.failover,
         )
-        self.chooser.recall(store.words)
+        self.chooser.recall(outbox.store.words)
         self.state = ClientState.NEW
         self.connection = 0
         """Number of the current stream; events of others are void."""
@@ -231,10 +251,10 @@ class ClientMachine(PublishOutbox):
         if batch is not None:
             # Of one publisher's messages the last one is the latest. A walk through many costs, and
             # is of use only to who publishes behind them.
-            walk = batch.count <= WALKED_MESSAGES_MAX or self.publishes
+            walk = batch.count <= WALKED_MESSAGES_MAX or self.outbox.publishes
             stamp_us = last_origin_time_us(batch.payload, batch.count, walk)
-            if stamp_us > self.stamp_us:
-                self.heard_stamp(stamp_us, batch.timestamp_us)
+            if stamp_us > self.outbox.stamp_us:
+                self.outbox.heard_stamp(stamp_us, batch.timestamp_us)
         return batch
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
@@ -243,7 +263,7 @@ class ClientMachine(PublishOutbox):
         subscription = self.subscriptions.get(header.get("sub", ""))
         batches = subscription.grouped(header, payload) if subscription is not None else []
         for batch in batches:
-            self.heard_stamp(latest_origin_time_us(batch.payload, batch.count), 0)
+            self.outbox.heard_stamp(latest_origin_time_us(batch.payload, batch.count), 0)
         return batches
 
     # -- events ------------------------------------------------------------------------------
@@ -278,7 +298,7 @@ class ClientMachine(PublishOutbox):
             if self.state is ClientState.READY and not event.failed:
                 # By the clock of its beginning: that on the wall may have been set since.
                 lasted_us = int((now_s - self._started_s) * 1e6)
-                unused = self.unused(self.options.clock_us + lasted_us)
+                unused = self.outbox.unused(self.options.clock_us + lasted_us)
                 if unused is not None:
                     effects.append(SendFrame({"c": "logoff", "unused": list(unused)}))
             effects.append(DropStream(self.connection))
@@ -286,8 +306,8 @@ class ClientMachine(PublishOutbox):
 
     def _end(self) -> None:
         self.state = ClientState.ENDED
-        self.ended = True
-        self.sending = self._resumptions.connected = False
+        self.outbox.ended = True
+        self.outbox.sending = self._resumptions.connected = False
         self.instance = ""
         self._deadline_s = self._beat_due_s = None
         self.connection += 1
@@ -351,11 +371,11 @@ class ClientMachine(PublishOutbox):
             "c": "logon",
             "v": PROTOCOL_VERSION,
             "client_name": options.client_name,
-            "low": self.store.lowest or 0,
+            "low": self.outbox.store.lowest or 0,
             "cid": _LOGON,
             "o": {"ack_conflation_ms": options.ack_conflation_ms},
         }
-        if self.asks_for_unused:
+        if self.outbox.asks_for_unused:
             header["takes_unused"] = True
         if user_id:
             header["user_id"] = user_id
@@ -382,7 +402,7 @@ class ClientMachine(PublishOutbox):
         effects.append(Notify(Disconnected(self.instance, self._address, reason, text)))
         self.instance = ""
         self._beat_due_s = None
-        self._stop_sending()
+        self.outbox.stop_sending()
         self._resumptions.lose(effects)
         self._commands.lose(effects)
         if now_s - self._ready_since_s >= STABLE_AFTER_S:
@@ -422,8 +442,8 @@ class ClientMachine(PublishOutbox):
         ):
             return
         if self.reading_paused:
-            self.heard_s = now_s
-        if now_s - self.heard_s >= self.options.heartbeat_s:
+            self.outbox.heard_s = now_s
+        if now_s - self.outbox.heard_s >= self.options.heartbeat_s:
             self._give_up("heartbeat", now_s, effects)
             return
         self._beat_due_s = now_s + self.options.heartbeat_s / 2
@@ -483,27 +503,27 @@ class ClientMachine(PublishOutbox):
             return
         chooser.use(self._address, instance)
         self.state = ClientState.READY
-        self.sending = True
+        self.outbox.sending = True
         self.instance = instance
         self.incarnation = header.get("incarnation")
         self._deadline_s = None
-        self._ready_since_s = self.heard_s = now_s
+        self._ready_since_s = self.outbox.heard_s = now_s
         self._hear(header, effects)
-        first = not self.next_sequence
-        self.hear_clock(int(header.get("now") or 0), now_s)
-        self._take_durable(header)
-        resent = self.store.messages
+        first = not self.outbox.next_sequence
+        self.outbox.hear_clock(int(header.get("now") or 0), now_s)
+        self.outbox.take_durable(header)
+        resent = self.outbox.store.messages
         effects.append(Notify(Connected(instance, group, self._address, resent)))
-        if abs(self.clock_ahead_us) > CLOCK_AHEAD_US_MAX:
-            effects.append(Notify(ClockDiffers(instance, self.clock_ahead_us / 1e6)))
+        if abs(self.outbox.clock_ahead_us) > CLOCK_AHEAD_US_MAX:
+            effects.append(Notify(ClockDiffers(instance, self.outbox.clock_ahead_us / 1e6)))
         heartbeat_s = self.options.heartbeat_s
         if heartbeat_s > 0:
             self._beat_due_s = now_s + heartbeat_s / 2
             effects.append(SendFrame({"c": "heartbeat", "o": {"start_s": heartbeat_s}}))
         if first:
             # What is settled at the first logon was not published by this client.
-            self._settled_upto = self.settled_upto
-        self._settle(effects)
+            self.outbox.begin_settled()
+        self.outbox.settle(effects)
         if resent:
             effects.append(SendPublishes())
         self._resumptions.instance = self.instance
@@ -519,8 +539,8 @@ class ClientMachine(PublishOutbox):
 
     def _remember(self) -> None:
         words = self.chooser.remembered()
-        if words != self.store.words:
-            self.store.words = words
+        if words != self.outbox.store.words:
+            self.outbox.store.words = words
 
     def trust(self, instance: str) -> None:
         """See `ServerChooser.trust`; it holds for a later life with this store as well."""
@@ -531,7 +551,7 @@ class ClientMachine(PublishOutbox):
         self, header: Header, body: bytes, now_s: float, effects: list[Effect]
     ) -> None:
         if header.get("a") == "persisted" and "s" in header:
-            self._persisted(header, effects)
+            self.outbox.persisted(header, effects)
         elif (
             not self._commands.answered(header, body, effects)
             and not self._resumptions.answered(header, body, effects)
@@ -553,7 +573,7 @@ class ClientMachine(PublishOutbox):
     # -- for tests and the simulator ---------------------------------------------------------
     def check_invariants(self) -> None:
         """Raises AssertionError when an invariant of this file's top does not hold."""
-        super().check_invariants()
-        assert self.sending is (self.state is ClientState.READY)
-        if self.sending:
+        self.outbox.check_invariants()
+        assert self.outbox.sending is (self.state is ClientState.READY)
+        if self.outbox.sending:
             assert not self.chooser.refusal(self.instance)

@@ -140,9 +140,10 @@ class PublishFrame(NamedTuple):
 
 
 class PublishOutbox:
-    """See the top of this file. A client's machine is one, so that a publish is one call.
+    """The publishes of a client that are not settled, in the order of their sequences: see the top
+    of this file.
 
-    Owner: that machine; one shell, on one thread.
+    Owner: the client's machine and its shell, on one thread.
 
     Args:
         clock_us: microseconds since 1970 when the client was made.
@@ -479,7 +480,7 @@ class PublishOutbox:
         return (lowest or self.next_sequence) - 1 if self.next_sequence else 0
 
     # -- a connection begins and ends --------------------------------------------------------
-    def _take_durable(self, header: Header) -> None:
+    def take_durable(self, header: Header) -> None:
         """Numbers behind what was seen, and sets what must be sent again."""
         store = self.store
         durable = header.get("durable")
@@ -531,7 +532,7 @@ class PublishOutbox:
         self._unanswered_messages = 0
         self.gathering = False
 
-    def _stop_sending(self) -> None:
+    def stop_sending(self) -> None:
         """Leaves what was not sent in the store, where it is found after the next logon."""
         self.sending = False
         self._given.sent(self._sent_upto, self._sends_to)
@@ -539,7 +540,7 @@ class PublishOutbox:
         self._resend = self._resend_next = None
 
     # -- acks --------------------------------------------------------------------------------
-    def _persisted(self, header: Header, effects: list[Effect]) -> None:
+    def persisted(self, header: Header, effects: list[Effect]) -> None:
         """A persisted ack of publishes, or the refusal of one."""
         sequence = int(header["s"])
         if header.get("status") == "failure":
@@ -549,7 +550,7 @@ class PublishOutbox:
             self.store.acknowledge(min(sequence, self._sent_upto))
             if "unjournaled" in header:
                 self.unjournaled += int(header["unjournaled"])
-        self._settle(effects)
+        self.settle(effects)
         unanswered = self._unanswered
         while unanswered and unanswered[0][0] <= self._settled_upto:
             self._unanswered_messages -= unanswered.popleft()[1]
@@ -573,7 +574,12 @@ class PublishOutbox:
         self.failures.append(failure)
         effects.append(Notify(failure))
 
-    def _settle(self, effects: list[Effect]) -> None:
+    def begin_settled(self) -> None:
+        """Counts what is settled by now as settled before: nobody is told of it."""
+        self._settled_upto = self.settled_upto
+
+    def settle(self, effects: list[Effect]) -> None:
+        """Tells what has become settled since it was last told."""
         upto = self.settled_upto
         if upto != self._settled_upto:
             self._settled_upto = upto

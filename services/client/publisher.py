@@ -57,7 +57,7 @@ class Publisher:
             if not self._until_sample:
                 trace = self._sample(topic)
         try:
-            sequence = runtime.machine.publish(
+            sequence = runtime.outbox.publish(
                 topic,
                 body,
                 message_type,
@@ -70,9 +70,9 @@ class Publisher:
             )
         except RaylayError as error:
             if trace and runtime.tracer is not None:
-                runtime.tracer.publish_failed(runtime.machine.next_sequence, str(error))
+                runtime.tracer.publish_failed(runtime.outbox.next_sequence, str(error))
             raise runtime.error or error from None
-        if not runtime.pump_scheduled and not runtime.machine.gathers_on(PUBLISH_FRAME_BYTES):
+        if not runtime.pump_scheduled and not runtime.outbox.gathers_on(PUBLISH_FRAME_BYTES):
             runtime.pump_scheduled = True
             assert runtime.loop is not None
             runtime.loop.call_soon(runtime.pump)
@@ -82,9 +82,9 @@ class Publisher:
         self._until_sample = self._sample_every
         runtime = self._runtime
         machine = runtime.machine
-        if runtime.tracer is None or runtime.store.full or not machine.next_sequence:
+        if runtime.tracer is None or runtime.store.full or not machine.outbox.next_sequence:
             return b""
-        return runtime.tracer.publish_started(machine.next_sequence, topic)
+        return runtime.tracer.publish_started(machine.outbox.next_sequence, topic)
 
     async def publish_when_room(
         self,
@@ -140,7 +140,7 @@ class Publisher:
         """Waits until what was published is durable, with the arguments and errors of
         `Client.flush`."""
         await self.until_settled(timeout_s)
-        failures = self._runtime.machine.failures
+        failures = self._runtime.outbox.failures
         if failures and self._runtime.callbacks.on_publish_failed is None:
             raise failures.popleft().error
 
@@ -155,8 +155,8 @@ class Publisher:
         machine = runtime.machine
         if runtime.error is not None:
             raise runtime.error
-        target = machine.next_sequence - 1
-        if target <= machine.settled_upto:
+        target = machine.outbox.next_sequence - 1
+        if target <= machine.outbox.settled_upto:
             return
         runtime.raise_if_ended()
         assert runtime.loop is not None
@@ -170,7 +170,7 @@ class Publisher:
         try:
             await runtime.while_reading(waiter, timeout_s)
         except TimeoutError:
-            first = machine.settled_upto + 1
+            first = machine.outbox.settled_upto + 1
             # What the store does not take is not sent.
             failure = runtime.store_failure
             why = f"{runtime.status}; they stay in the publish store"

@@ -184,7 +184,7 @@ class QueueOperations:
                 return
         # Sent here and now: the loop has no turn until the consumer has handled what it has, and
         # each answer that is waited for keeps room from it.
-        self._runtime.machine.hurry()
+        self._runtime.machine.outbox.hurry()
         self._runtime.pump()
 
     def _trace_acks(self, record: AckRecord, sequence: int) -> None:

@@ -168,6 +168,7 @@ class ClientRuntime:
     ) -> None:
         self.name = machine.options.client_name
         self.machine = machine
+        self.outbox = machine.outbox
         self.store = store
         self.bookmark_store = bookmark_store
         self.tracer = tracer
@@ -219,7 +220,7 @@ class ClientRuntime:
 
     def _forked(self, error: ForkedClient) -> None:
         self.error = error
-        self.machine.ended = True
+        self.outbox.ended = True
         self.machine.state = ClientState.ENDED
 
     async def shut_down(self) -> None:
@@ -336,8 +337,9 @@ class ClientRuntime:
             return
         assert self.loop is not None
         machine = self.machine
-        machine.heard_s = self.loop.time()
-        machine.wall_us = time.time_ns() // 1000
+        outbox = self.outbox
+        outbox.heard_s = self.loop.time()
+        outbox.wall_us = time.time_ns() // 1000
         try:
             for header, body in frames:
                 if header["c"] == "p":
@@ -439,7 +441,7 @@ class ClientRuntime:
             connection = self.connection
             if connection is None:
                 return
-            next_batch = self.machine.next_batch
+            next_batch = self.outbox.next_batch
             while connection.writable:
                 batch = next_batch(PUBLISH_FRAME_BYTES)
                 if batch is None:
@@ -447,7 +449,7 @@ class ClientRuntime:
                 records, header = batch.records, batch.header()
                 records.insert(0, encode_front(header, sum(map(len, records))))
                 connection.write(b"".join(records))
-            if self.machine.gathering is (self._gathering is None):
+            if self.outbox.gathering is (self._gathering is None):
                 self._time_gathering()
         except StorageError as error:
             self._store_failed(error)
@@ -471,8 +473,8 @@ class ClientRuntime:
 
     def hurry(self) -> None:
         """Sends what was published so far, whatever is unanswered: now or in this turn."""
-        gathered = self.machine.gathering
-        self.machine.hurry()
+        gathered = self.outbox.gathering
+        self.outbox.hurry()
         if gathered:
             self.pump()
 
@@ -684,7 +686,7 @@ class ClientRuntime:
         if paused is not machine.reading_paused:
             machine.reading_paused = paused
             if not paused and self.loop is not None:
-                machine.heard_s = self.loop.time()
+                self.outbox.heard_s = self.loop.time()
         if self.connection is not None:
             self.connection.set_reading(not paused)
 

@@ -270,7 +270,7 @@ class SyncClient:
                 on its way to the loop thread.
         """
         # What is wrong with an argument is raised here, not on the loop thread.
-        self.client.machine.builder(topic, message_type)
+        self.client.machine.outbox.builder(topic, message_type)
         check_values(expiration_s, key, correlation)
         if type(body) is not bytes:
             body = body_bytes(body, topic)

@@ -134,7 +134,7 @@ class ClientRecorder:
                 kind,
                 time_us or now_us(),
                 machine.options.client_name,
-                machine.publisher,
+                machine.outbox.publisher,
                 machine.instance or self._instance,
                 self._life + machine.connection,
                 first,
@@ -155,7 +155,7 @@ class ClientRecorder:
             self._instance = event.instance
             if not self._upto:
                 # What is settled at the first logon was not published by this client.
-                self._upto = machine.settled_upto
+                self._upto = machine.outbox.settled_upto
             if self._used != event.instance:
                 self._say("used", names=(self._used,))
                 self._used = event.instance

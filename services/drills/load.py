@@ -171,12 +171,12 @@ class LoadPublisher:
         while not is_over():
             due = int((time.monotonic() - began_s) * self.rate_per_s) + 1 - done
             if due > 0:
-                began_us, first = now_us(), client.machine.next_sequence
+                began_us, first = now_us(), client.machine.outbox.next_sequence
                 if not self.first:
                     self.first = first
                 last = first - 1
                 for _ in range(min(due, 5_000)):
-                    sequence = client.machine.next_sequence
+                    sequence = client.machine.outbox.next_sequence
                     body = b'{"p": %d, "n": %d, "pad": "%b"}' % (client.publisher, sequence, pad)
                     self.published = sequence
                     # Known before the publish returns: an ack may come while it waits for room.

@@ -85,7 +85,7 @@ class QueueProducer:
         assert client is not None
         while not is_over():
             # Known before the publish returns: it may wait for room.
-            sequence = client.machine.next_sequence
+            sequence = client.machine.outbox.next_sequence
             self.times_us[sequence] = now_us()
             body = json.dumps({"n": sequence}).encode()
             await client.publish(self.queue, body, SOW_TYPE)

@@ -89,7 +89,7 @@ class SowWriter:
         while not is_over():
             number += 1
             # Known before the publish returns: it may wait for room.
-            command, key, body = self.change(number, client.machine.next_sequence)
+            command, key, body = self.change(number, client.machine.outbox.next_sequence)
             if command == Command.DELETE:
                 await client.sow_delete(DRILL_SOW_TOPIC, keys=[key], message_type=SOW_TYPE)
             elif command == Command.DELTA_PUBLISH:

@@ -30,8 +30,8 @@ from raylay.services.client.events import (
     WaitingForSafeInstance,
 )
 from raylay.services.client.failover import Server
-from raylay.services.client.machine import ClientMachine, ClientOptions
-from raylay.services.client.outbox import GATHERING_S_MAX, PublishFrame
+from raylay.services.client.machine import ClientMachine, ClientOptions, outbox_for
+from raylay.services.client.outbox import GATHERING_S_MAX, PublishFrame, PublishOutbox
 from raylay.services.client.subscription_state import SubscriptionState
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command, decode_record
@@ -69,7 +69,7 @@ class Part:
         return (sequence // self.turn % 2 == 1) == self.second
 
 
-class PartMachine(ClientMachine):
+class PartOutbox(PublishOutbox):
     """Publishes with gaps in its sequences."""
 
     part: Part | None = None
@@ -211,12 +211,10 @@ class SimClient:
             owns_store=owns_store,
         )
         self._group = group
-        self.machine = (world.machines.client if part is None else PartMachine)(
-            self._options, self.store
-        )
+        self.machine = self._new_machine(world.machines.outbox if part is None else PartOutbox)
         if part is not None:
-            assert isinstance(self.machine, PartMachine)
-            self.machine.part = part
+            assert isinstance(self.machine.outbox, PartOutbox)
+            self.machine.outbox.part = part
         self.alive = True
         self.lives = 1
         self.connection: Connection | None = None
@@ -278,7 +276,7 @@ class SimClient:
     def crash(self, down_us: int) -> None:
         """Dies at once; it starts again with its store after a while. Of a publisher only."""
         assert self.subscription is None, "its bookmark store is not simulated"
-        assert not isinstance(self.machine, PartMachine)
+        assert not isinstance(self.machine.outbox, PartOutbox)
         world, connection = self.world, self.connection
         if not self.alive:
             return
@@ -295,17 +293,21 @@ class SimClient:
                 # With its host: the instance notices when it does.
                 connection.sever()
         lost = self.store.crash()
-        world.log(ClientCrashed(world.now_us, self.name, self.machine.publisher, lost))
+        world.log(ClientCrashed(world.now_us, self.name, self.machine.outbox.publisher, lost))
         if lost:
             world.probes["client crashed before its store was flushed"] += 1
         world.after(down_us, self._restart)
+
+    def _new_machine(self, kind: type[PublishOutbox]) -> ClientMachine:
+        outbox = outbox_for(self._options, self.store, kind)
+        return self.world.machines.client(self._options, outbox)
 
     def _restart(self) -> None:
         """Another process with the same store."""
         world = self.world
         self.alive = self._fresh = True
         self.lives += 1
-        self.machine = world.machines.client(self._options, self.store)
+        self.machine = self._new_machine(world.machines.outbox)
         world.probes["client restarted with its store"] += 1
         self.step(StartRequested())
 
@@ -393,7 +395,7 @@ class SimClient:
                     if event.resent_messages:
                         world.probes["resend to the survivor"] += 1
                 self._last_instance = event.instance
-            if self.machine.took_over:
+            if self.machine.outbox.took_over:
                 world.probes["client went on with what an earlier life left"] += 1
             backlog, self._backlog = self._backlog, []
             if backlog:
@@ -484,11 +486,15 @@ class SimClient:
     def _forgotten(self, sequences: list[int], acked: bool) -> None:
         world = self.world
         world.log(
-            PublishesDropped(world.now_us, self.name, self.machine.publisher, tuple(sequences))
+            PublishesDropped(
+                world.now_us, self.name, self.machine.outbox.publisher, tuple(sequences)
+            )
         )
         # What was refused left the store as well.
         if acked:
-            queries.behind_ack(world, self.machine.instance, self.machine.publisher, sequences)
+            queries.behind_ack(
+                world, self.machine.instance, self.machine.outbox.publisher, sequences
+            )
 
     def move(self) -> None:
         """The network between the client and its instance breaks; the instance lives on."""
@@ -504,19 +510,23 @@ class SimClient:
     def take_over(self, other: SimClient) -> None:
         """Publishes from now on all of what it was a part of, also what the other one had sent and
         has heard no ack for: it connects again, and sends that with its own."""
-        assert isinstance(self.machine, PartMachine) and isinstance(other.machine, PartMachine)
+        assert isinstance(self.machine.outbox, PartOutbox) and isinstance(
+            other.machine.outbox, PartOutbox
+        )
         self.world.fault(f"{self.name} takes over from {other.name}")
         other.step(ClientStopped())
         other._heir = self
         self._backlog += other._backlog
         other._backlog = []
         self.store.take_over(other.store)
-        self.machine.part = None
+        self.machine.outbox.part = None
         # Until it has connected again it has no number: one may be among what it took over.
-        self.machine.next_sequence = max(self.machine.next_sequence, self.store.highest + 1)
-        self.machine._tail.clear()
-        self.machine._tail_bytes = 0
-        self.machine._tail_first = self.machine.next_sequence
+        self.machine.outbox.next_sequence = max(
+            self.machine.outbox.next_sequence, self.store.highest + 1
+        )
+        self.machine.outbox._tail.clear()
+        self.machine.outbox._tail_bytes = 0
+        self.machine.outbox._tail_first = self.machine.outbox.next_sequence
         connection = self.connection
         if connection is not None:
             # It knows of it at once: on this connection it would not send what it took over.
@@ -531,28 +541,29 @@ class SimClient:
         machine, world = self.machine, self.world
         if self.failed:
             return
-        if not self.alive or not machine.next_sequence:
+        if not self.alive or not machine.outbox.next_sequence:
             self._backlog += topics
             return
         for topic in topics:
-            body = b"%d" % machine.next_sequence
+            body = b"%d" % machine.outbox.next_sequence
             if world.contents:
                 body += b" of " + self.name.encode()
             command: int = Command.PUBLISH
             if world.deletes:
                 command, body = sow.change(topic, self._following()) or (command, body)
-            sequence = machine.publish(topic, body, "json", world.now_us, command=command)
+            sequence = machine.outbox.publish(topic, body, "json", world.now_us, command=command)
             if command == Command.DELETE:
-                world.history.deletions.add((machine.publisher, sequence))
-            of = (machine.publisher, sequence, topic)
+                world.history.deletions.add((machine.outbox.publisher, sequence))
+            of = (machine.outbox.publisher, sequence, topic)
             world.log(MessagesPublished(world.now_us, self.name, *of, *self._digest(sequence)))
         self._pump_soon()
 
     def _following(self) -> int:
         """The sequence of the next message."""
         machine = self.machine
-        sequence = machine.next_sequence
-        part = machine.part if isinstance(machine, PartMachine) else None
+        sequence = machine.outbox.next_sequence
+        outbox = machine.outbox
+        part = outbox.part if isinstance(outbox, PartOutbox) else None
         while part is not None and not part.has(sequence):
             sequence += 1
         return sequence
@@ -592,7 +603,7 @@ class SimClient:
         connection.send(0, (header, f"{command_id} of {self.name}".encode()))
 
     def _send(self) -> None:
-        while (batch := self.machine.next_batch(600)) is not None:
+        while (batch := self.machine.outbox.next_batch(600)) is not None:
             if self.connection is None:
                 return
             payload = b"".join(batch.records)
@@ -601,7 +612,7 @@ class SimClient:
                 MessagesSent(
                     self.world.now_us,
                     self.name,
-                    self.machine.publisher,
+                    self.machine.outbox.publisher,
                     self.connection.number,
                     tuple(sequences),
                 )
@@ -610,7 +621,7 @@ class SimClient:
             if batch.resent is not None:
                 header["r"] = batch.resent
             self.connection.send(0, (header, payload))
-        if self.machine.gathering and not self._gathering:
+        if self.machine.outbox.gathering and not self._gathering:
             self._gathering = True
             self.world.probes["client gathered publishes"] += 1
             self.world.after(int(GATHERING_S_MAX * 1e6), self._gathered, self.lives)
@@ -619,6 +630,6 @@ class SimClient:
         """No answer may have come for as long as something may be gathered."""
         if life == self.lives:
             self._gathering = False
-            if self.alive and self.machine.gathering:
-                self.machine.hurry()
+            if self.alive and self.machine.outbox.gathering:
+                self.machine.outbox.hurry()
                 self._pump_soon()

@@ -129,7 +129,7 @@ class SimConsumer(SimClient):
             return
         self._is_gathering = False
         machine, world = self.machine, self.world
-        if not self.alive or self.failed or not machine.next_sequence or not self._done:
+        if not self.alive or self.failed or not machine.outbox.next_sequence or not self._done:
             return
         done, self._done = self._done, []
         topic, how = self._definition.name, "ack"
@@ -137,8 +137,10 @@ class SimConsumer(SimClient):
             how = "expire" if world.queue_rng.random() < EXPIRES else "ack"
         body = pack_acknowledgment(Acknowledgment(keys_of(set(done)), how))
         command = Command.QUEUE_ACKNOWLEDGMENT
-        sequence = machine.publish(topic, body, "json", world.now_us, command=command)
-        world.log(MessagesPublished(world.now_us, self.name, machine.publisher, sequence, topic))
+        sequence = machine.outbox.publish(topic, body, "json", world.now_us, command=command)
+        world.log(
+            MessagesPublished(world.now_us, self.name, machine.outbox.publisher, sequence, topic)
+        )
         self._pump_soon()
 
     def crash(self, down_us: int) -> None:

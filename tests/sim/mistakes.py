@@ -8,8 +8,7 @@ from typing import Any
 
 from raylay.services.client.failover import PeerStatus, ServerChooser
 from raylay.services.client.machine import ClientMachine, ClientOptions
-from raylay.services.client.outbox import PublishFrame
-from raylay.services.client.publish_store import PublishStoreProtocol
+from raylay.services.client.outbox import PublishFrame, PublishOutbox
 from raylay.services.core.effect_loop import EffectLoop
 from raylay.services.core.feature import Feature, FeatureRegistry
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
@@ -611,8 +610,8 @@ class _News(ServerChooser):
 class NoticesAreNews(ClientMachine):
     """Takes a notice for news of those that it names: the others stay as safe as they were."""
 
-    def __init__(self, options: ClientOptions, store: PublishStoreProtocol) -> None:
-        super().__init__(options, store)
+    def __init__(self, options: ClientOptions, outbox: PublishOutbox) -> None:
+        super().__init__(options, outbox)
         self.chooser.__class__ = _News
 
 
@@ -627,8 +626,8 @@ class _LastWord(ServerChooser):
 class OnlyTheLastCounts(ClientMachine):
     """Forgets what the others had said as soon as it has gone on to one."""
 
-    def __init__(self, options: ClientOptions, store: PublishStoreProtocol) -> None:
-        super().__init__(options, store)
+    def __init__(self, options: ClientOptions, outbox: PublishOutbox) -> None:
+        super().__init__(options, outbox)
         self.chooser.__class__ = _LastWord
 
 
@@ -651,18 +650,18 @@ class SentBeforeItIsKept(SimStore):
         self.__dict__["now"], self._on_disk = self._on_disk, before
 
 
-class NothingSentAgain(ClientMachine):
+class NothingSentAgain(PublishOutbox):
     """Goes on behind what it sent on an earlier connection."""
 
-    def _take_durable(self, header: Header) -> None:
+    def take_durable(self, header: Header) -> None:
         sent_upto = max(self._sent_upto, self.__dict__.get("ever_sent", 0))
         self.__dict__["ever_sent"] = sent_upto
-        super()._take_durable(header)
+        super().take_durable(header)
         self._resend = self.store.replay(sent_upto + 1)
         self._resend_next = next(self._resend, None)
 
 
-class NewOnesFirst(ClientMachine):
+class NewOnesFirst(PublishOutbox):
     """Sends what is published meanwhile ahead of what it has to send again."""
 
     def next_batch(self, bytes_max: int) -> PublishFrame | None:
@@ -675,22 +674,22 @@ class NewOnesFirst(ClientMachine):
         return batch
 
 
-class SentTwice(ClientMachine):
+class SentTwice(PublishOutbox):
     """Sends again to the end of the store, with what is published meanwhile and follows anyway."""
 
-    def _take_durable(self, header: Header) -> None:
-        super()._take_durable(header)
+    def take_durable(self, header: Header) -> None:
+        super().take_durable(header)
         self._resend_upto = 1 << 63
 
 
-class DurableSentAgainOnly(ClientMachine):
+class DurableSentAgainOnly(PublishOutbox):
     """Sends again only what lies behind the highest that the server called durable."""
 
-    def _take_durable(self, header: Header) -> None:
+    def take_durable(self, header: Header) -> None:
         durable = header.get("durable")
         if durable:
             header = {**header, "durable": [[1, durable[-1][1]]]}
-        super()._take_durable(header)
+        super().take_durable(header)
 
 
 class OneBehindAfterRemoval(BookmarkSubscription):
@@ -1424,10 +1423,10 @@ MISTAKES: dict[str, Machines] = {
     "only the last word counts": Machines(client=OnlyTheLastCounts),
     "words not kept": Machines(store=WordsNotKept),
     "sent before it is kept": Machines(store=SentBeforeItIsKept),
-    "nothing sent again": Machines(client=NothingSentAgain),
-    "new ones first": Machines(client=NewOnesFirst),
-    "sent twice": Machines(client=SentTwice),
-    "durable is a number": Machines(client=DurableSentAgainOnly),
+    "nothing sent again": Machines(outbox=NothingSentAgain),
+    "new ones first": Machines(outbox=NewOnesFirst),
+    "sent twice": Machines(outbox=SentTwice),
+    "durable is a number": Machines(outbox=DurableSentAgainOnly),
     "unused: of who is gone": Machines(parts=MachineParts(publishers=LeavesForWhoIsGone)),
     "contents not compared": Machines(parts=MachineParts(intake=ContentsNotCompared)),
     "unread is the same": Machines(instance=UnreadIsTheSame),

@@ -38,7 +38,7 @@ def test_a_downgrade_lasts_until_a_restart() -> None:
     for at_ms in (500, 5_000, 20_000):
         client.publish(["orders"])
         play.until(at_ms)
-        last = client.machine.next_sequence - 1
+        last = client.machine.outbox.next_sequence - 1
         assert client.store.messages == 0 and play.had("b", client, last)
         assert not world.instances["a"].machine.destinations["to-b"].sync
         world.break_connections("a", "b")
@@ -182,7 +182,7 @@ def test_hub_and_spoke_brings_each_application_its_topics_and_nothing_back() -> 
     ):
         assert all(play.had(name, publisher, sequence) for sequence in wanted), name
         assert not any(play.had(name, publisher, sequence) for sequence in others), name
-    last = desk.machine.next_sequence - 1
+    last = desk.machine.outbox.next_sequence - 1
     assert all(
         play.had(f"desk{i}", desk, sequence) for i in "12" for sequence in range(1, last + 1)
     )

@@ -97,7 +97,7 @@ def test_an_upgraded_link_is_asked_for_what_passes(planted: str) -> None:
     play.until(80)
     instance.upgrade("to-b")
     owed = instance.machine.destinations["to-b"].owed.of(instance.machine.own_root)
-    asked = list(owed.of(client.machine.publisher))
+    asked = list(owed.of(client.machine.outbox.publisher))
     assert asked == ([] if planted else [(2, 2), (4, 4)])
     play.world.restart("d")
     play.until(400)

@@ -49,7 +49,7 @@ class Lives:
         self.play.until(self.play.world.now_us // 1000 + ms)
 
     def publish(self, client: SimClient, messages: int = 1) -> None:
-        first = client.machine.next_sequence
+        first = client.machine.outbox.next_sequence
         client.publish(["orders"] * messages)
         sent = [each for each, _ in client.store.replay(first)]
         assert len(sent) == messages
@@ -193,11 +193,11 @@ def test_what_is_left_is_given_once(planted: str) -> None:
     lives.wait(50)
     lives.live("a")
     first = lives.begin("a", "b")
-    assert first.machine.took_over
+    assert first.machine.outbox.took_over
     play.world.instances["a"].client_gone(first.connection.number)
     first.move()
     second = lives.begin("a")
-    assert second.machine.took_over == bool(planted)
+    assert second.machine.outbox.took_over == bool(planted)
     for client in (first, second):
         lives.publish(client)
     given = [number for life in lives.numbers for number in life]
@@ -215,7 +215,7 @@ def test_a_restart_forgets_what_was_left() -> None:
     play.world.restart("a")
     lives.wait(WAIT_MS)
     client = lives.begin("a")
-    assert client.machine.instance == "a" and not client.machine.took_over
+    assert client.machine.instance == "a" and not client.machine.outbox.took_over
     lives.publish(client)
     assert lives.are_ascending() and len(lives.ranges("b")) == 2
     play.end()

@@ -158,7 +158,7 @@ class Play:
         return history
 
     def had(self, instance: str, client: SimClient, sequence: int) -> bool:
-        return (client.machine.publisher, sequence) in self.world.disks[instance].index
+        return (client.machine.outbox.publisher, sequence) in self.world.disks[instance].index
 
 
 def to(
@@ -184,7 +184,7 @@ def acked_at_us(history: RunHistory, client: SimClient, sequence: int) -> int:
         history,
         lambda op: (
             isinstance(op, AckGiven)
-            and op.publisher == client.machine.publisher
+            and op.publisher == client.machine.outbox.publisher
             and sequence in op.sequences
         ),
     )[0]
@@ -196,7 +196,7 @@ def journaled_at_us(history: RunHistory, instance: str, client: SimClient, seque
         lambda op: (
             isinstance(op, RunJournaled)
             and op.instance == instance
-            and op.publisher == client.machine.publisher
+            and op.publisher == client.machine.outbox.publisher
             and sequence in op.sequences
         ),
     )[0]
@@ -446,7 +446,7 @@ def test_a_lost_disk_gets_its_own_old_messages_back() -> None:
     machine = play.world.instances["m1"].machine
     assert machine.ready
     assert [play.had("m1", client, sequence) for sequence in range(1, 6)] == [True] * 5
-    run = play.world.disks["m1"].index[client.machine.publisher, 1]
+    run = play.world.disks["m1"].index[client.machine.outbox.publisher, 1]
     assert run.path == (before.identity.incarnation, play.world.disks["m2"].incarnation)
     assert machine.number_for("someone")[0] != numbered
     client.publish(["orders"])
@@ -693,7 +693,7 @@ def test_one_identity_with_two_contents_is_never_acked() -> None:
     assert {op.reason for op in failed} == {"sequence_conflict"}
     assert not any(isinstance(op, AckGiven) for op in history.operations)
     assert one.store.messages == two.store.messages == 0
-    assert one.machine.failures and two.machine.failures
+    assert one.machine.outbox.failures and two.machine.outbox.failures
 
 
 @pytest.mark.covers("Clients and protocol", "a sequence that comes again with another command")
@@ -709,7 +709,9 @@ def test_one_identity_with_the_same_bytes_and_another_meaning_is_never_acked(
     two = play.client("q", "m2", as_="p")
     play.until(100)
     one.publish(["orders"] * 2)
-    builder = two.machine._builders["orders", "json"] = _Meaning(two.machine.publisher, again)
+    builder = two.machine.outbox._builders["orders", "json"] = _Meaning(
+        two.machine.outbox.publisher, again
+    )
     two.publish(["orders"])
     builder.again = {}
     two.publish(["orders"])
@@ -717,8 +719,8 @@ def test_one_identity_with_the_same_bytes_and_another_meaning_is_never_acked(
     history = play.end(check=False)
     failed = [op for op in history.operations if isinstance(op, PublishRefused)]
     assert sorted((op.instance, op.sequence) for op in failed) == [
-        ("m1", one.machine.next_sequence - 2),
-        ("m2", one.machine.next_sequence - 2),
+        ("m1", one.machine.outbox.next_sequence - 2),
+        ("m2", one.machine.outbox.next_sequence - 2),
     ]
     assert {op.reason for op in failed} == {"sequence_conflict"}
 
@@ -841,7 +843,7 @@ def test_what_was_acked_is_not_refused_to_a_client_that_comes_back() -> None:
     assert any(
         isinstance(op, EventSeen) and op.what.startswith("conflict") for op in history.operations
     )
-    assert not one.machine.failures
+    assert not one.machine.outbox.failures
 
 
 @pytest.mark.covers("Replication", "downgrade and upgrade by age")
@@ -1846,7 +1848,7 @@ def test_what_is_on_disk_and_not_taken_counts_when_a_peer_connects(planted: str,
     connected = m2.link_connected
 
     def hear(link: LinkProcess, connection: Connection, welcome: Welcome) -> None:
-        told.append(welcome.answer.held.of(client.machine.publisher).copy())
+        told.append(welcome.answer.held.of(client.machine.outbox.publisher).copy())
         connected(link, connection, welcome)
 
     m2.link_connected = hear  # type: ignore[method-assign]
@@ -2308,7 +2310,7 @@ def test_retention_that_does_not_wait_shows(
 
 
 def unavailable_at(play: Play, name: str, client: SimClient) -> list[tuple[int, int]]:
-    missing = play.world.instances[name].machine.missing.ranges.get(client.machine.publisher)
+    missing = play.world.instances[name].machine.missing.ranges.get(client.machine.outbox.publisher)
     return list(missing) if missing is not None else []
 
 
@@ -2753,7 +2755,7 @@ def test_a_fully_durable_subscriber_waits_until_the_downgrade_and_again_after_th
 
 
 def batch_of(client: SimClient, *sequences: int) -> bytes:
-    builder = RecordBuilder(client.machine.publisher, "orders", "json")
+    builder = RecordBuilder(client.machine.outbox.publisher, "orders", "json")
     return b"".join(builder.build(sequence, b"{}", 1) for sequence in sequences)
 
 
@@ -2792,8 +2794,8 @@ def test_a_journal_that_holds_such_a_sequence_stops_no_link(
     old = play.client("old", "a", "b")
     other = play.client("other", "a", "b")
     play.until(50)
-    old.machine.next_sequence = SEQUENCE_MAX
-    old.machine._tail_first = SEQUENCE_MAX
+    old.machine.outbox.next_sequence = SEQUENCE_MAX
+    old.machine.outbox._tail_first = SEQUENCE_MAX
     old.publish(["orders"] * 2)
     play.until(100)
     other.publish(["orders"] * 3)

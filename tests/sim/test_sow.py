@@ -58,7 +58,7 @@ def test_after_a_partition_the_last_writer_is_one_everywhere(planted: str) -> No
         assert found == {"sow"} and first != second
         return
     assert not found and first == second
-    assert {publisher for publisher, _ in first.values()} == {there.machine.publisher}
+    assert {publisher for publisher, _ in first.values()} == {there.machine.outbox.publisher}
     first, second = held(play, sow.ARRIVAL)
     assert first != second, "elsewhere each has its own journal's"
 

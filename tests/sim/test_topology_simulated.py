@@ -78,7 +78,7 @@ def delivered(topology: Topology, seed: int, down: str) -> dict[tuple[str, str],
             break
     else:
         pytest.fail(f"seed {seed}, {down or 'nobody'} down: the links never caught up")
-    names = {client.machine.publisher: name for name, client in clients.items()}
+    names = {client.machine.outbox.publisher: name for name, client in clients.items()}
     where: dict[tuple[int, int], set[str]] = {}
     topics: dict[tuple[int, int], str] = {}
     for operation in world.history.operations:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, cast
 
 from raylay.services.client.machine import ClientMachine
+from raylay.services.client.outbox import PublishOutbox
 from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.core.compose import FeatureClasses
 from raylay.services.core.effect_loop import EffectLoop
@@ -129,6 +130,7 @@ class Machines:
     arrivals: type[InboundQueue] = InboundQueue
     peers: type[PeerBook] = PeerBook
     client: type[ClientMachine] = ClientMachine
+    outbox: type[PublishOutbox] = PublishOutbox
     store: type[SimStore] = SimStore
     filters: FilterLanguage = field(default_factory=filtering.Digits)
     """Of topologies with content filters."""
@@ -603,8 +605,8 @@ class World:
                 continue  # Another one bears its name.
             history.unacked[client.name] = client.store.messages + len(client.commands)
             history.waiting[client.name] = (
-                f"publisher {client.machine.publisher}, {client.store.messages} sequences from "
-                f"{client.store.lowest} on and {len(client.commands)} commands, "
+                f"publisher {client.machine.outbox.publisher}, {client.store.messages} sequences "
+                f"from {client.store.lowest} on and {len(client.commands)} commands, "
                 f"{client.machine.status}"
             )
             if client.subscription is not None:

@@ -340,9 +340,9 @@ class Soak:
             if client is None or publisher.moving:
                 await asyncio.sleep(TURN_S)
                 continue
-            began_us, first = now_us(), client.machine.next_sequence
+            began_us, first = now_us(), client.machine.outbox.next_sequence
             for _ in range(a_turn):
-                sequence = client.machine.next_sequence
+                sequence = client.machine.outbox.next_sequence
                 await client.publish("t/" + publisher.group, body_of(client.publisher, sequence))
                 publisher.first = publisher.first or sequence
                 publisher.published = sequence

@@ -84,7 +84,7 @@ async def run(options: dict[str, Any]) -> None:
         a_turn = max(1, int(options["rate_per_s"] * TURN_S))
         while not asked_to_end.done():
             for _ in range(a_turn):
-                sequence = client.machine.next_sequence
+                sequence = client.machine.outbox.next_sequence
                 await client.publish(options["topic"], body_of(client.publisher, sequence, life))
             if time.monotonic() - told_s >= TELL_S:
                 told_s = time.monotonic()

@@ -13,7 +13,7 @@ from soak.driver import broken_laws
 from soak.ledger import Entry, append, entries, summary
 
 from raylay.services.client.events import Connected, PeerBecameSafe, PeerBecameUnsafe
-from raylay.services.client.machine import ClientMachine, ClientOptions
+from raylay.services.client.machine import ClientOptions, client_machine
 from raylay.services.drills.history_builder import (
     ClientNotice,
     ClientRecorder,
@@ -234,8 +234,8 @@ def test_a_lost_disk_keeps_its_account(tmp_path: Path) -> None:
 def test_a_client_says_what_it_was_told() -> None:
     said: list[ClientNotice] = []
     recorder = ClientRecorder(said.append)
-    machine = recorder.machine = ClientMachine(ClientOptions("p"), MemoryPublishStore())
-    machine.next_sequence, machine.instance, machine.connection = 11, "a", 1
+    machine = recorder.machine = client_machine(ClientOptions("p"), MemoryPublishStore())
+    machine.outbox.next_sequence, machine.instance, machine.connection = 11, "a", 1
     recorder.event(PeerBecameSafe("b", by="a"))
     recorder.event(PeerBecameSafe("c", by="a"))
     recorder.event(Connected("a", "g", "127.0.0.1:1", 0))

@@ -130,7 +130,7 @@ async def gathering(client: Client, server: FakeServer) -> None:
         await server.wait(lambda count=count: len(server.session.published) == count)
     client.publish_nowait("t", b"x")
     await asyncio.sleep(0)
-    assert client.machine.gathering
+    assert client.machine.outbox.gathering
 
 
 @run
@@ -257,7 +257,7 @@ async def test_the_socket_that_does_not_keep_up_stops_the_sending_not_the_client
         assert connection is not None and connection.transport is not None
         # 25 MB are published; the buffer holds its limit and one frame, the store the rest.
         assert connection.transport.get_write_buffer_size() < 2 * 1024 * 1024
-        assert client.machine.unsent
+        assert client.machine.outbox.unsent
         session.transport.resume_reading()
         await client.flush()
         assert len(session.published) == 400

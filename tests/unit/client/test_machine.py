@@ -46,9 +46,9 @@ from raylay.services.client.events import (
 from raylay.services.client.failover import Server
 from raylay.services.client.machine import (
     ASK_AFTER_ROUNDS,
-    ClientMachine,
     ClientOptions,
     ClientState,
+    client_machine,
 )
 from raylay.services.client.subscription_state import SubscriptionState
 from raylay.services.errors import (
@@ -78,7 +78,7 @@ class Bench:
     def __init__(self, *names: str, store: DictPublishStore | None = None, **options: Any) -> None:
         self.store = store if store is not None else DictPublishStore()
         servers = tuple(Server(f"{name}:1", name, "G") for name in names or ("A", "B"))
-        self.machine = ClientMachine(
+        self.machine = client_machine(
             ClientOptions("desk", servers, clock_us=CLOCK_US, **options), self.store
         )
         self.now_s = 100.0
@@ -123,11 +123,11 @@ class Bench:
         return self.step(ConnectionEnded(self.machine.connection, "gone"))
 
     def publish(self, body: bytes = b"x") -> int:
-        return self.machine.publish("t", body, "json", 1)
+        return self.machine.outbox.publish("t", body, "json", 1)
 
     def sent(self, bytes_max: int = 1 << 20) -> Iterator[list[int]]:
         """The sequences of each batch that is to be sent now."""
-        while (batch := self.machine.next_batch(bytes_max)) is not None:
+        while (batch := self.machine.outbox.next_batch(bytes_max)) is not None:
             found = sequences_of(b"".join(batch.records))
             assert (batch.first, batch.last) == (found[0], found[-1])
             yield found
@@ -149,9 +149,9 @@ def test_publishes_to_live_subscribers_only_are_counted() -> None:
     bench.publish()
     assert list(bench.sent()) == [[first, first + 1]]
     bench.ack(first)
-    assert not bench.machine.unjournaled
+    assert not bench.machine.outbox.unjournaled
     bench.ack(first + 1, unjournaled=1)
-    assert bench.machine.unjournaled == 1 and not bench.store.messages
+    assert bench.machine.outbox.unjournaled == 1 and not bench.store.messages
 
 
 def test_the_text_of_a_refusal_holds_for_those_that_follow_without_one() -> None:
@@ -180,10 +180,10 @@ def test_a_loop_that_stood_still_longer_than_the_heartbeat_is_told_once() -> Non
     bench.log_on()
     due_s, beat_s = bench.machine.wake_s, bench.machine.options.heartbeat_s
     assert due_s is not None
-    bench.machine.heard_s = due_s
+    bench.machine.outbox.heard_s = due_s
     assert not told(bench.machine.step(TimePassed(), due_s + beat_s / 2))
     due_s += beat_s
-    bench.machine.heard_s = due_s
+    bench.machine.outbox.heard_s = due_s
     effects = bench.machine.step(TimePassed(), due_s + 0.6 * beat_s)
     assert [each for each in told(effects) if isinstance(each, LoopBlocked)] == [
         LoopBlocked(pytest.approx(0.6 * beat_s))
@@ -204,7 +204,7 @@ def test_a_client_is_told_that_its_clock_and_the_instances_differ(
     ahead_us: int, said: list[float]
 ) -> None:
     bench = Bench()
-    bench.machine.wall_us = 9_000_000_000
+    bench.machine.outbox.wall_us = 9_000_000_000
     effects = bench.log_on(now=9_000_000_000 - ahead_us)
     assert [each for each in told(effects) if isinstance(each, ClockDiffers)] == [
         ClockDiffers("A", each) for each in said
@@ -296,7 +296,7 @@ def test_batches_are_bounded_in_bytes_and_in_order() -> None:
     batches = list(bench.sent(bytes_max=500))
     assert [sequence for batch in batches for sequence in batch] == published
     assert [len(batch) for batch in batches] == [2, 1, 1, 2]
-    assert not bench.machine.unsent
+    assert not bench.machine.outbox.unsent
 
 
 def test_acks_empty_the_store_and_settle() -> None:
@@ -396,7 +396,7 @@ def test_nobody_numbers_beyond_the_highest_sequence() -> None:
         bench.publish()
     assert list(bench.sent()) == [[SEQUENCE_MAX]]
     bench.ack(SEQUENCE_MAX)
-    assert bench.machine.settled_upto == SEQUENCE_MAX
+    assert bench.machine.outbox.settled_upto == SEQUENCE_MAX
 
 
 def test_durable_ranges_of_a_logon_settle_too() -> None:
@@ -608,7 +608,7 @@ def test_beats_are_sent_and_silence_ends_the_connection() -> None:
         assert bench.machine.wake_s is not None
         bench.now_s = bench.machine.wake_s
         assert frames(bench.step(TimePassed()), "heartbeat") == [{"c": "heartbeat"}]
-        bench.machine.heard_s = bench.now_s
+        bench.machine.outbox.heard_s = bench.now_s
     heard_s = bench.now_s
     while bench.machine.state is ClientState.READY:
         assert bench.machine.wake_s is not None

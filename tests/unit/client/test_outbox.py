@@ -44,8 +44,8 @@ FRAME_BYTES = 1 << 20
 def logged_on(store: DictPublishStore | None = None, **header: Any) -> PublishOutbox:
     """One whose server takes what is published."""
     outbox = PublishOutbox("desk", store if store is not None else DictPublishStore(), CLOCK_US)
-    outbox._take_durable(header)
-    outbox._settle([])
+    outbox.take_durable(header)
+    outbox.settle([])
     outbox.sending = True
     return outbox
 
@@ -67,7 +67,7 @@ def sent(outbox: PublishOutbox) -> list[int]:
 
 def told(outbox: PublishOutbox, **header: Any) -> list[Effect]:
     effects: list[Effect] = []
-    outbox._persisted(header, effects)
+    outbox.persisted(header, effects)
     outbox.check_invariants()
     return effects
 
@@ -91,7 +91,7 @@ def test_what_is_held_and_not_durable_is_sent_before_what_is_new_each_once() -> 
     again = logged_on(store, durable=[[first + 1, first + 2]])
     assert publish(again, 2) == [first + 4, first + 5]
     assert sent(again) == [first, first + 3, first + 4, first + 5]
-    again._stop_sending()
+    again.stop_sending()
     assert again.next_batch(1 << 20) is None and not again.unsent
 
 
@@ -178,7 +178,7 @@ def test_who_asks_before_he_looks_what_to_send_misses_nothing_and_looks_seldom()
         elif ends == "bytes":
             outbox.publish("t", bytes(SMALL_FRAME_BYTES), "json", 1)
         else:
-            outbox._stop_sending()
+            outbox.stop_sending()
         assert not outbox.gathers_on(FRAME_BYTES), ends
 
 
@@ -263,9 +263,9 @@ def test_a_resend_does_not_wait_and_leaves_nothing_to_wait_for() -> None:
     outbox, first = crowded(store=store)
     publish(outbox, 2)
     assert sent(outbox) == [] and outbox.gathering
-    outbox._stop_sending()
+    outbox.stop_sending()
     assert not outbox.gathering
-    outbox._take_durable({"durable": [[first, first]]})
+    outbox.take_durable({"durable": [[first, first]]})
     outbox.sending = True
     new = publish(outbox)
     held = list(range(first + 1, first + UNANSWERED_MESSAGES_MAX + 2))
@@ -274,8 +274,8 @@ def test_a_resend_does_not_wait_and_leaves_nothing_to_wait_for() -> None:
 
 def test_where_answers_are_kept_back_nothing_waits_for_them() -> None:
     outbox = PublishOutbox("desk", DictPublishStore(), CLOCK_US, gathers=False)
-    outbox._take_durable({})
-    outbox._settle([])
+    outbox.take_durable({})
+    outbox.settle([])
     outbox.sending = True
     for _ in range(3 * UNANSWERED_MESSAGES_MAX):
         lone = publish(outbox)
@@ -387,14 +387,14 @@ def test_what_is_sent_again_says_to_whom_it_was_sent_first() -> None:
     first = publish(outbox, 2)
     assert batches(outbox) == [(first, None)]
     unsent = publish(outbox)
-    outbox._stop_sending()
-    outbox._take_durable({"instance": "b"})
+    outbox.stop_sending()
+    outbox.take_durable({"instance": "b"})
     outbox.sending = True
     assert batches(outbox) == [(first, "a"), (unsent, None)]
     fresh = publish(outbox)
     assert batches(outbox) == [(fresh, None)]
-    outbox._stop_sending()
-    outbox._take_durable({"instance": "c"})
+    outbox.stop_sending()
+    outbox.take_durable({"instance": "c"})
     outbox.sending = True
     assert batches(outbox) == [(first, "a"), (unsent + fresh, "b")]
 
@@ -412,7 +412,7 @@ def follower(store: DictPublishStore | None = None, **header: Any) -> PublishOut
     """One that goes on with what an earlier client of its name left."""
     store = store if store is not None else DictPublishStore()
     outbox = PublishOutbox("desk", store, CLOCK_US, takes_over=True)
-    outbox._take_durable(header)
+    outbox.take_durable(header)
     outbox.sending = True
     return outbox
 
@@ -457,8 +457,8 @@ def test_a_leap_with_nothing_to_send_before_it() -> None:
 def test_a_leap_is_forgotten_with_the_connection() -> None:
     outbox = follower(highest=9, unused=[10, 11])
     publish(outbox, 4)
-    outbox._stop_sending()
-    outbox._take_durable({"highest": 9})
+    outbox.stop_sending()
+    outbox.take_durable({"highest": 9})
     outbox.sending = True
     assert sent(outbox) == [10, 11, CLOCK_US, CLOCK_US + 1]
     assert publish(outbox) == sent(outbox) == [CLOCK_US + 2]
@@ -486,8 +486,8 @@ def test_at_an_instance_that_knows_more_it_goes_on_by_the_clock() -> None:
     """It was given what was left where another life was unknown."""
     outbox = follower(highest=9, unused=[10, 30])
     assert publish(outbox) == [10]
-    outbox._stop_sending()
-    outbox._take_durable({"highest": 20})
+    outbox.stop_sending()
+    outbox.take_durable({"highest": 20})
     outbox.sending = True
     assert publish(outbox) == [CLOCK_US] and sent(outbox) == [10, CLOCK_US]
 
@@ -495,8 +495,8 @@ def test_at_an_instance_that_knows_more_it_goes_on_by_the_clock() -> None:
 def test_at_one_that_knows_less_it_goes_on() -> None:
     outbox = follower(highest=9, unused=[10, 30])
     publish(outbox)
-    outbox._stop_sending()
-    outbox._take_durable({"highest": 0})
+    outbox.stop_sending()
+    outbox.take_durable({"highest": 0})
     assert publish(outbox) == [11] and outbox.unused(CLOCK_US) == (12, 30)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from unit.fake_server import records
 
-from raylay.services.client.machine import ClientMachine, ClientOptions
+from raylay.services.client.machine import ClientOptions, client_machine
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.queries import (
     GROUP_END,
@@ -92,7 +92,7 @@ def test_what_differs_is_handed_out_and_what_is_gone_where_it_was_asked_for() ->
 
 
 def test_frames_of_what_nobody_asked_are_passed_over() -> None:
-    machine = ClientMachine(ClientOptions("desk", ()), MemoryPublishStore())
+    machine = client_machine(ClientOptions("desk", ()), MemoryPublishStore())
     assert machine.grouped({"c": "sow", "sub": "gone", "n": 1}, row(1, b"a")) == []
 
 

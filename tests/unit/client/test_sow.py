@@ -88,12 +88,12 @@ async def test_what_is_published_behind_a_delivery_is_later_than_it() -> None:
     server = await FakeServer().start()
     async with client_of(server) as client:
         subscription = await client.subscribe("t")
-        ahead_us = client.machine.wall_us + 30_000_000
+        ahead_us = client.machine.outbox.wall_us + 30_000_000
         payload = records(7, [1, 2], stamp_us=ahead_us)
         server.session.deliver(subscription.id, payload)
         await subscription.next_batch()
         await client.publish("t", b"{}")
-        assert client.machine.stamp_us == ahead_us + 1
+        assert client.machine.outbox.stamp_us == ahead_us + 1
         await client.close(flush=False)
     await server.stop()
 
@@ -347,14 +347,14 @@ async def test_an_ordinary_subscription_is_told_what_leaves_too() -> None:
 async def test_who_reads_a_row_and_then_writes_is_later_than_it() -> None:
     server = await FakeServer().start()
     async with client_of(server) as client:
-        ahead_us = client.machine.wall_us + 30_000_000
+        ahead_us = client.machine.outbox.wall_us + 30_000_000
         every = asyncio.ensure_future(client.sow("t").all())
         name = await asked(server)
         late = records(7, [1], key=b"a", stamp_us=ahead_us)
         server.session.group(name, late + records(8, [1], key=b"b"))
         await every
         await client.publish("t", b"{}")
-        assert client.machine.stamp_us == ahead_us + 1
+        assert client.machine.outbox.stamp_us == ahead_us + 1
         await client.close(flush=False)
     await server.stop()
 

@@ -371,7 +371,7 @@ def test_what_dies_on_the_loop_thread_reaches_the_caller(
     elif where == "on_settled":
         client.client.runtime._performers[Settled] = broken
     else:
-        monkeypatch.setattr(client.client.machine, "publish", broken)
+        monkeypatch.setattr(client.client.machine.outbox, "publish", broken)
     client.publish("t", b"x")
     with pytest.raises(ClientFailed, match=f"ZeroDivisionError: {where}") as caught:
         client.flush(60)

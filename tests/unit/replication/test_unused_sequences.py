@@ -46,7 +46,7 @@ class Instance:
         header = {"durable": [], "highest": answer.highest}
         if answer.unused is not None:
             header["unused"] = list(answer.unused)
-        outbox._take_durable(header)
+        outbox.take_durable(header)
         outbox.sending = True
         given = [outbox.publish("orders", b"x", "json", self.now_us) for _ in range(messages)]
         while (batch := outbox.next_batch(FRAME_BYTES)) is not None:
