@@ -1,7 +1,7 @@
 """Measures how much a hostile client with one topic's permission delays a victim's acks.
 
 An instance without Ray that asks passwords and permissions, the victim in this process, the
-attacker in a third (neighbour_attacker.py), which runs the scripts of tests/attacker.py one after
+attacker in a third (neighbour_attacker.py), which runs the scripts of support/attacker.py one after
 the other. The attacker says one thing at a time and waits for its answer, so that what is measured
 is how the instance divides its time, and not who takes more of two processors; instance and victim
 have real-time scheduling where that is allowed. Slices of a second with the attacker and without it
@@ -32,7 +32,7 @@ from raylay.services.client import Client
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from attacker import PASSWORD, SCRIPTS, VICTIM, VICTIMS_TOPIC, guarded
+from support.attacker import PASSWORD, SCRIPTS, VICTIM, VICTIMS_TOPIC, guarded
 
 SLICE_S = 1.0
 SLICES = 8

@@ -2,7 +2,7 @@
 
     python neighbour_attacker.py ADDRESS
 
-A line on its standard input names a script of tests/attacker.py: it is prepared, answered by a
+A line on its standard input names a script of support/attacker.py: it is prepared, answered by a
 line, and run from the line `on` to the line `off`, which is answered by how often it said
 something. It says one thing at a time (as a stranger, four): behind each it waits for the answer to
 a ping, and then for a while, so that what is seen is how the instance divides its time, and not who
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from attacker import SCRIPTS, Script, logon, ping
+from support.attacker import SCRIPTS, Script, logon, ping
 
 from raylay.services.config.instance import split_address
 from raylay.services.protocol.frames import FrameReader

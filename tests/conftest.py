@@ -13,6 +13,7 @@ from hypothesis import settings
 from raylay.services.fabric import plan
 
 TESTS = Path(__file__).parent
+pytest_plugins = ["support.private_files"]
 TOGETHER = ("cluster", "pipeline")
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("raylay", deadline=None)

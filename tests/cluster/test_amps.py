@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from amps_examples import FIXTURES, completed, published
+from support.amps_examples import FIXTURES, completed, published
 
 from raylay.services.client import EPOCH
 from raylay.services.fabric import Fabric

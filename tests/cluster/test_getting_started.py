@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import transcripts
+from support import transcripts
 
 pytestmark = pytest.mark.cluster
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import transcripts
 from cluster.test_fabric import await_title
-from typed_pages import blocks, typed
+from support import transcripts
+from support.typed_pages import blocks, typed
 
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric

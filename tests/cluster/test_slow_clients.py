@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from cluster.test_fabric import await_title
-from end_to_end.test_instance import Client
 from end_to_end.test_slow_clients import Stream, numbers, subscribe
+from support.instance_processes import Client
 
 from raylay.services.fabric import Fabric
 

@@ -18,17 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
-from end_to_end.test_instance import (
-    DEADLINE_S,
-    Client,
-    Server,
-    Servers,
-    pair,
-    servers,
-    single,
-)
+from support import forked
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, pair, single
 from xxhash import xxh3_64_intdigest
 
 from raylay.services.client import SyncClient
@@ -55,8 +47,6 @@ from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.segments import open_environment
 from raylay.storage.state import LmdbStateStore
 from raylay.storage.stores import LmdbPublishStore
-
-__all__ = ["servers"]  # a fixture
 
 PUBLISHER_FILE = Path(__file__).parents[1] / "soak" / "publisher.py"
 

@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import (
-    Client,
-    Server,
-    Servers,
-    pair,
-    servers,
-    single,
-    subscribe,
-)
+from support.instance_processes import Client, Server, Servers, pair, single, subscribe
 
 from raylay.services.client import (
     EPOCH,
@@ -35,8 +27,6 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records, publisher_id
 from raylay.services.protocol.frames import Frame
 from raylay.services.replication.downgrade import DowngradePolicy
-
-__all__ = ["servers"]
 
 
 def command(client: Client, cid: str, sub: Any, **options: Any) -> Frame:

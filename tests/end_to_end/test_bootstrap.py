@@ -9,10 +9,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
 from soak.relay import SLOW, Relay
+from support import forked
+from support.instance_processes import Client, Server, Servers, free_ports
 
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
@@ -22,8 +22,6 @@ from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.services.server.links.bootstrap import MARKER_FILE
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
-
-__all__ = ["servers"]  # a fixture
 
 MESSAGES = 100_000
 BATCH = 1_000

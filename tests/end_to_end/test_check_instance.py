@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import argon2
-from end_to_end.test_instance import Servers, free_ports, servers, single
-from tls_files import Authority
+from support.instance_processes import Servers, free_ports, single
+from support.tls_files import Authority
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
 from raylay.services.config.instance import ClientTransportConfig, DestinationConfig
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.security.modules import ModuleConfig
-
-__all__ = ["servers"]
 
 
 def probe(directory: Path) -> tuple[int, str]:

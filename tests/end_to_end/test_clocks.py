@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, Server
 from end_to_end.test_queues import Consumer
+from support.instance_processes import DEADLINE_S, Client, Server
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.records import RecordBuilder, iterate_records
@@ -30,7 +30,7 @@ from raylay.services.sow.state import SowRules
 
 pytestmark = pytest.mark.covers("Replication", "a wall clock that is set both ways")
 
-SOURCE = Path(__file__).parents[1] / "set_clock.c"
+SOURCE = Path(__file__).parents[1] / "support" / "set_clock.c"
 HOUR_US = 3_600_000_000
 LEASE_US = 1_500_000
 WORK = QueueDefinition("work", "json", underlying="orders", lease_us=LEASE_US)

@@ -12,16 +12,14 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import forked
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, free_ports, servers
+from support import forked
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, free_ports
 
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import load_amps
 from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.messages.records import publisher_id
-
-__all__ = ["servers"]  # a fixture
 
 INSTANCE = """\
 <AMPSConfig>

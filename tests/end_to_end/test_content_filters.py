@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, pair, servers, single  # noqa: F401
+from support.instance_processes import Client, Server, Servers, pair, servers, single  # noqa: F401
 
 from raylay.services.client.subscription_state import read_have
 from raylay.services.messages.ranges import PublisherRanges

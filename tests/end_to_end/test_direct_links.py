@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import (
+from support.instance_processes import (
     Client,
     Server,
     Servers,
@@ -18,7 +18,7 @@ from end_to_end.test_instance import (
     is_given_up_and_found_again,
     pair,
 )
-from end_to_end.test_instance import servers as servers
+from support.instance_processes import servers as servers
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import publisher_id

@@ -17,17 +17,8 @@ from typing import Any
 import msgpack
 import pytest
 from end_to_end.test_bad_input import Good
-from end_to_end.test_instance import (
-    DEADLINE_S,
-    Client,
-    Executed,
-    Server,
-    Servers,
-    pair,
-    servers,
-    single,
-)
-from link_peers import DESCRIPTION
+from support.instance_processes import DEADLINE_S, Client, Executed, Server, Servers, pair, single
+from support.link_peers import DESCRIPTION
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.instance import split_address
@@ -48,8 +39,6 @@ from raylay.services.protocol.link.replication import (
     placed,
 )
 from raylay.services.replication.membership.placement import InstancePlacement
-
-__all__ = ["servers"]  # a fixture
 
 KEY = "the key of a fabric"
 FORGED = InstancePlacement(1, "127.0.0.1:1", "127.0.0.1:2")

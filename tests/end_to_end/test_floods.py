@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
-from end_to_end.test_instance import Client, Server, Servers, servers, single
+from support.instance_processes import Client, Server, Servers, single
 
 from raylay.services.config.instance import ClientTransportConfig, split_address
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, LOGON_TIMEOUT_S, encode_frame
 from raylay.services.security.modules import ModuleConfig
 
-__all__ = ["servers"]
 MIB = 1024 * 1024
 MANY = 1_000
 FLOOD_S = float(os.environ.get("RAYLAY_FLOOD_S", "8"))

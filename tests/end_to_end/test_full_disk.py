@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, servers, single
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, single
 from typer.testing import CliRunner
 
 from raylay.services.commands import journal as journal_commands
@@ -21,8 +21,6 @@ from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.maintenance import read_floor
 
 pytestmark = pytest.mark.covers("Journal", "the documented way frees a full disk")
-
-__all__ = ["servers"]
 
 BODY = bytes(100_000)
 PAGE_BYTES = 4_096

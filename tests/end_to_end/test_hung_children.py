@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, pair, single
-from end_to_end.test_instance import servers as servers
 from end_to_end.test_queues import Consumer
 from end_to_end.test_slow_clients import LIMITS, Stream, stalled, subscribe, written
+from support.instance_processes import Client, Server, Servers, pair, single
+from support.instance_processes import servers as servers
 
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition

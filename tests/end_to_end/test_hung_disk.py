@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, single
-from end_to_end.test_instance import servers as servers
+from support.instance_processes import Client, Server, Servers, single
+from support.instance_processes import servers as servers
 
 pytestmark = pytest.mark.covers("Filters by content", "a disk that hangs is told of")
 

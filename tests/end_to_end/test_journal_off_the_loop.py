@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, servers, single, subscribe
-from end_to_end.watched_instance import HELD, READ_ON_THE_LOOP
-from link_peers import DESCRIPTION
+from support.instance_processes import Client, Server, Servers, single, subscribe
+from support.link_peers import DESCRIPTION
+from support.watched_instance import HELD, READ_ON_THE_LOOP
 
 from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
 from raylay.services.protocol.link.replication import (
@@ -30,8 +30,6 @@ from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 
 pytestmark = pytest.mark.covers("Journal", "a serving instance reads no journal on its event loop")
-
-__all__ = ["servers"]  # a fixture
 
 BODY = "x" * 1_000
 MESSAGES = 40_000

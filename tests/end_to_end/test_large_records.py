@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import forked
 import pytest
 from end_to_end.test_bootstrap import Empty
-from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, pair, servers, single
+from support import forked
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, pair, single
 
 from raylay.services.client import Client as RealClient
 from raylay.services.client import SyncClient
@@ -42,8 +42,6 @@ pytestmark = [
     pytest.mark.covers("Clients and protocol", "the largest record goes everywhere"),
     pytest.mark.covers("SOW", "a record above the limit is refused"),
 ]
-
-__all__ = ["servers"]  # a fixture
 
 TOPIC = "t" * TOPIC_BYTES_MAX
 TYPE = "j" * TYPE_BYTES_MAX

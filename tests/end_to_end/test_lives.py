@@ -8,15 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Server, Servers, pair, servers
+from support.instance_processes import DEADLINE_S, Server, Servers, pair
 
 from raylay.services.client import Client
 from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import publisher_id
 
 pytestmark = pytest.mark.covers("Clients and protocol", "lives without a publish store")
-
-__all__ = ["servers"]  # a fixture
 
 LIVES = 300
 _PUBLISH = """

@@ -11,8 +11,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Servers, servers, single
 from end_to_end.test_journal_off_the_loop import looked
+from support.instance_processes import Client, Servers, single
 
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.types.base import VALUES_MAX
@@ -21,8 +21,6 @@ from raylay.services.sow.definition import SowTopicDefinition
 pytestmark = pytest.mark.covers(
     "Filters by content", "a body has 65,536 values at most where it is read"
 )
-
-__all__ = ["servers"]  # a fixture
 
 SIZE = 15 * 1024 * 1024
 FILTERS = 40

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
+from support.instance_processes import Client, Server, Servers, free_ports
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
-
-__all__ = ["servers"]  # a fixture
 
 
 def replicating(name: str, own: int, other: str, port: int) -> InstanceConfig:

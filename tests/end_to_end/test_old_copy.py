@@ -6,12 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, pair, servers
+from support.instance_processes import Client, Server, Servers, pair
 
 from raylay.services.messages.records import publisher_id
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY, STATE_FILE
-
-__all__ = ["servers"]  # a fixture
 
 KEPT, LAST = 100, 200
 

@@ -12,12 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, free_ports, pair, servers
+from support.instance_processes import Client, Server, Servers, free_ports, pair
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.topics import TopicRule
-
-__all__ = ["servers"]  # a fixture
 
 ESTABLISHED = "01"
 MESSAGES = 2_000

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, servers, single
-from protobuf_cases import descriptors
+from support.instance_processes import Client, Server, Servers, single
+from support.protobuf_cases import descriptors
 
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.sow.definition import SowTopicDefinition
-
-__all__ = ["servers"]
 
 QUOTE = TypeDefinition(
     "quote",

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, pair, servers
-from private_files import no_umask, open_to_others
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, pair
+from support.private_files import open_to_others
 
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.topics import TopicRule
@@ -17,8 +17,6 @@ from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.server.sow.manager import SOW_FILE
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.tracing import TracingOptions
-
-__all__ = ["no_umask", "servers"]
 
 BODY = "x" * 60_000
 SECONDLY = (Occasion(every_ms=1_000),)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, Server, free_ports
+from support.instance_processes import DEADLINE_S, Client, Server, free_ports
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import Command, RecordBuilder, iterate_records

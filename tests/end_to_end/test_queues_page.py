@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Server
 from end_to_end.test_queues import Consumer
-from typed_pages import Typist, blocks
+from support.instance_processes import DEADLINE_S, Server
+from support.typed_pages import Typist, blocks
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.files import load_fabric

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgpack
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, free_ports, pair
-from end_to_end.test_instance import servers as servers
 from end_to_end.test_queues import Consumer, Key, work
+from support.instance_processes import Client, Server, Servers, free_ports, pair
+from support.instance_processes import servers as servers
 
 from raylay.services.client import Client as AsyncClient
 from raylay.services.config.instance import DestinationConfig, InstanceConfig

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import Client, Server
 from end_to_end.test_queues import Consumer, Key, servers, work
+from support.instance_processes import Client, Server
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.messages.records import RecordBuilder, iterate_records

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 from end_to_end.test_bootstrap import Empty
-from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
+from support import forked
+from support.instance_processes import Client, Server, Servers, free_ports
 
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
@@ -22,8 +22,6 @@ pytestmark = [
     pytest.mark.covers("Moved instances", "what only a retired directory held comes back"),
     pytest.mark.covers("Moved instances", "with real processes"),
 ]
-
-__all__ = ["servers"]  # a fixture
 
 AGE_MS = 300
 COMMAND = (sys.executable, "-m", "raylay.services.cli", "journal", "salvage")

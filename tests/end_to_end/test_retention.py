@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, pair, servers, single
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, pair, single
 
 from raylay.services.client import (
     EPOCH,
@@ -19,8 +19,6 @@ from raylay.services.errors import BookmarkNotFound
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
-
-__all__ = ["servers"]
 
 SEGMENT_BYTES = RETENTION_BYTES = 1024 * 1024
 BOUND_BYTES = RETENTION_BYTES + 3 * SEGMENT_BYTES

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from end_to_end.old_release import install
 from end_to_end.test_bootstrap import Empty
-from end_to_end.test_instance import Client, Servers, free_ports, servers
+from support.instance_processes import Client, Servers, free_ports
 
 from raylay.services.client import Client as RealClient
 from raylay.services.client import Server
@@ -23,8 +23,6 @@ from raylay.services.messages.records import publisher_id
 pytestmark = pytest.mark.covers(
     "Moved instances", "a pair of an earlier release (a wheel of an earlier"
 )
-
-__all__ = ["servers"]  # a fixture
 
 OLD_COMMITS = ("7b33b07",)
 """The first ones that every later one has to get on with. Before, modules had other names."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, free_ports
+from support.instance_processes import DEADLINE_S, Client, free_ports
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import EPOCH, SyncClient

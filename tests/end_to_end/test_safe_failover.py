@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import Server, Servers, free_ports, servers
+from support.instance_processes import Server, Servers, free_ports
 
 from raylay.services.client import Client
 from raylay.services.client import Server as Listed
@@ -30,8 +30,6 @@ from raylay.storage.stores import LmdbPublishStore
 pytestmark = pytest.mark.covers(
     "Clients and protocol", "safe failover; what is unsafe is remembered"
 )
-
-__all__ = ["servers"]  # a fixture
 
 DEADLINE_S = 30.0
 

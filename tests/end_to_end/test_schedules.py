@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, servers, single  # noqa: F401
+from support.instance_processes import Client, Server, Servers, servers, single  # noqa: F401
 
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY

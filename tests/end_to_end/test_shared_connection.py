@@ -10,14 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import (
-    DEADLINE_S,
-    Client,
-    Server,
-    Servers,
-    free_ports,
-    servers,
-)
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, free_ports
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.configuration.amps.fabric import fabric_of
@@ -27,8 +20,6 @@ from raylay.services.server.children.subprocess import start_link_process
 from raylay.services.server.instance_server import InstanceServer
 
 pytestmark = pytest.mark.covers("Replication", "without an address")
-
-__all__ = ["servers"]  # a fixture
 
 ESTABLISHED = "01"
 

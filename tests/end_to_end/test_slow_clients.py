@@ -11,14 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, servers, single
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, single
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.messages.records import RecordBuilder, iterate_records
 
 pytestmark = pytest.mark.covers("Clients and protocol", "a client that stops reading goes offline")
-
-__all__ = ["servers"]  # a fixture
 
 MIB = 1024 * 1024
 BODY_BYTES = 50_000

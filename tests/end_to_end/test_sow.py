@@ -10,8 +10,8 @@ from typing import Any
 import msgpack
 import orjson
 import pytest
-from end_to_end.test_instance import Client as RawClient
-from end_to_end.test_instance import Server
+from support.instance_processes import Client as RawClient
+from support.instance_processes import Server
 
 from raylay.services.client import Client
 from raylay.services.client.messages import Message

@@ -9,15 +9,13 @@ from typing import Any
 
 import orjson
 import pytest
-from end_to_end.test_instance import Server, Servers, pair, servers
+from support.instance_processes import Server, Servers, pair
 
 from raylay.services.client import Client, ClientEvent, Connected, Message
 from raylay.services.client.deletes import delete_body
 from raylay.services.messages.records import Command, publisher_id
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
-
-__all__ = ["servers"]  # a fixture
 
 # two instances, killed and under load: several seconds
 pytestmark = [

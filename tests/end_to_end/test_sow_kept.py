@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import Client as RawClient
-from end_to_end.test_instance import Server, Servers, servers
+from support.instance_processes import Client as RawClient
+from support.instance_processes import Server, Servers
 
 from raylay.services.client import Client
 from raylay.services.config.bootstrap import BootstrapConfig
@@ -33,8 +33,6 @@ pytestmark = [
     pytest.mark.covers("SOW", "an instance folds its journal into its SOW topics"),
     pytest.mark.covers("SOW", "the journal is kept until the SOW store has it"),
 ]
-
-__all__ = ["servers"]
 
 DEADLINE_S = 30.0
 ORDERS = SowTopicDefinition("orders", "json", keys=("/id",))

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Server
-from typed_pages import Typist, blocks
+from support.instance_processes import Server
+from support.typed_pages import Typist, blocks
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.files import load_fabric

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import Server, Servers, servers
+from support.instance_processes import Server, Servers
 
 from raylay.services.client import Client
 from raylay.services.client.failover import Server as Address
@@ -23,7 +23,6 @@ from raylay.services.pipeline.audit.sow import compare_sow, sow_sources
 from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.server.instance_server import InstanceServer
 
-__all__ = ["servers"]  # a fixture
 FILE = """fabric: f
 topics: [{name: "^(ticks|orders)", message_type: json}]
 instances: {A: {}, B: {}}

@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import (
-    DEADLINE_S,
-    Client,
-    Server,
-    Servers,
-    free_ports,
-    servers,
-    single,
-)
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, free_ports, single
 
 from raylay.services.config.instance import (
     ClientTransportConfig,
@@ -27,8 +19,6 @@ from raylay.services.config.instance import (
     InstanceConfig,
 )
 from raylay.services.messages.records import RecordBuilder, iterate_records
-
-__all__ = ["servers"]  # a fixture
 
 TYPES = ClientTransportConfig("typed", message_types=("fix", "nvfix"))
 

@@ -6,15 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, pair, servers
+from support.instance_processes import Client, Server, Servers, pair
 
 from raylay.services.messages.records import publisher_id
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal
 
 pytestmark = pytest.mark.covers("Resync and bootstrap", "what no upstream has any more is recorded")
-
-__all__ = ["servers"]  # a fixture
 
 MESSAGES = 4_000
 BATCH = 100

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, free_ports, servers, single
-from link_peers import DESCRIPTION
+from support.instance_processes import Client, Server, Servers, free_ports, single
+from support.link_peers import DESCRIPTION
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.topics import TopicRule
@@ -17,8 +17,6 @@ from raylay.services.protocol.link.replication import UpstreamLogon, link_logon
 from raylay.services.replication.membership.validation import QueueTerms, SowTerms
 
 pytestmark = pytest.mark.covers("Replication", "validation at connect")
-
-__all__ = ["servers"]  # a fixture
 
 ALL = (TopicRule(".*"),)
 ONE_WAY = (TopicRule(".*", exclude_validation=("replicate", "cascade")),)

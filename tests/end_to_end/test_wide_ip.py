@@ -9,13 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, free_ports, servers
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, free_ports
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topics import TopicRule
-
-__all__ = ["servers"]  # a fixture
 
 BATCH = 200
 MESSAGES = 20 * BATCH

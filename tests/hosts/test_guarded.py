@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from hosts.conftest import HOSTS, PATIENCE_S, ROOT, Cluster, run, running, wait_until
 from hosts.load import Load
-from tls_files import tls_files
+from support.tls_files import tls_files
 
 from raylay.services.client import EPOCH, Client
 from raylay.services.config.instance import DestinationConfig, InstanceConfig

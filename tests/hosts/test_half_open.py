@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from tls_files import tls_files
+from support.tls_files import tls_files
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.config.transport import ClientTransportConfig

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pipeline_cases import Log, RunningInstance, mixed_log
-from pipeline_child import FOR_SMALL_QUERIES
+from support.pipeline_cases import Log, RunningInstance, mixed_log
+from support.pipeline_child import FOR_SMALL_QUERIES
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import TopicRule

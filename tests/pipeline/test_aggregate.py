@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_cases import Log, RunningInstance, message_run, write_log
 from rich.console import Console
+from support.pipeline_cases import Log, RunningInstance, message_run, write_log
 
 from raylay.services.client import Client, SyncClient
 from raylay.services.configuration.builder import FabricBuilder

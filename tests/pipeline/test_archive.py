@@ -11,8 +11,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from journal_cases import a_note
-from pipeline_cases import (
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from support.journal_cases import a_note
+from support.pipeline_cases import (
     INCARNATION,
     PUBLISHERS,
     Log,
@@ -24,8 +26,6 @@ from pipeline_cases import (
     plain,
     write_log,
 )
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
 from raylay.services import cli
 from raylay.services.errors import (

@@ -12,7 +12,7 @@ from typing import Any
 import lmdb
 import msgpack
 import pytest
-from pipeline_cases import made_by, message_run, write_fabric, write_log
+from support.pipeline_cases import made_by, message_run, write_fabric, write_log
 
 from raylay.services.configuration.files import load_fabric
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError

@@ -8,9 +8,9 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 import pytest
-from pipeline_cases import Log, expected_rows, message_run, write_log
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
+from support.pipeline_cases import Log, expected_rows, message_run, write_log
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import ConfigurationError

@@ -18,10 +18,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pipeline_child as child
 import pytest
-from pipeline_cases import INCARNATION, Log, expected_rows, made_by, mixed_runs, write_log
-from pipeline_cases import journaled as logged
+from support import pipeline_child as child
+from support.pipeline_cases import INCARNATION, Log, expected_rows, made_by, mixed_runs, write_log
+from support.pipeline_cases import journaled as logged
 
 from raylay.services.pipeline.archive import read_lake
 from raylay.storage.files import FAULT_SESSION_VARIABLE, FAULT_VARIABLE

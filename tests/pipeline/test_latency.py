@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pipeline_cases import START_US, change_block, made_by, message_run, write_log
 from pyspark.errors import PySparkException
+from support.pipeline_cases import START_US, change_block, made_by, message_run, write_log
 
 from raylay.services import cli
 from raylay.services.configuration.builder import FabricBuilder

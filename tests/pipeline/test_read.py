@@ -10,7 +10,10 @@ from typing import Any
 
 import lmdb
 import pytest
-from pipeline_cases import (
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from support.pipeline_cases import (
     PUBLISHERS,
     RUN_US,
     START_US,
@@ -23,9 +26,6 @@ from pipeline_cases import (
     write_fabric,
     write_log,
 )
-from pyspark.errors import PySparkException
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import (

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import replay_child
-from pipeline_cases import (
+from support import replay_child
+from support.pipeline_cases import (
     PUBLISHERS,
     START_US,
     journaled,
@@ -24,7 +24,7 @@ from pipeline_cases import (
     message_run,
     write_log,
 )
-from replay_child import CHUNK_ROWS, Numbers
+from support.replay_child import CHUNK_ROWS, Numbers
 
 from raylay.services import cli
 from raylay.services.errors import ConfigurationError, ConnectionLost, StorageError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_cases import (
+from support.pipeline_cases import (
     START_US,
     Log,
     expected_rows,

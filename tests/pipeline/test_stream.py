@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_cases import a_note
-from pipeline_cases import (
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StructField, StructType
+from support.journal_cases import a_note
+from support.pipeline_cases import (
     INCARNATION,
     PUBLISHERS,
     Log,
@@ -21,9 +24,6 @@ from pipeline_cases import (
     mixed_runs,
     write_log,
 )
-from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import LongType, StructField, StructType
 
 from raylay.services.client import SyncClient
 from raylay.services.errors import ConfigurationError, StorageError

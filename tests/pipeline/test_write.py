@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from argon2 import PasswordHasher
-from pipeline_cases import message_run, write_log
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     BinaryType,
@@ -28,9 +27,10 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
-from tls_files import tls_files
+from support.one_instance import in_instance
+from support.pipeline_cases import message_run, write_log
+from support.tls_files import tls_files
 from typer.testing import CliRunner
-from unit.one_instance import in_instance
 
 from raylay.services.cli import app
 from raylay.services.config.instance import InstanceConfig

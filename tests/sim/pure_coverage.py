@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pure_rooms import ROOT, pure_files
+from support.pure_rooms import ROOT, pure_files
 
 UNIT_TESTS = ("tests/unit", "tests/golden")
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from pure_rooms import ROOT, pure_files
+from support.pure_rooms import ROOT, pure_files
 
 from sim import pure_coverage
 

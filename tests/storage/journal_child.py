@@ -20,7 +20,7 @@ from raylay.storage.lmdb_journal import LmdbJournal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from journal_cases import TellsAtOnce, numbered_run
+from support.journal_cases import TellsAtOnce, numbered_run
 
 SEGMENT_BYTES = 128 * 1024
 STAGED_MAX = 64

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from journal_cases import StepJournal, a_run
+from support.journal_cases import StepJournal, a_run
 from typer.testing import CliRunner
 
 from raylay.services.commands.journal import journal_app

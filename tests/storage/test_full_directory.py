@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from journal_cases import StepJournal, numbered_run
+from support.journal_cases import StepJournal, numbered_run
 from typer.testing import CliRunner
 
 from raylay.services.commands.journal import journal_app
@@ -56,7 +56,7 @@ def copying_disk(tmp_path: Path) -> Iterator[Path]:
 COMMITS = """
 import os, sys
 from pathlib import Path
-from journal_cases import StepJournal, numbered_run
+from support.journal_cases import StepJournal, numbered_run
 from raylay.services.errors import StorageError
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.state import LmdbStateStore

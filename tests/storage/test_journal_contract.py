@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_cases import StepJournal, a_note, a_run, when_idle
+from support.journal_cases import StepJournal, a_note, a_run, when_idle
 
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.ranges import PublisherRanges

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from journal_cases import numbered_run
+from support.journal_cases import numbered_run
 
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.storage.archive import POINTER_FILE

@@ -16,8 +16,8 @@ from typing import Any
 
 import lmdb
 import pytest
-from breaking_disk import meta_page_not_writable
-from journal_cases import COMMIT_TIMEOUT_S, StepJournal, a_run, numbered_run
+from support.breaking_disk import meta_page_not_writable
+from support.journal_cases import COMMIT_TIMEOUT_S, StepJournal, a_run, numbered_run
 from typer.testing import CliRunner
 
 from raylay.services.commands.journal import journal_app

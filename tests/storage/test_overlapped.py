@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from journal_cases import StepJournal, a_run, when_idle
+from support.journal_cases import StepJournal, a_run, when_idle
 
 from raylay.storage import lmdb_journal, overlapped
 from raylay.storage.front import FRONT_NAMES

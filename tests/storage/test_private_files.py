@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from journal_cases import StepJournal, numbered_run
-from private_files import no_umask, open_to_others
+from support.journal_cases import StepJournal, numbered_run
+from support.private_files import open_to_others
 
 from raylay.storage.environment import read_only
 from raylay.storage.files import (
@@ -29,8 +29,6 @@ from raylay.storage.queue import LmdbQueueStore, StoredQueue
 from raylay.storage.read_holds import hold_read
 from raylay.storage.sow import LmdbSowStore
 from raylay.storage.state import LmdbStateStore, open_store
-
-__all__ = ["no_umask"]
 
 pytestmark = [
     pytest.mark.usefixtures("no_umask"),

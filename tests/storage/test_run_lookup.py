@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from journal_cases import StepJournal, a_note, a_run
 from sim.mistakes import FindsWhatWasRemoved, HolesTakenAsHeld
+from support.journal_cases import StepJournal, a_note, a_run
 
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Kind, Run

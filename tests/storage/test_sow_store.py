@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from breaking_disk import meta_page_not_writable
+from support.breaking_disk import meta_page_not_writable
 
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.sow.state import SowRecord, SowRules, SowState

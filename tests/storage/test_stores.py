@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from breaking_disk import meta_page_not_writable
+from support.breaking_disk import meta_page_not_writable
 
 from raylay.services.errors import CorruptRecord, PublishStoreFull, StorageError, StorageFull
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet

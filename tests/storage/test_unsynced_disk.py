@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from journal_cases import numbered_run
-from unsynced_disk import Disk, Entry, compiled, record, tear
+from support.journal_cases import numbered_run
+from support.unsynced_disk import Disk, Entry, compiled, record, tear
 
 from raylay.services.errors import RaylayError
 from raylay.services.server.links.bootstrap import MARKER_FILE
@@ -39,7 +39,7 @@ LOST = 3
 pytestmark = [
     pytest.mark.skipif(
         shutil.which("cc") is None,
-        reason="no C compiler for tests/unsynced_disk.c: sudo apt-get install gcc libc6-dev",
+        reason="no C compiler for unsynced_disk.c: sudo apt-get install gcc libc6-dev",
     ),
     pytest.mark.covers("Journal", "the front log: an entry's bytes"),
     pytest.mark.covers("Journal", "what is prepared while the disk writes a commit leaves"),

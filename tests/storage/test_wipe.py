@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_cases import StepJournal, a_run
+from support.journal_cases import StepJournal, a_run
 
 from raylay.services.errors import StorageLocked
 from raylay.storage.lmdb_journal import LmdbJournal

@@ -17,7 +17,7 @@ import lmdb
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from journal_cases import StepJournal, TellsAtOnce, numbered_run
+from support.journal_cases import StepJournal, TellsAtOnce, numbered_run
 
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.storage import compressed, files, front, lmdb_journal, maintenance, spare, state

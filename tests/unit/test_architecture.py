@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from pure_rooms import is_pure
+from support.pure_rooms import is_pure
 
 # In one process of those that run the tests: each that has one of these reads the whole tree.
 pytestmark = pytest.mark.xdist_group("architecture")

@@ -22,7 +22,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_peers import DESCRIPTION
+from support.link_peers import DESCRIPTION
 
 from raylay.services.config.instance import (
     DestinationConfig,

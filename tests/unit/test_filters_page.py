@@ -10,8 +10,8 @@ import orjson
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from support.expressions_given import value
 from typer.testing import CliRunner
-from unit.expressions_given import value
 
 from raylay.services.cli import app
 from raylay.services.configuration.files import load_fabric

@@ -1,5 +1,5 @@
 """docs/getting-started.md: what it costs a newcomer to read and type it, and how pages with a
-terminal are read and compared (tests/transcripts.py)."""
+terminal are read and compared (tests/support/transcripts.py)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-import transcripts
 import yaml
+from support import transcripts
 
 PAGE = Path(__file__).parents[2] / "docs" / "getting-started.md"
 FIRST_MESSAGE = "python first.py"

@@ -1,7 +1,7 @@
 """A client with one topic's permission says anything, beside a victim of the same transport.
 
 A state machine of hypothesis chooses what is said next, in any order and on several connections:
-what is in tests/attacker.py. Behind each step the victim publishes on its topic, has the ack, and
+what is in support/attacker.py. Behind each step the victim publishes on its topic, has the ack, and
 its subscription has been given exactly what it published, in order; and nothing but the attacker's
 own connections has ended. The benchmark `neighbour_…` measures what its acks take meanwhile.
 """
@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import attacker
 import pytest
 from argon2 import PasswordHasher
-from attacker import ATTACKER, PASSWORD, QUEUE, TOPIC, VICTIM, VICTIMS_TOPIC
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
-from unit.one_instance import events
+from support import attacker
+from support.attacker import ATTACKER, PASSWORD, QUEUE, TOPIC, VICTIM, VICTIMS_TOPIC
+from support.one_instance import events
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import Client

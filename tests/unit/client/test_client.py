@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import uvloop
-from unit.fake_server import FakeServer, records
-from unit.fake_stores import DictBookmarkStore, DictPublishStore
+from support.fake_server import FakeServer, records
+from support.fake_stores import DictBookmarkStore, DictPublishStore
 
 from raylay.services.client import (
     EPOCH,

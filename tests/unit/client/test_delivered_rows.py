@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.fake_server import records
+from support.fake_server import records
 
 from raylay.services.client.delivered_rows import DeliveredRows
 from raylay.services.messages.records import RecordBuilder, iterate_records

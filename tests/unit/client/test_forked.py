@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forked
 import pytest
+from support import forked
 
 TOLD = """
 import os, resource, sys

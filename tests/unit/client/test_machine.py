@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from unit.fake_stores import DictPublishStore
+from support.fake_stores import DictPublishStore
 
 from raylay.services.client.events import (
     ClientStopped,

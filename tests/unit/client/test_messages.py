@@ -7,7 +7,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.fake_server import records
+from support.fake_server import records
 
 from raylay.services.client.messages import MessageBatch, last_origin_time_us, ranges_of
 from raylay.services.messages.ranges import PublisherRanges

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from unit.fake_stores import DictPublishStore
+from support.fake_stores import DictPublishStore
 
 from raylay.services.client.events import Effect, Notify, SendPublishes, Settled
 from raylay.services.client.outbox import (

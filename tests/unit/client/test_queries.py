@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from unit.fake_server import records
+from support.fake_server import records
 
 from raylay.services.client.machine import ClientOptions, client_machine
 from raylay.services.client.messages import MessageBatch

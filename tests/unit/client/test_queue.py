@@ -11,8 +11,8 @@ from typing import Any
 
 import msgpack
 import pytest
+from support.fake_server import FakeServer, Session, records
 from unit.client.test_client import client_of, run
-from unit.fake_server import FakeServer, Session, records
 
 from raylay.services.client import queue, queue_consumer, runtime
 from raylay.services.client.queue_consumer import QueueConsumer

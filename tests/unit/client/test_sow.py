@@ -7,9 +7,9 @@ from typing import Any
 
 import msgpack
 import pytest
+from support.fake_server import FakeServer, records
+from support.fake_stores import DictBookmarkStore
 from unit.client.test_client import client_of, run
-from unit.fake_server import FakeServer, records
-from unit.fake_stores import DictBookmarkStore
 
 from raylay.services.client import Client, Subscription
 from raylay.services.errors import (

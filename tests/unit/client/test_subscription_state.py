@@ -7,8 +7,8 @@ from typing import Any
 
 import msgpack
 import pytest
-from unit.fake_server import records
-from unit.fake_stores import DictBookmarkStore
+from support.fake_server import records
+from support.fake_stores import DictBookmarkStore
 
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.subscription import MESSAGE_OVERHEAD_BYTES, Subscription

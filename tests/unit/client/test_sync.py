@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
-from unit.fake_server import FakeServer, records
+from support.fake_server import FakeServer, records
 
 from raylay.services.client import EPOCH, Client, SyncClient, runtime
 from raylay.services.client.events import Settled

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tls_files import tls_files
+from support.one_instance import in_instance, transports
+from support.tls_files import tls_files
 from typer.testing import CliRunner
-from unit.one_instance import in_instance, transports
 
 from raylay.services.cli import app
 from raylay.services.client import Client, SyncClient

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from amps_examples import completed, published
+from support.amps_examples import completed, published
 from typer.testing import CliRunner
 
 from raylay.services import cli

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.fake_server import FakeServer
 from typer.testing import CliRunner, Result
-from unit.fake_server import FakeServer
 
 from raylay.services.cli import app
 

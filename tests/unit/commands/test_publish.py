@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from unit.fake_server import FakeServer
+from support.fake_server import FakeServer
 
 ENDS_WITHIN_S = 30.0
 """By itself, though its input stays open: never, else. A second of it is for the last acks."""

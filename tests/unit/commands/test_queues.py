@@ -9,10 +9,10 @@ from typing import Any
 
 import msgpack
 import pytest
+from support.fake_server import FakeServer, Session, records
 from typer.testing import CliRunner
 from unit.client.test_queue import acked
 from unit.client.test_sync import ServerThread
-from unit.fake_server import FakeServer, Session, records
 
 from raylay.services.cli import app
 

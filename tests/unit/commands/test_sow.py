@@ -9,9 +9,9 @@ from typing import Any
 
 import msgpack
 import pytest
+from support.fake_server import records
 from typer.testing import CliRunner
 from unit.client.test_sync import ServerThread
-from unit.fake_server import records
 
 from raylay.services.cli import app
 from raylay.services.errors import CommandFailed, LocalProtocolError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import typer
-from unit.sow_given import record
+from support.sow_given import record
 
 from raylay.services.commands import sow_diff
 from raylay.services.commands.sow_diff import (

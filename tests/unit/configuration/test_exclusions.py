@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from amps_examples import completed
 from hypothesis import given
 from hypothesis import settings as limited
 from hypothesis import strategies as st
+from support.amps_examples import completed
 from unit.configuration.amps.test_fabric import regional_defines, regional_files
 
 from raylay.services.configuration.builder import FabricBuilder

@@ -54,7 +54,7 @@ def test_what_cannot_be_used_is_told_with_its_line(entry: str, why: str, tmp_pat
 
 
 def test_descriptors_are_read_from_beside_the_file(tmp_path: Path) -> None:
-    from protobuf_cases import BODY, descriptors
+    from support.protobuf_cases import BODY, descriptors
 
     from raylay.services.messages.types.registry import MessageTypes
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgpack
 import pytest
-from unit.sow_given import P, record_bytes, run
+from support.sow_given import P, record_bytes, run
 
 from raylay.services.core.batch import CommitBatch
 from raylay.services.core.fold_backlog import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.sow_given import book, delete
+from support.sow_given import book, delete
 
 from raylay.services.core.feature import CommitBatch, FeatureRegistry
 from raylay.services.core.fold_backlog import PART_RUNS

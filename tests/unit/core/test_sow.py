@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from unit.sow_given import ORDERS, P, Q, book, delete, put, record_bytes, run
+from support.sow_given import ORDERS, P, Q, book, delete, put, record_bytes, run
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_cases import StepJournal, a_run
+from support.journal_cases import StepJournal, a_run
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.drills import judgement

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_cases import StepJournal
+from support.journal_cases import StepJournal
 
 from raylay.services.drills.queue_reading import read_queue, with_names
 from raylay.services.messages.records import Command, Flag, RecordBuilder, Run

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from journal_cases import StepJournal
+from support.journal_cases import StepJournal
 
 from raylay.services.client.failover import Server
 from raylay.services.drills import sow_load

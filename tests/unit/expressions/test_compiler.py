@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from unit.expressions_interpreter import interpreted, truth
+from support.expressions_interpreter import interpreted, truth
 
 from raylay.services.expressions.compiler import compiled_filter, compiled_value
 from raylay.services.expressions.functions import BUILT_IN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from unit.expressions_given import is_true
+from support.expressions_given import is_true
 
 from raylay.services.expressions.patterns import Pattern
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from unit.expressions_given import NAN, gives, is_true
+from support.expressions_given import NAN, gives, is_true
 
 from raylay.services.expressions import values
 

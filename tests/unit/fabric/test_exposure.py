@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+from support.one_instance import events, in_instance
 from typer.testing import CliRunner
-from unit.one_instance import events, in_instance
 
 from raylay.services.commands.fabric import fabric_app
 from raylay.services.commands.host import check_app

@@ -6,12 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from private_files import no_umask, open_to_others
+from support.private_files import open_to_others
 
 from raylay.services.errors import FabricError
 from raylay.services.fabric import ray_files, registry
-
-__all__ = ["no_umask"]
 
 pytestmark = [
     pytest.mark.usefixtures("no_umask"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tls_files import tls_files
+from support.tls_files import tls_files
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.config.transport import ClientTransportConfig

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tls_files import Files, tls_files
+from support.tls_files import Files, tls_files
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.net import tls_files as tls_reading

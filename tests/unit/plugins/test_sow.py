@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from unit.sow_given import ORDERS, book, record
+from support.sow_given import ORDERS, book, record
 
 from raylay.services.errors import ConfigurationError, SowKeyError
 from raylay.services.messages.types.definitions import TypeDefinition

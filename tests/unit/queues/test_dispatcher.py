@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from unit import queues_given
-from unit.queues_given import Bodies, Rules, Simple, delivered, given, message, subscribed
+from support import queues_given
+from support.queues_given import Bodies, Rules, Simple, delivered, given, message, subscribed
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.queues import filters, ready_list

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from unit import queues_given
+from support import queues_given
 from unit.queues import test_dispatcher, test_fairness, test_filters
 
 from raylay.services.queues import dispatcher, filters

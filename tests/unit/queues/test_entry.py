@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unit.queues_given import message
+from support.queues_given import message
 
 from raylay.services.queues.entry import PRIORITY_MAX
 

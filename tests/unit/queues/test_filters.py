@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.queues_given import Bodies, delivered, given, message, subscribed
+from support.queues_given import Bodies, delivered, given, message, subscribed
 
 from raylay.services.queues import dispatcher, filters
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from unit.queues_given import message
+from support.queues_given import message
 
 from raylay.services.queues import ready_list
 from raylay.services.queues.entry import QueueEntry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from unit.held_runs import HeldRuns
+from support.held_runs import HeldRuns
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import CHUNK, PublisherRanges, SequenceSet

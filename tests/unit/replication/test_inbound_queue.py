@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.held_runs import HeldRuns
+from support.held_runs import HeldRuns
 
 from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Run

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from journal_cases import a_run
+from support.journal_cases import a_run
 
 from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Run

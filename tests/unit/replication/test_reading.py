@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from unit.held_runs import HeldRuns
+from support.held_runs import HeldRuns
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.ranges import PublisherRanges

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import count, pairwise
 
 import pytest
-from unit.fake_stores import DictPublishStore
-from unit.held_runs import HeldRuns
+from support.fake_stores import DictPublishStore
+from support.held_runs import HeldRuns
 
 from raylay.services.client.outbox import PublishOutbox
 from raylay.services.messages.records import publisher_id

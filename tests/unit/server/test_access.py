@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 import pytest
 from argon2 import PasswordHasher
-from unit.one_instance import events, in_instance, transports
+from support.one_instance import events, in_instance, transports
 
 from raylay.services.client import Client
 from raylay.services.config.instance import (

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from link_peers import DESCRIPTION
-from unit.one_instance import events
+from support.link_peers import DESCRIPTION
+from support.one_instance import events
 from unit.server.clients.test_fuzzed import LOGON, Bench
 
 from raylay.services.errors import StorageError, UnfinishedStep

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import attacker
 import pytest
+from support import attacker
 from unit.server.clients.test_queries import House, frames_until, in_house
 
 from raylay.services.errors import RemoteProtocolError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgpack
-from unit.sow_given import record
+from support.sow_given import record
 
 from raylay.services.messages.records import EXPIRATION_S_MAX
 from raylay.services.sow import apply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from unit.sow_given import ORDERS, book
+from support.sow_given import ORDERS, book
 
 from raylay.services.messages.records import Run
 from raylay.services.messages.stateful import PreparedRun, Stateful, WritePermission

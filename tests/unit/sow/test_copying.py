@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from unit.sow_given import P, Q
+from support.sow_given import P, Q
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.sow.copying import START, TopicCopy, older_entries, topics_of

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from unit.sow_given import ORDERS, P, Q, book, delete, put
+from support.sow_given import ORDERS, P, Q, book, delete, put
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature

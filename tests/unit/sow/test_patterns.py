@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.sow_given import delete, put
+from support.sow_given import delete, put
 
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.core.effect_loop import CommitBatch

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgpack
 import pytest
+from support.sow_given import P, Q, put, record_bytes, run
 from unit.sow.test_staging import Bench, bodies
-from unit.sow_given import P, Q, put, record_bytes, run
 
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import Command, Record, iterate_records

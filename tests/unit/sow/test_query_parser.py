@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from unit.sow_given import ORDERS, book, put
+from support.sow_given import ORDERS, book, put
 
 from raylay.services.core.sow import SowFeature
 from raylay.services.errors import RemoteProtocolError

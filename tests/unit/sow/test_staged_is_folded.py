@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import msgpack
 import pytest
+from support.sow_given import ORDERS, P, Q, record_bytes, run
 from unit.sow.test_staging import Bench
-from unit.sow_given import ORDERS, P, Q, record_bytes, run
 
 from raylay.services.core.batch import CommitBatch
 from raylay.services.core.fold_backlog import RunParts

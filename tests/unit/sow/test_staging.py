@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from unit.sow_given import ORDERS, P, Q, book, put, record_bytes, run
+from support.sow_given import ORDERS, P, Q, book, put, record_bytes, run
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.fold_backlog import RunParts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from unit.sow_given import ORDERS, book, record
+from support.sow_given import ORDERS, book, record
 
 from raylay.services.errors import MessageTypeError, SowKeyError
 from raylay.services.messages.records import Record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from journal_cases import a_run
+from support.journal_cases import a_run
 
 from raylay.services.messages.records import Run
 from raylay.services.subscriptions.recent import RecentRuns

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 import pytest
-from unit.sow_given import P, Q, book, delete, put
-from unit.sow_given import record as a_record
+from support.sow_given import P, Q, book, delete, put
+from support.sow_given import record as a_record
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.sow import SowFeature

@@ -10,12 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from private_files import no_umask, open_to_others
+from support.private_files import open_to_others
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.telemetry.bounded_files import BoundedFile
-
-__all__ = ["no_umask"]
 
 
 def test_lines_are_appended_and_files_follow_each_other(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fake_server import FakeServer
 from unit.client.test_client import client_of, run
-from unit.fake_server import FakeServer
 from unit.telemetry.test_tracing import spans_in, tracing_to
 
 from raylay.services.client.arguments import sample_every

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amps_examples import FIXTURES, completed
+from support.amps_examples import FIXTURES, completed
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.config.bootstrap import BootstrapConfig

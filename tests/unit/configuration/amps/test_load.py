@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from amps_examples import FIXTURES, completed, published
+from support.amps_examples import FIXTURES, completed, published
 
 from raylay.services.configuration.amps import tree
 from raylay.services.configuration.amps.load import Document, load_amps, places

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.expressions_given import NAN, gives
+from support.expressions_given import NAN, gives
 
 from raylay.services.expressions.functions.registry import EvalContext
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.expressions_given import gives
+from support.expressions_given import gives
 
 from raylay.services.expressions.functions.checksums import TEXT_BYTES_MAX
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from unit.expressions_given import gives
+from support.expressions_given import gives
 
 from raylay.services.expressions.functions.registry import EvalContext
 

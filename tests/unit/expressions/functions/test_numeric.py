@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from unit.expressions_given import NAN, gives, value
+from support.expressions_given import NAN, gives, value
 
 from raylay.services.expressions.functions.registry import EvalContext
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from unit.expressions_given import gives, value
+from support.expressions_given import gives, value
 
 
 @pytest.mark.covers("Filters by content", "GEO_DISTANCE")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.expressions_given import NAN
+from support.expressions_given import NAN
 
 from raylay.services.errors import ExpressionError
 from raylay.services.expressions.compiler import compiled_value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from message_type_cases import check_fuzz, check_whatever_comes
+from support.message_type_cases import check_fuzz, check_whatever_comes
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.types.abilities import Ability

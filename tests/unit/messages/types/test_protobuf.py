@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 import pytest
-from message_type_cases import check_fuzz, check_whatever_comes
-from protobuf_cases import BODY, descriptors
+from support.message_type_cases import check_fuzz, check_whatever_comes
+from support.protobuf_cases import BODY, descriptors
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.types.abilities import Ability

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
-from protobuf_cases import descriptors
+from support.protobuf_cases import descriptors
 
 from raylay.services.errors import MessageTooLarge
 from raylay.services.messages.types import bson as bson_type

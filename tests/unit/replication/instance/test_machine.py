@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from unit.held_runs import HeldRuns
+from support.held_runs import HeldRuns
 
 from raylay.services.errors import DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.ranges import (

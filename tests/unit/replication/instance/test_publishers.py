@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from unit.sow_given import book
+from support.sow_given import book
 
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet

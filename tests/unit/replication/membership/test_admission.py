@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from unit.held_runs import HeldRuns
+from support.held_runs import HeldRuns
 
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (

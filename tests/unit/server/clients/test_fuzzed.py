@@ -20,7 +20,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from link_peers import DESCRIPTION
+from support.link_peers import DESCRIPTION
 
 from raylay.services.client import Client
 from raylay.services.config.instance import ClientTransportConfig, InstanceConfig, split_address

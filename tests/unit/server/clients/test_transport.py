@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.one_instance import events, in_instance, transports
+from support.one_instance import events, in_instance, transports
 
 from raylay.services.capacity import outstanding
 from raylay.services.client import Client

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from link_peers import DESCRIPTION
+from support.link_peers import DESCRIPTION
 from unit.replication.instance.test_machine import OWN, P, acks, destination
 from unit.replication.instance.test_machine import (
     Bench as Machine,

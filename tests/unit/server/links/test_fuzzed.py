@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from link_peers import DESCRIPTION
-from unit.one_instance import events
+from support.link_peers import DESCRIPTION
+from support.one_instance import events
 from unit.server.clients.test_fuzzed import FEW, Bench
 from unit.server.links.test_security import KEY, MOVED, Peer, asking
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
-from link_peers import DESCRIPTION
-from unit.one_instance import events
+from support.link_peers import DESCRIPTION
+from support.one_instance import events
 from unit.test_counted_calls import links_here
 
 from raylay.services.client import Client

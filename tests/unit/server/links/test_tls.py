@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tls_files import tls_files
+from support.tls_files import tls_files
 from unit.test_counted_calls import links_here
 
 from raylay.services.client import Client

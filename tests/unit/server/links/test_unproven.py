@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.held_runs import HeldRuns
+from support.held_runs import HeldRuns
 from unit.replication.membership.test_admission import logon as words
 from unit.server.links.test_security import SECRET, Peer, Place, asking, logon, told
 

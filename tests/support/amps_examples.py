@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-FIXTURES = Path(__file__).parent / "fixtures" / "amps"
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "amps"
 LOG = """
     <TransactionLog>
         <JournalDirectory>journal</JournalDirectory>

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import forked
 import lmdb
-from journal_cases import StepJournal, a_note
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.configuration.builder import FabricBuilder
@@ -31,6 +29,8 @@ from raylay.services.messages.records import (
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
 from raylay.storage.state import LmdbStateStore
+from support import forked
+from support.journal_cases import StepJournal, a_note
 
 START_US = 1_767_225_600_000_000
 """2026-01-01, when the first message of a log is received."""

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transcripts
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
 from raylay.services.commands.error_messages import error_line
+from support import transcripts
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 SERVER = "host-a:9007"
 """The address of the instance on the pages."""
 
