@@ -12,7 +12,8 @@ expiration, sequence, digest."""
 
 
 def content_keys(payload: bytes, first: int, last: int) -> dict[int, Content]:
-    """What each of one publisher's ascending records says, by sequence, of those in first..last.
+    """Returns the content key of each of one publisher's ascending records, by sequence, of those
+    in first..last.
 
     The digest is of the content's bytes alone: not of where in them topic, type, key and
     correlation id end, nor of what is to be done with them. So these are compared beside it, and

@@ -21,7 +21,7 @@ PUBLISHERS = 1 << 64
 
 
 def digest_of(publisher: int, ranges: SequenceSet | None) -> int:
-    """What a publisher's set adds to a digest of several: nothing where it is empty."""
+    """Returns the part of a publisher's set in a digest of several: nothing where it is empty."""
     return summand(struct.pack("<Q", publisher) + ranges.to_bytes(), HELD) if ranges else 0
 
 

@@ -94,5 +94,5 @@ def readable_records(
 
 
 def told(run: Run, readable: int, why: str) -> str:
-    """What is said of a run of which only so many records are readable."""
+    """Returns the words on a run of which only so many records are readable."""
     return f"{readable} of {run.count} records of a run are readable: {why}"

@@ -237,7 +237,7 @@ class SequenceSet:
 
     @property
     def count(self) -> int:
-        """How many sequences it has. Not its length: `list` reserves memory by that, for ranges of
+        """The number of sequences. Not its length: `list` reserves memory by that, for ranges of
         which somebody else says how wide they are."""
         full = sum(self._full_ends) - sum(self._full_starts)
         return full * CHUNK + sum(bits.bit_count() for bits in self._part.values())
@@ -307,11 +307,11 @@ class SequenceSet:
 
     @property
     def pieces(self) -> int:
-        """How many stretches of full chunks and other chunks it is kept as: what it costs."""
+        """The number of stretches of full chunks and other chunks in which it is kept: its cost."""
         return len(self._full_starts) + len(self._part)
 
     def pieces_with(self, ranges: Iterable[Range]) -> int:
-        """How many it would be at most, were these added."""
+        """Returns the most pieces that it would have, were these added."""
         fresh: set[int] = set()
         stretches = 0
         for first, last in ranges:
@@ -457,7 +457,7 @@ class SequenceSet:
         return other
 
     def intersection(self, other: SequenceSet) -> SequenceSet:
-        """What is in both."""
+        """Returns the sequences that are in both."""
         outside = self.copy()
         outside.difference_update(other)
         inside = self.copy()

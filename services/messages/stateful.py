@@ -107,8 +107,8 @@ class Stateful(Protocol):
     """
 
     def looks_for(self, run: Run) -> Sequence[PendingLookup]:
-        """What is to be looked for before this run is prepared. Whoever asked closes it when the
-        run was prepared, or never will be."""
+        """Returns what is to be looked for before this run is prepared. Whoever asked closes it
+        when the run was prepared, or never will be."""
 
     def prepare(
         self,

@@ -26,8 +26,9 @@ class ClaimingQueue(Protocol):
     """A distributed queue that has the messages of a topic."""
 
     def claims(self, publisher: int, ranges: list[Range], given: str, now_us: int) -> list[Run]:
-        """What is to be journaled directly before messages that a client sends again and that are
-        new here, so that all instances agree whose they are. Drafted and taken up by its author.
+        """Returns what is to be journaled directly before messages that a client sends again and
+        that are new here, so that all instances agree whose they are. Drafted and taken up by its
+        author.
 
         Args:
             given: the instance that they were given to first; empty: it is not known.
@@ -85,13 +86,13 @@ class TopicEntry:
         return self.journaled and self.state is not None
 
     def changed_by(self, command: int) -> Stateful | None:
-        """What a command that is no message would change; None: there is nothing."""
+        """Returns what a command that is no message would change; None: there is nothing."""
         if not self.journaled:
             return None
         return self.state if command == Command.DELETE else self.queue
 
     def state_of(self, run: Run) -> Stateful | None:
-        """What adds to a run before it is journaled, or is changed by it; None: nothing."""
+        """Returns what adds to a run before it is journaled, or is changed by it; None: nothing."""
         if run.flags & _COMMANDS:
             return self.changed_by(run.payload[COMMAND_AT])
         return self.state
@@ -195,8 +196,8 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         return entry
 
     def routed(self, run: Run) -> Run:
-        """What a client published, on the topic that it goes to: of a queue's name that may be
-        another one."""
+        """Returns what a client published, on the topic that it goes to: of a queue's name that may
+        be another one."""
         target = self[run.topic, run.message_type].target
         return on_topic(run, target) if target and not run.flags & _COMMANDS else run
 
@@ -240,7 +241,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
 
 
 def _advice(journaled: tuple[TopicRule, ...], instance: str) -> str:
-    """What is journaled instead, and what to change."""
+    """Returns what is journaled instead, and what to change."""
     names = [
         rule.name if rule.message_type == "*" else f"{rule.name} ({rule.message_type})"
         for rule in journaled

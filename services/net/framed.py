@@ -79,7 +79,7 @@ class WriteQueue:
                     connection.close(why)
 
     def drop(self) -> None:
-        """What was held is never written, nor anything else: it may be of what is not there."""
+        """Drops what was held, and whatever else comes: it may be of what is not there."""
         self.is_held = self.is_dropped = True
         self._connections = []
         self._closing = []
@@ -195,7 +195,8 @@ class FramedConnection(asyncio.Protocol):
 
     @property
     def peer_certificate(self) -> PeerCertificate | None:
-        """Who the other side is by a certificate that was verified; None: it showed none."""
+        """The identity of the other side by a certificate that was verified; None: it showed
+        none."""
         transport = self.transport
         found = self.carried_certificate
         if transport is not None and found is None:
@@ -221,7 +222,7 @@ class FramedConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What is written and not yet taken by the socket."""
+        """The bytes that are written and not yet taken by the socket."""
         written = self.transport.get_write_buffer_size() if self.transport is not None else 0
         return written + self._collected_bytes
 

@@ -50,7 +50,7 @@ class Impairment:
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """What passes in one direction; 0: as much as comes."""
+        """The bytes that pass in one direction each second; 0: as many as come."""
         if self.bytes_per_s or not (self.loss and self.delay_ms):
             return self.bytes_per_s
         round_trip_s = 2 * self.delay_ms / 1000
@@ -313,7 +313,7 @@ class ImpairedTransport(asyncio.Transport):
         self._connection = connection
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Of the socket; and `is_impaired`: what its TCP says is not what the line does."""
+        """Asks the socket; and `is_impaired`: what its TCP says is not what the line does."""
         if name == "is_impaired":
             return True
         return self._connection.transport.get_extra_info(name, default)
@@ -339,17 +339,17 @@ class ImpairedTransport(asyncio.Transport):
         return self._connection.is_finished
 
     def get_write_buffer_size(self) -> int:
-        """What was written and is not with the other side's socket yet."""
+        """Returns the bytes that were written and are not with the other side's socket yet."""
         return self._connection.out.bytes + self._connection.transport.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Of the socket."""
+        """Sets those of the socket."""
         self._connection.transport.set_write_buffer_limits(high, low)
 
     def pause_reading(self) -> None:
-        """Of the socket."""
+        """Pauses the socket."""
         self._connection.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Of the socket."""
+        """Resumes the socket."""
         self._connection.transport.resume_reading()

@@ -75,7 +75,7 @@ class SilenceDetector:
 
 
 def why_lost(silent_s: float, timeout_s: float) -> str:
-    """What to say of it."""
+    """Returns the reason in words."""
     if silent_s <= BUSY_TIMES * timeout_s:
         return f"nothing came for {timeout_s:g} s"
     return f"nothing came for {BUSY_TIMES * timeout_s:g} s, although its host answers"

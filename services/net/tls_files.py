@@ -57,8 +57,8 @@ class PeerCertificate:
         )
 
     def to_wire(self) -> list[str]:
-        """What says who it is, for another process of the instance: all names but very long ones,
-        and not very many."""
+        """Encodes who it is, for another process of the instance: all names but very long ones, and
+        not very many."""
         names = [each for each in self.names if len(each) <= NAME_CHARACTERS_MAX]
         return [self.common_name, *names[:NAMES_MAX]]
 

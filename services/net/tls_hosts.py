@@ -56,8 +56,8 @@ def requested_name(asked: bytes) -> str:
 
 
 def names_for(peer: str, name: str, look_up: Callable[[str], Collection[str]]) -> list[str]:
-    """What a host's certificate is good for: the address that it was seen to come from, and its
-    name where that name is this address. So no host gets a certificate for another one.
+    """Returns the names for a host's certificate: the address that it was seen to come from, and
+    its name where that name is this address. So no host gets a certificate for another one.
 
     Args:
         peer: the address that asks.
@@ -79,7 +79,7 @@ def problem(
     addresses: Sequence[str],
     now: datetime.datetime | None = None,
 ) -> str:
-    """Why a host's certificate is to be renewed; empty: it can be relied on.
+    """Returns why a host's certificate is to be renewed; empty: it can be relied on.
 
     Args:
         addresses: of the host; the certificate has to be good for one of them.

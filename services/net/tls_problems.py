@@ -32,7 +32,7 @@ SENT = {
 
 
 def why(error: BaseException, *, name: str = "") -> str:
-    """What went wrong, in words.
+    """Returns what went wrong, in words.
 
     Args:
         error: of the handshake, or of what was read behind it.

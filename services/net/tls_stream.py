@@ -80,7 +80,7 @@ class TlsStream(asyncio.Protocol):
         """The handshake failed, or the connection ended within it. Called once."""
 
     def plain(self) -> bytes:
-        """What is said to one who speaks no TLS."""
+        """Answers one who speaks no TLS."""
         return b""
 
     # -- the socket --------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class TlsTransport(asyncio.Transport):
         self._tls = tls
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Of the socket; `ssl_object` and `peer_certificate` (a PeerCertificate) beside."""
+        """Asks the socket; `ssl_object` and `peer_certificate` (a PeerCertificate) beside."""
         if name == "ssl_object":
             return self._tls
         if name == "peer_certificate":
@@ -312,7 +312,7 @@ class TlsTransport(asyncio.Transport):
         return self._raw.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the protocol is told to write no more."""
+        """Sets when the protocol is told to write no more."""
         self._raw.set_write_buffer_limits(high, low)
 
     def pause_reading(self) -> None:

@@ -239,7 +239,7 @@ def decode_header(data: bytes | memoryview) -> Header:
 
 
 def _decode_long(data: bytes | memoryview) -> Any:
-    """What the header is; nothing of it is kept as soon as it has too many values."""
+    """Decodes a header; nothing of it is kept as soon as it has too many values."""
     left = LONG_HEADER_VALUES_MAX
 
     def count(values: Any) -> Any:

@@ -52,7 +52,7 @@ class ShownCertificate(Protocol):
 
     @property
     def common_name(self) -> str:
-        """Of its subject."""
+        """The common name of its subject."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class AccessCheck:
 
     @property
     def problem(self) -> str:
-        """What is wrong with the files of its modules, for people; empty: nothing."""
+        """The fault of the files of its modules, for people; empty: there is none."""
         return "; ".join(_said(file) for file in self._told if file.problem)
 
     def keep_looking(self) -> None:

@@ -94,7 +94,7 @@ class ControlAccess:
 
     @property
     def problem(self) -> str:
-        """What is wrong with the files of its modules, for people; empty: nothing."""
+        """The fault of the files of its modules, for people; empty: there is none."""
         return "" if self._gate is None else self._gate.problem
 
     def keep_looking(self) -> None:

@@ -34,7 +34,7 @@ class Impairable(Protocol):
     """A link whose line can be broken (`LinkControl`)."""
 
     def impair(self, state: dict[str, Any], seconds: float) -> None:
-        """How the line to the destination is, for so long."""
+        """Sets how the line to the destination is, for so long."""
 
 
 class FaultInjection:
@@ -52,7 +52,7 @@ class FaultInjection:
         self._file_bytes_max: tuple[int, int] | None = None
 
     def reach(self, narrow: Callable[[int, int], None]) -> None:
-        """What faults act upon besides."""
+        """Takes what faults act upon besides."""
         self.narrow = narrow
 
     def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:

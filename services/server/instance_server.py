@@ -628,7 +628,7 @@ class InstanceServer:
         return self.here.events_log.after(after, limit)
 
     def status(self) -> dict[str, Any]:
-        """What it is and how it goes."""
+        """The status of the instance."""
         return self._status.status()
 
 

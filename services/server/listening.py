@@ -143,12 +143,12 @@ class InstanceListeners:
 
     @property
     def more_client_addresses(self) -> dict[str, str]:
-        """Of the other transports for clients, by name."""
+        """The addresses of the other transports for clients, by name."""
         clients = [each for each in self.transports.values() if each.kind == FIRST_TRANSPORT]
         return {each.name: each.address for each in clients[1:]}
 
     def status(self) -> list[dict[str, Any]]:
-        """Of each transport."""
+        """The status of each transport."""
         return [transport.status() for transport in self.transports.values()]
 
     def keep_looking(self) -> None:
@@ -208,7 +208,7 @@ class InstanceListeners:
         return server, config.advertised or bound
 
     def _tell_addresses(self) -> None:
-        """Where the first of each kind are reached."""
+        """Reports the addresses of the first of each kind."""
         first = {each.kind: each for each in reversed(self.transports.values())}
         self._here.client_address = first[FIRST_TRANSPORT].address
         accepting = first.get(REPLICATION_TRANSPORT)
@@ -233,7 +233,7 @@ class InstanceListeners:
         make: Callable[[], asyncio.Protocol],
         plain_answer: bytes,
     ) -> Callable[[], asyncio.Protocol]:
-        """What a connection by this transport begins as."""
+        """Makes what a connection by this transport begins as."""
         tls = transport.tls
         if tls is None:
             return make
@@ -282,8 +282,8 @@ class InstanceListeners:
 
 
 def unix_socket_paths(directory: Path) -> list[str]:
-    """Where the Unix socket of an instance may be, the first choice first. On XFS and others a file
-    of a socket takes space, which a full disk of a data directory does not have."""
+    """Returns where the Unix socket of an instance may be, the first choice first. On XFS and
+    others a file of a socket takes space, which a full disk of a data directory does not have."""
     path = str(directory / "links.sock")
     name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     elsewhere = str(Path(tempfile.gettempdir()) / f"raylay-{name}.sock")

@@ -22,11 +22,11 @@ class TransportTerms(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the transport."""
+        """The name of the transport."""
 
     @property
     def host(self) -> str:
-        """Where it listens."""
+        """The address at which it listens."""
 
     @property
     def tls(self) -> TlsTerms | None:

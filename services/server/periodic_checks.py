@@ -118,7 +118,7 @@ class PeriodicChecks:
         self._replays.keep_ticking()
 
     def _tell_unreadable(self) -> None:
-        """Of runs of which records were passed over."""
+        """Reports runs of which records were passed over."""
         now_s = self._here.loop.time()
         text = UNREADABLE.take() if now_s >= self._tell_unreadable_s else ""
         if text:
@@ -130,7 +130,7 @@ class PeriodicChecks:
             )
 
     def _keep_user_gaps(self) -> None:
-        """Whose publishers with gaps are, for the next life."""
+        """Keeps whose publishers with gaps are, for the next life."""
         unwritten = self._here.machine.user_gaps.unwritten
         if unwritten:
             self._here.spawn(self._write_user_gaps(dict(unwritten)))

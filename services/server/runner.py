@@ -158,7 +158,7 @@ class InstanceThread:
         return self._ask(work(server))
 
     def _ask(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What the loop makes of it.
+        """Returns what the loop makes of it.
 
         Raises:
             FabricError: the instance ended meanwhile.
@@ -188,7 +188,7 @@ class InstanceThread:
             asked.set_exception(FabricError(f"{self._name} has ended meanwhile"))
 
     def status(self) -> dict[str, Any]:
-        """What it is and how it goes; before it serves, why not."""
+        """The status of the instance; before it serves, why not."""
 
         async def ask(server: InstanceServer) -> dict[str, Any]:
             return server.status()

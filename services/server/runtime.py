@@ -253,7 +253,7 @@ class InstanceRuntime:
 
     @property
     def tasks_running(self) -> int:
-        """How many of those that were spawned go on."""
+        """The number of spawned tasks that go on."""
         return len(self._tasks)
 
     def cancel_tasks(self) -> None:
@@ -276,7 +276,7 @@ class InstanceRuntime:
 
     @property
     def fault(self) -> BaseException | None:
-        """What ended the instance; None: nothing did, or somebody stopped it."""
+        """The error that ended the instance; None: nothing did, or somebody stopped it."""
         return self._ended.exception() if self._ended.done() else None
 
     async def finished(self) -> None:

@@ -89,7 +89,7 @@ class InstanceStatus:
         self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
 
     def status(self) -> dict[str, Any]:
-        """What it is and how it goes."""
+        """The status of the instance."""
         config = self._here.config
         found: dict[str, Any] = {
             "name": config.name,

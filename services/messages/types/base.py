@@ -126,8 +126,8 @@ class MessageType(ABC):
         """
 
     def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Tree]:
-        """What reads these top-level fields of bodies; others it may give, or leave out. Of a body
-        that `parse` refuses it may give what there is."""
+        """Returns a parser of these top-level fields of bodies; others it may give, or leave out.
+        Of a body that `parse` refuses it may give what there is."""
         return self.parse
 
     def reader_of(self, names: frozenset[str]) -> Callable[[Sequence[bytes]], list[Tree | None]]:

@@ -152,8 +152,8 @@ _SIZED = {0x02: 4, 0x05: 5, 0x0C: 16, 0x0D: 4, 0x0E: 4, 0x0F: 0}
 
 
 def _after(raw: bytes, kind: int, at: int) -> int:
-    """Where a value of this type ends that begins there; of a document behind its length; 0: that
-    cannot be told."""
+    """Returns where a value of this type ends that begins there; of a document behind its length;
+    0: that cannot be told."""
     step = _SIZES.get(kind)
     if step is not None:
         return at + step
@@ -166,7 +166,7 @@ def _after(raw: bytes, kind: int, at: int) -> int:
 
 
 def _elements(document: bytes) -> dict[str, Raw]:
-    """Of a sound document the values by name."""
+    """Returns the values of a sound document by name."""
     found: dict[str, Raw] = {}
     at = 4
     while document[at]:

@@ -185,7 +185,7 @@ class CompositeGlobal(CompositeLocal):
     }
 
     def rewritten(self, tree: Tree, *known: ParsedBody) -> bytes:
-        """Of which part a field is, nobody knows."""
+        """Refuses, since nobody knows of which part a field is."""
         return self.serialize(tree)
 
     def parse(self, body: bytes | memoryview) -> Tree:

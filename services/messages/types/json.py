@@ -76,8 +76,8 @@ class Json(SplicedType[msgspec.Raw]):
         return _separators(b"".join(raw.split(b'"')[::2]))
 
     def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Tree]:
-        """Of a few fields it makes no more than these: a third of the time. Where one of them is no
-        plain value, the whole body is read."""
+        """Returns a parser that makes no more than these few fields: a third of the time. Where one
+        of them is no plain value, the whole body is read."""
         if not 0 < len(names) <= FEW_FIELDS:
             return self.parse
         decode, parse = _decoder(names), self.parse
@@ -153,7 +153,7 @@ def _decoder(names: frozenset[str]) -> Callable[[bytes], Tree]:
 
 
 def _reason(error: orjson.JSONDecodeError, body: bytes) -> tuple[str, int]:
-    """What is wrong and the byte: orjson counts characters."""
+    """Returns what is wrong and the byte: orjson counts characters."""
     try:
         text = body.decode()
     except UnicodeDecodeError as not_utf8:

@@ -143,7 +143,7 @@ def _without_timestamps(body: bytes) -> bytes:
 
 
 def _end(body: bytes, at: int) -> int:
-    """Where a value ends that begins there; of a map or an array its head."""
+    """Returns where a value ends that begins there; of a map or an array its head."""
     first = body[at]
     step = _SIZES.get(first)
     if step is not None:
@@ -156,8 +156,8 @@ def _end(body: bytes, at: int) -> int:
 
 
 def _count(body: bytes) -> int:
-    """Of maps the names do not count: as many as they say that they have, and no more than half of
-    all that is there, whatever they say."""
+    """Counts the values. Of maps the names do not count: as many as they say that they have, and no
+    more than half of all that is there, whatever they say."""
     size, at, found, names = len(body), 0, 0, 0
     sizes = _SIZES
     while at < size and found - min(names, found // 2) <= VALUES_MAX:
@@ -177,7 +177,7 @@ def _count(body: bytes) -> int:
 
 
 def _reason(error: Exception) -> tuple[str, int | None]:
-    """What is wrong, and the byte where msgspec says it."""
+    """Returns what is wrong, and the byte where msgspec says it."""
     if isinstance(error, RecursionError):
         return "its values are nested too deep", None
     if isinstance(error, UnicodeDecodeError):

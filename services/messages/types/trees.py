@@ -96,7 +96,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def changes(before: Tree, after: Tree, keys: Sequence[FieldPath], empty: Any) -> Tree:
-    """What leads from one tree to another, in the order of the second.
+    """Returns the changes that lead from one tree to another, in the order of the second.
 
     Args:
         keys: fields of `after` that are in it in any case.

@@ -60,7 +60,7 @@ class Xml(MessageType):
         return tree
 
     def count_values(self, body: bytes | memoryview) -> int:
-        """What begins an element, and what looks like an attribute."""
+        """Counts what begins an element, and what looks like an attribute."""
         raw = bytes(body)
         elements = raw.count(b"<") - raw.count(b"</")
         return elements + raw.count(b'="') + raw.count(b"='")

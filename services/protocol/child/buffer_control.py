@@ -60,7 +60,7 @@ def take(client: int, bytes_max: int) -> bytes:
 
 
 def drop(client: int) -> bytes:
-    """What waits for a client is not wanted any more."""
+    """Encodes that what waits for a client is not wanted any more."""
     return encode_frame({"c": "drop", "k": client})
 
 
@@ -90,5 +90,5 @@ def taken(client: int, seen: int, size_bytes: int, *, is_empty: bool) -> bytes:
 
 
 def lost(client: int, why: str) -> bytes:
-    """What waited for a client is gone."""
+    """Encodes that what waited for a client is gone."""
     return encode_frame({"c": "lost", "k": client, "why": why})

@@ -204,7 +204,7 @@ def read_answered(body: bytes) -> tuple[Rooted, Ranges]:
 
 
 def lacks(effect: LinkLacks) -> bytes:
-    """What will never be sent."""
+    """Encodes what will never be sent."""
     return encode_frame({"c": "lacks"}, _body(effect.ranges))
 
 
@@ -214,7 +214,7 @@ def read_lacks(body: bytes) -> Ranges:
 
 
 def progress(effect: LinkProgress) -> bytes:
-    """How far the link is."""
+    """Encodes how far the link is."""
     return encode_frame(
         {
             "c": "progress",
@@ -233,7 +233,7 @@ def read_progress(header: Header, body: bytes) -> LinkProgress:
 
 
 def start_frames(start: LinkStart, held: PublisherRanges | None) -> Iterator[bytes]:
-    """What a connected link begins with, each frame made when it is asked for. `held`: what the
+    """Encodes the start of a connected link, each frame made when it is asked for. `held`: what the
     destination holds, where the link does not know it because the digests agreed."""
     every = [
         ("held", 0, held or PublisherRanges()),
@@ -295,8 +295,8 @@ def handed_over(destination: str, start_number: int) -> bytes:
 
 
 def beside(stretch: int, ranges: PublisherRanges) -> bytes:
-    """What an instance's filters left out in a stretch of the journal, while it had a connection of
-    the link's."""
+    """Encodes what an instance's filters left out in a stretch of the journal, while it had a
+    connection of the link's."""
     return encode_frame({"c": "beside", "stretch": stretch}, msgpack.packb(ranges.to_wire()))
 
 

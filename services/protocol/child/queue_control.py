@@ -280,7 +280,7 @@ def _u64(value: Any) -> int:
 
 
 def floor(txid: int) -> bytes:
-    """What is below is not needed any more."""
+    """Encodes that what is below is not needed any more."""
     return encode_frame({"c": "floor", "tx": txid})
 
 
@@ -307,7 +307,7 @@ def read_expired(body: bytes) -> list[Expiration]:
 
 
 def counts(folded_txid: int, found: Mapping[str, Any]) -> bytes:
-    """How it goes, for status."""
+    """Encodes how it goes, for status."""
     return encode_frame({"c": "counts", "tx": folded_txid, "counts": dict(found)})
 
 
@@ -387,7 +387,7 @@ class OwnerBegin(NamedTuple):
 
 
 def begin(said: OwnerBegin) -> bytes:
-    """What an owner begins with."""
+    """Encodes the start of an owner."""
     leases = [[*each.key, *each.consumer, each.number, each.until_us] for each in said.leases]
     consumers = [
         [*each.consumer, each.client, each.filter, each.backlog_max] for each in said.consumers
@@ -514,7 +514,8 @@ def read_leases(body: bytes) -> list[tuple[Key, int]]:
 
 
 def failed(tags: Iterable[int], committed_txid: int) -> bytes:
-    """What was staged behind a transaction id did not come to the disk: these drafts among it."""
+    """Encodes that what was staged behind a transaction id did not come to the disk: these drafts
+    among it."""
     header: Header = {"c": "failed", "tx": committed_txid}
     return encode_frame(header, b"".join(map(_TAG.pack, tags)))
 
@@ -531,7 +532,7 @@ def read_tags(body: bytes) -> list[int]:
 
 
 def names(found: Mapping[int, str]) -> bytes:
-    """Which instances bear these incarnations."""
+    """Encodes which instances bear these incarnations."""
     return encode_frame({"c": "names"}, _pack(dict(found)))
 
 

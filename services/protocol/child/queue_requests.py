@@ -80,7 +80,7 @@ def queue_request(request: QueueRequest) -> bytes:
 
 
 def read_queue_request(header: Header, body: bytes) -> QueueRequest:
-    """What the frame asks for.
+    """Decodes the frame.
 
     Raises:
         RemoteProtocolError: it is none; with reason `bad_command`.

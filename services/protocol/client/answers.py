@@ -96,7 +96,7 @@ def persisted_ack(sequence: int, reason: str = "", text: str = "", unjournaled: 
 
 
 def safety_notice(peers: list[dict[str, Any]]) -> bytes:
-    """Which peers a client may fail over to."""
+    """Encodes which peers a client may fail over to."""
     return encode_frame({"c": "safety", "peers": peers})
 
 
@@ -196,7 +196,7 @@ def queue_delivery_parts(
 
 
 def group_begin(subscription: str) -> bytes:
-    """What there is comes now: behind it the rows of a query."""
+    """Encodes that the rows of a query come now."""
     return encode_frame({"c": "group_begin", "sub": subscription})
 
 
@@ -224,7 +224,7 @@ def group_end(
 def oof_parts(
     subscription: str, reason: str, left: DeliveryProtocol
 ) -> tuple[Sequence[bytes], int]:
-    """What has left the focus of a subscription, and how many bytes that is.
+    """Encodes what has left the focus of a subscription, and says how many bytes that is.
 
     Args:
         reason: `deleted`, `expired`, `match` or `entitlement`.

@@ -91,7 +91,7 @@ class Codec(Protocol):
         """An ack about a bookmark subscription. `missing`: what retention removed."""
 
     def safety_notice(self, peers: list[dict[str, Any]]) -> bytes:
-        """Which peers a client may fail over to."""
+        """Encodes which peers a client may fail over to."""
 
     def delivery(
         self, subscription: str, delivery: DeliveryProtocol
@@ -111,7 +111,7 @@ class Codec(Protocol):
         """Messages of a queue, in parts as of `delivery`."""
 
     def group_begin(self, subscription: str) -> bytes:
-        """What there is comes now: behind it the rows of a query."""
+        """Encodes that the rows of a query come now."""
 
     def sow(self, subscription: str, rows: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
         """Some rows of a query, records all, in parts as of `delivery`."""
@@ -125,7 +125,7 @@ class Codec(Protocol):
     def oof(
         self, subscription: str, reason: str, left: DeliveryProtocol
     ) -> tuple[Sequence[bytes], int]:
-        """What has left the focus of a subscription, in parts as of `delivery`."""
+        """Encodes what has left the focus of a subscription, in parts as of `delivery`."""
 
 
 class NativeCodec(ServerSession):

@@ -18,7 +18,7 @@ _LEVEL = 1
 
 
 def compressor(kind: str) -> Callable[[bytes], bytes]:
-    """What compresses one batch's runs after another, each to be read by itself."""
+    """Makes what compresses one batch's runs after another, each to be read by itself."""
     if kind == ZSTD:
         return zstandard.ZstdCompressor(level=_LEVEL).compress
     if kind == ZLIB:

@@ -92,7 +92,8 @@ def read_sow_and_subscribe(header: Header, body: bytes) -> SowAndSubscribe:
 
 
 def _check_rows_before_replay(options: dict[str, Any], body: bytes) -> None:
-    """Of a sow_and_subscribe with a bookmark: the log has messages, and no records that change."""
+    """Checks a sow_and_subscribe with a bookmark: the log has messages, and no records that
+    change."""
     for name in ("live", "pause", "keys"):
         if options.get(name):
             raise BadValue(
@@ -203,7 +204,7 @@ def _option_whole(header: Header, options: dict[str, Any], name: str, low: int, 
 
 
 def _refuse_later(header: Header, options: dict[str, Any]) -> None:
-    """Of what is in the documents and not here yet, nothing is passed over in silence."""
+    """Refuses what is in the documents and not here yet: nothing is passed over in silence."""
     for name in ("projection", "grouping", "conflation", "conflation_key"):
         value = options.get(name)
         if value and value != "none":
@@ -237,7 +238,7 @@ def _read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:
 
 
 def _check_delivery(options: dict[str, Any], bookmark: str) -> None:
-    """Of the options that say how a replay is delivered: which go together."""
+    """Checks which of the options of a replay's delivery go together."""
     unheard = next((name for name in _OF_CHANGES if options.get(name)), None)
     if bookmark and unheard:
         raise BadValue(

@@ -97,7 +97,7 @@ def read_request(header: Header) -> Identity:
 
 
 def read_choice(body: bytes) -> BootstrapChoice:
-    """What is asked for. To compile its expressions may take 0.1 s: call it in a thread.
+    """Decodes what is asked for. To compile its expressions may take 0.1 s: call it in a thread.
 
     Raises:
         RemoteProtocolError: with reason `bad_command`.
@@ -210,7 +210,7 @@ def read_begin(header: Header) -> BootstrapBegin:
 
 
 def lacks_frames(lacks: PublisherRanges) -> list[bytes]:
-    """What the source cannot give. Each frame stands for itself."""
+    """Encodes what the source cannot give. Each frame stands for itself."""
     return [encode_frame({"c": LACKS}, part) for part in parts(lacks)]
 
 

@@ -17,7 +17,7 @@ PASSWORD_BYTES_MAX = 8_192
 
 
 def said(user_id: str, password: str) -> Header:
-    """What a header says of it."""
+    """Reads them from a header."""
     return {key: value for key, value in (("user_id", user_id), ("pw", password)) if value}
 
 

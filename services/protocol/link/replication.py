@@ -551,12 +551,12 @@ def _read_yours(flat: Any) -> Ranges:
 
 
 def lacks_frames(lacks: PublisherRanges, whole: bool) -> list[bytes]:
-    """What the sender has removed and the receiver lacks. Each frame stands for itself."""
+    """Encodes what the sender has removed and the receiver lacks. Each frame stands for itself."""
     return [encode_frame({"c": "lacks", "whole": whole}, part) for part in parts(lacks)]
 
 
 def sent_at_ns(header: Header) -> int:
-    """When an ack was sent, in nanoseconds since 1970; 0 where it does not say."""
+    """Returns when an ack was sent, in nanoseconds since 1970; 0 where it does not say."""
     at_ns = header.get("at")
     return at_ns if type(at_ns) is int and 0 <= at_ns < 1 << 63 else 0
 
@@ -630,7 +630,7 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
 def refusal(
     reason: str, text: str, placements: Mapping[str, InstancePlacement] | None = None
 ) -> bytes:
-    """Why a connection ends."""
+    """Encodes why a connection ends."""
     header: Header = {"c": "refused", "reason": reason, "text": text[:REFUSAL_CHARACTERS_MAX]}
     return encode_frame(header | _placed_values(0, placements or {}))
 

@@ -56,7 +56,7 @@ class ChildConnection(FramedConnection):
             self.outbox.flush()
 
     def _become_stream(self, header: Header, rest: bytes) -> None:
-        """What follows is no frames of ours: the socket is given to whoever reads it."""
+        """Gives the socket to whoever reads it: what follows is no frames of ours."""
         link = self._links.controls.get(str(header.get("destination")))
         transport = self.transport
         if link is None or transport is None or not link.is_of_last_start(header):

@@ -29,7 +29,7 @@ class ChildLiveness:
         """Time for which nothing has come, as far as that counts."""
 
     def look(self, now_s: float, heard_s: float) -> Literal["", "ask", "hung"]:
-        """What is to be done now.
+        """Returns what is to be done now.
 
         Args:
             heard_s: when something came last, by the same clock.

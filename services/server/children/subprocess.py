@@ -33,7 +33,7 @@ class LinkSubprocess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         return self._process.pid
 
     def kill(self) -> None:

@@ -74,7 +74,7 @@ class Supervisor:
 
     @property
     def number(self) -> int:
-        """Of the last start."""
+        """The number of the last start."""
         return self._first + self.starts
 
     def run(self) -> None:
@@ -159,7 +159,7 @@ class Supervisor:
 
 
 def _pid_of(connection: FramedConnection) -> int:
-    """Of the process at the other end of a Unix socket; 0: nobody can tell."""
+    """Returns the id of the process at the other end of a Unix socket; 0: nobody can tell."""
     transport = connection.transport
     found = None if transport is None else transport.get_extra_info("socket")
     if found is None or found.family != socket.AF_UNIX:

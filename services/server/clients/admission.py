@@ -16,7 +16,7 @@ class ClientAdmission:
         """Whether the data directory is a copy that has not caught up yet."""
 
     def refusal(self) -> tuple[str, str] | None:
-        """Why no client is admitted now, reason and sentence, if none is."""
+        """Returns why no client is admitted now, reason and sentence, if none is."""
         here = self._here
         name = here.config.name
         if here.retirement:
@@ -32,7 +32,7 @@ class ClientAdmission:
         return None
 
     def reason(self) -> str:
-        """Why it is not ready; empty when it is."""
+        """The reason why it is not ready; empty when it is."""
         if self._commits.failure is not None:
             return self._commits.failure[1]
         refusal = self.refusal()

@@ -127,7 +127,7 @@ class BufferedConnection(FramedConnection):
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def holding(self) -> ClientHolding:
-        """What of it is where, now."""
+        """Returns what of it is where, now."""
         collected_bytes, frames, behind = self._collected_bytes, self._frames, self.behind
         here_bytes = collected_bytes + self._in_socket() + self._kept_bytes
         sent_bytes = self._handed_bytes + collected_bytes
@@ -147,8 +147,8 @@ class BufferedConnection(FramedConnection):
 
     @property
     def unsent_bytes(self) -> int:
-        """What it was sent and its socket has not taken, in memory or on disk, and what waits
-        behind a query."""
+        """The bytes that it was sent and its socket has not taken, in memory or on disk, and what
+        waits behind a query."""
         return self.holding().unsent_bytes
 
     @property
@@ -161,7 +161,7 @@ class BufferedConnection(FramedConnection):
         return frames.moving_bytes + self._kept_bytes < WRITE_HIGH_BYTES
 
     def weigh(self) -> None:
-        """What waits for it elsewhere has grown."""
+        """Counts anew, as what waits for it elsewhere has grown."""
         self.pool.weigh(self)
 
     # -- writing -------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class BufferedConnection(FramedConnection):
 
     # -- offline -------------------------------------------------------------------------------
     def go_offline(self, buffer: OfflineBuffer) -> None:
-        """What it does not take goes there from now on, behind what is written to its socket."""
+        """Sends what it does not take there from now on, behind what is written to its socket."""
         self._buffer = buffer
         self._frames = OfflineFrames()
         self._is_returning = False
@@ -307,7 +307,7 @@ class BufferedConnection(FramedConnection):
             self.room()
 
     def came(self, data: bytes, empty_upto: int | None) -> None:
-        """What was asked for has come from the buffer.
+        """Takes what was asked for from the buffer.
 
         Args:
             empty_upto: the last frame that the buffer has seen, where it has none left.

@@ -161,7 +161,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.end(TOO_MANY, text)
 
     def _holds_too_much(self, refusal: ShareRefusal) -> None:
-        """Of all whose frames are not whole it holds most."""
+        """Ends it: of all whose frames are not whole it holds most."""
         self._here.over_share(
             "client",
             "frames",
@@ -260,7 +260,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return self._commits.takes_parts
 
     def went_on(self, is_waiting: bool) -> None:
-        """What waited for a look into the journal was taken; `is_waiting`: more does."""
+        """Goes on, as what waited for a look into the journal was taken; `is_waiting`: more
+        does."""
         if is_waiting:
             return
         if self._said or self._is_behind:
@@ -280,7 +281,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._clients.queued.writable(self)
 
     def go_offline(self, buffer: OfflineBuffer) -> None:
-        """What it does not take goes there; queues give it nothing meanwhile."""
+        """Sends what it does not take there; queues give it nothing meanwhile."""
         super().go_offline(buffer)
         self._clients.queued.went_offline(self)
 
@@ -412,7 +413,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
 
     @property
     def readable(self) -> Callable[[bytes], bool] | None:
-        """Which topics its expressions meet; None: all."""
+        """Returns which topics its expressions meet; None: all."""
         return None if self.permissions is None else partial(readable, self.permissions)
 
     def keeps_back(self, wanted: TopicFilter) -> bool:
@@ -614,7 +615,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self._refused_as(command.command_id, reason, text)
 
     def _why_not(self, command: Publish) -> tuple[str, str] | None:
-        """Why one message is not taken, if it is not."""
+        """Returns why one message is not taken, if it is not."""
         size_bytes = len(command.body) + len(command.topic) + 256
         if size_bytes > RECORD_BYTES_MAX:
             return (

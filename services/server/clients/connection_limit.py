@@ -33,7 +33,7 @@ def connections_max() -> int:
 
 
 def shares_of_files(instance: str, most: int) -> ConnectionShares:
-    """What one user, and one address, may have of all connections of an instance.
+    """Returns what one user, and one address, may have of all connections of an instance.
 
     Args:
         most: of them all.

@@ -38,7 +38,7 @@ class LogonConnection(ClientSession, Protocol):
 
     @property
     def peer_certificate(self) -> ShownCertificate | None:
-        """Of the other side; None: it showed none."""
+        """The certificate of the other side; None: it showed none."""
 
     def failed(self, error: Exception) -> None:
         """Ends the connection: there is a fault in what was done for it."""

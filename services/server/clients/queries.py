@@ -58,14 +58,14 @@ class QueryingClient(ReplayClient, DeliverySink, Protocol):
 
     @property
     def readable(self) -> Callable[[bytes], bool] | None:
-        """Which topics its expressions meet; None: all."""
+        """Returns which topics its expressions meet; None: all."""
 
     @property
     def takes_rows(self) -> bool:
         """Returns whether more rows are to be sent now."""
 
     def weigh(self) -> None:
-        """What waits for it, or is kept for it, has grown."""
+        """Counts anew, as what waits for it, or is kept for it, has grown."""
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
         """As `send`, of several pieces."""
@@ -471,7 +471,7 @@ class QueryRunner:
         return bool(ready)
 
     def _tell_left(self, connection: QueryingClient, name: str, left: list[bytes]) -> None:
-        """What a replaced filter was true of, in frames that are not too large."""
+        """Sends what a replaced filter was true of, in frames that are not too large."""
         oof, now_us = connection.codec.oof, self._here.now_us()
         delivery = DeliveryContent(0, now_us)
         for row in left:

@@ -58,7 +58,7 @@ class QueueClient(Protocol):
 
     @property
     def readable(self) -> Callable[[bytes], bool] | None:
-        """Which topics, and so which queues, it may read; None: all."""
+        """Returns which topics, and so which queues, it may read; None: all."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame at the end of the turn."""
@@ -181,7 +181,7 @@ class QueueClients:
         return True
 
     def count(self, client: QueueClient) -> int:
-        """How many it has."""
+        """Returns the number of its subscriptions."""
         return len(self._subscribed.get(client.number, ()))
 
     def names(self, client: QueueClient) -> list[str]:
@@ -338,7 +338,7 @@ class QueueClients:
         )
 
     def held_only(self, run: Run) -> PreparedRun:
-        """What of a client's acknowledgments is of messages that it holds."""
+        """Returns the part of a client's acknowledgments that names messages which it holds."""
         from raylay.services.core.queues import held_only
 
         queues = self._keeper.queues
@@ -349,7 +349,7 @@ class QueueClients:
 
     # -- questions -----------------------------------------------------------------------------
     def status(self, client: QueueClient, command: QueueStatus) -> None:
-        """How a queue is, as its owner says now, or all of them as of half a second ago."""
+        """Returns how a queue is, as its owner says now, or all of them as of half a second ago."""
         from raylay.services.protocol.child.queue_control import QueueQuestion
 
         found = self._keeper.status().get("queues", {})

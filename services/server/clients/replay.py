@@ -388,7 +388,7 @@ class ReplayPump:
         self._live_until_s = 0.0
 
     def failed(self, committed_txid: int) -> None:
-        """What was staged never came to be."""
+        """Forgets what was staged and never came to be."""
         for replay in self.live:
             for subscription in replay.members:
                 subscription.take_back(committed_txid)
@@ -449,7 +449,7 @@ class ReplayPump:
 
     # -- turns -------------------------------------------------------------------------------
     def _now_us(self) -> int:
-        """Of the loop's clock: it never goes back, as a rate needs it."""
+        """The time of the loop's clock: it never goes back, as a rate needs it."""
         return int(self._here.loop.time() * 1e6)
 
     def _limit_txid(self) -> int:

@@ -41,7 +41,7 @@ class ReplayClient(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What it was sent and its socket has not taken."""
+        """The bytes that it was sent and its socket has not taken."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame at the end of the turn."""

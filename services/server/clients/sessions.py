@@ -74,10 +74,10 @@ class ClientSession(QueryingClient, Protocol):
     """Address of the other side."""
 
     def holding(self) -> ClientHolding:
-        """What of it is where, now."""
+        """Returns what of it is where, now."""
 
     def persisted(self, ack: AckClient) -> None:
-        """What the machine says of this client's publishes."""
+        """Takes what the machine says of this client's publishes."""
 
     def refused(self, refusal: RefuseClient) -> None:
         """The machine refuses some of them for good."""
@@ -195,7 +195,7 @@ class ClientSessions:
     def share_refusal(
         self, logon: Logon, client: ClientSession, holder: ShareHolder, transport: ClientTransport
     ) -> tuple[str, str] | None:
-        """Why its user, or its address, may not have one more connection, if it may not.
+        """Returns why its user, or its address, may not have one more connection, if it may not.
 
         Ask before `take_name`, which ends the older connection of the name: that one is not counted
         here.
@@ -294,7 +294,7 @@ class ClientSessions:
     def judge(
         self, permissions: Permissions, user: str, client_name: str, address: str
     ) -> PublishJudge:
-        """What a session may publish."""
+        """Judges what a session may publish."""
         from raylay.services.security.publishing import PublishJudge
         from raylay.services.subscriptions.filtered import surroundings_of
 
@@ -412,7 +412,7 @@ class ClientSessions:
             client.end(reason, text)
 
     def descriptors(self) -> list[int]:
-        """Of the sockets of all connections, for a thread that has to end them while the loop
+        """Returns the sockets of all connections, for a thread that has to end them while the loop
         stands."""
         found = []
         for client in list(self.connected):

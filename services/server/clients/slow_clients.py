@@ -37,8 +37,8 @@ BufferStart = Callable[[str, int, str, int], ChildHandle]
 
 
 def memory_of_process() -> int:
-    """What this process may have: of the host's memory, less where `ulimit -m` or a container says
-    so."""
+    """Returns the memory that this process may have: of the host's, less where `ulimit -m` or a
+    container says so."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
     if soft != resource.RLIM_INFINITY:
@@ -181,7 +181,8 @@ class BufferControl:
             self._here.loop.call_soon(self._give_back, client, bytes_max)
 
     def _give_back(self, client: int, bytes_max: int) -> None:
-        """What came first for a client, of what lies here as the buffer is not there yet."""
+        """Returns what came first for a client, of what lies here as the buffer is not there
+        yet."""
         member = self.members.get(client)
         if member is None or self.connection is not None:
             # It is there by now.
@@ -426,7 +427,7 @@ class ClientPools:
         return Policy(limits.client_share, limits.message_age_ms_max)
 
     def policy_of(self, transport: str) -> Policy:
-        """What is their own of those who come by a transport."""
+        """Returns the policy of those who come by a transport."""
         return self._policies.get(transport, self._of_instance.pool.policy)
 
     @property

@@ -61,11 +61,11 @@ class PendingTlsHandshake(TlsStream):
         self.give_up(text)
 
     def plain(self) -> bytes:
-        """What is said to one who speaks no TLS."""
+        """Answers one who speaks no TLS."""
         return self._plain_answer
 
     def opened(self, transport: TlsTransport) -> None:
-        """What was made counts by itself."""
+        """Ends its part: what was made counts by itself."""
         self._leave()
         super().opened(transport)
 

@@ -151,7 +151,7 @@ class ClientTransport:
             self._doorway.left(member)
 
     def status(self) -> dict[str, Any]:
-        """What it is and how many use it."""
+        """The status of the transport, and the number of its connections."""
         return {
             "name": self.name,
             "kind": self.kind,

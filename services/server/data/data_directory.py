@@ -61,7 +61,7 @@ class DataDirectory:
         return self._state.get(RESTORED_KEY) is not None
 
     def why_another(self, last_txid: int) -> str:
-        """Why it is not what its incarnation was made with; empty: it is.
+        """Returns why it is not what its incarnation was made with; empty: it is.
 
         Args:
             last_txid: of its journal.
@@ -77,7 +77,7 @@ class DataDirectory:
         return ""
 
     def hints(self) -> dict[str, bytes]:
-        """What was written down of where a restart may begin."""
+        """Returns what was written down of where a restart may begin."""
         return dict(self._state.items(recovery.PREFIX))
 
     def begin(self, more: dict[str, bytes | None]) -> int:

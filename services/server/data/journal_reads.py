@@ -58,13 +58,13 @@ class LookupConnection(Protocol):
         """The journal cannot be read for it."""
 
     def broken(self, error: RemoteProtocolError) -> None:
-        """What waited breaks the protocol."""
+        """Ends it, as what waited breaks the protocol."""
 
     def failed(self, error: Exception) -> None:
-        """What waited was not taken for a fault."""
+        """Ends it, as what waited was not taken for a fault."""
 
     def went_on(self, is_waiting: bool) -> None:
-        """What waited was taken; `is_waiting`: more does."""
+        """Goes on, as what waited was taken; `is_waiting`: more does."""
 
 
 class _NextPart:
@@ -234,7 +234,7 @@ class JournalReads:
                 return
 
     async def _look(self, connection: LookupConnection, fetch: LookupTask) -> None:
-        """What topics with state look for: one connection at a time, in turns."""
+        """Looks for what topics with state need: one connection at a time, in turns."""
         if fetch.look(0):
             return
         async with self._looking:

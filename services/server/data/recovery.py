@@ -91,7 +91,7 @@ class InstanceRecovery:
             self._in_hand = None
 
     def forget(self) -> None:
-        """Of what the directory was before, nothing is left: a copy begins in it."""
+        """Forgets what the directory was before: a copy begins in it."""
         keys = "incarnation", "ready", RESTORED_KEY, FORMER_KEY
         self._here.state.put_now(dict.fromkeys((*keys, *self._directory.hints())))
 
@@ -206,7 +206,7 @@ class InstanceRecovery:
         await self._here.state.run(self._writes(self._here.machine.recovery_point()))
 
     def _writes(self, point: RecoveryPoint) -> Callable[[], None]:
-        """What the state's thread does to write a recovery point down."""
+        """Returns what the state's thread does to write a recovery point down."""
 
         def write() -> None:
             self._here.state.put_now(self._log.changes(point))

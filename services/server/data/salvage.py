@@ -413,7 +413,7 @@ def salvage(
 
 
 def read_mark(directory: Path) -> dict[str, Any]:
-    """What the last salvage of a directory left there; empty: there was none."""
+    """Returns what the last salvage of a directory left there; empty: there was none."""
     try:
         found = json.loads((directory / SALVAGED_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

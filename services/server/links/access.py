@@ -29,7 +29,7 @@ class AccessSubject(Protocol):
 
     @property
     def peer_certificate(self) -> ShownCertificate | None:
-        """Of the other side; None: it showed none."""
+        """The certificate of the other side; None: it showed none."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame."""

@@ -298,7 +298,8 @@ class BootstrapRun:
             self._take_committed(0)
 
     def _tell_sow(self, sow: SowCopy) -> None:
-        """Where the log does not reach back to its start, what was before comes of the source."""
+        """Reports what the source gives of before the log, where that does not reach back to its
+        start."""
         begin = self._begin
         if begin is not None and begin.first_txid > 1 and sow.wanted:
             self.here.report(
@@ -336,7 +337,7 @@ class BootstrapRun:
 
     # -- telling -----------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
-        """How far it is. `of_messages` counts all of the source's log, asked for or not."""
+        """The progress. `of_messages` counts all of the source's log, asked for or not."""
         begin, copy = self._begin, self._copy
         found: dict[str, Any] = {"source": self.source, "done": self.done, "why": self.why}
         if begin is not None and copy is not None:

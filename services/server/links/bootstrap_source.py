@@ -77,7 +77,7 @@ class BootstrapSource:
         return self._asks.name
 
     def refusal(self) -> tuple[str, str] | None:
-        """Why nothing can be copied from here now, if nothing can."""
+        """Returns why nothing can be copied from here now, if nothing can."""
         here = self._here
         name, asks = here.config.name, self._asks.name
         copies_from = self._host.copies_from
@@ -137,7 +137,7 @@ class BootstrapSource:
         await self._host.reading.run(reader.close)
 
     def _read_choice(self) -> tuple[BootstrapChoice, bool]:
-        """What is asked for, and whether that is everything of this instance's log."""
+        """Returns what is asked for, and whether that is everything of this instance's log."""
         choice = protocol.read_choice(self._body)
         return choice, choice.is_whole(self._here.config.topics)
 
@@ -233,7 +233,7 @@ class BootstrapSource:
 
 
 def _begin(reader: LmdbJournalReader) -> tuple[int, PublisherRanges]:
-    """Where the log begins, and what it held before."""
+    """Returns where the log begins, and what it held before."""
     while True:
         first_txid = reader.first_txid
         removed = reader.removed()

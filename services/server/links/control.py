@@ -252,7 +252,7 @@ class LinkControl:
             here.report(header["event"], **{"destination": self.name, **header["details"]})
 
     def take_told(self, told: Told) -> None:
-        """What the destination answered, has stored, or will never have."""
+        """Takes what the destination answered, has stored, or will never have."""
         here = self._here
         if isinstance(told, LinkAnswered):
             here.perform(here.machine.link_answered(self.name, told.persisted, told.conflicts))
@@ -422,8 +422,8 @@ class LinkControl:
                 connection.send(frame)
 
     async def _removal_is_held(self) -> bool:
-        """What the other side lacks, no tool in another process may remove from now on: on disk
-        before the link begins. False where that cannot be written: the link dials again."""
+        """Keeps tools in other processes from removing what the other side lacks: on disk before
+        the link begins. False where that cannot be written: the link dials again."""
         here = self._here
         if here.journal.floor_is_written:
             return True
@@ -496,8 +496,8 @@ class LinkControl:
             )
 
     def stream_of(self, header: Header) -> asyncio.Protocol | None:
-        """Who is to have a socket of the link's process: the other end of a stream. None: there is
-        none any more."""
+        """Returns who is to have a socket of the link's process: the other end of a stream. None:
+        there is none any more."""
         upstreams = self._links.upstreams
         if header["c"] == "carried":
             return UpstreamConnection(upstreams, self.name, certificate=header.get("certificate"))

@@ -29,6 +29,6 @@ def resolve_addresses(
 
 
 def client_name(instance: str, destination: DestinationConfig) -> str:
-    """What a link is called as a client of the instance downstream (behaviour.md 1.9)."""
+    """Returns the name of a link as a client of the instance downstream (behaviour.md 1.9)."""
     kind = "sync" if destination.sync else "async"
     return f"{instance}!{destination.name}!{kind}!amps-replication"

@@ -78,8 +78,8 @@ class DescriptorReceiver:
             self._socket.close()
 
     def take(self, destination: str, start_number: int) -> socket.socket | None:
-        """What the link's process of this start has sent; it does before it tells of it. What other
-        links have sent meanwhile is kept for them."""
+        """Returns what the link's process of this start has sent; it does before it tells of it.
+        What other links have sent meanwhile is kept for them."""
         self._read()
         number, found = self._came.pop(destination, (0, None))
         if found is not None and number != start_number:
@@ -122,7 +122,7 @@ class LinkHost(Protocol):
     connection: FramedConnection | None
 
     def take_told(self, told: Told) -> None:
-        """What the destination answered."""
+        """Takes what the destination answered."""
 
     def wakeable_changed(self) -> None:
         """Tells the writer thread whether to wake the link."""
@@ -154,7 +154,7 @@ class DirectLinkControl:
         return self._socket is not None
 
     def counts(self, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """What the link counted, and what went over the connections that it handed over."""
+        """Returns what the link counted, and what went over the connections that it handed over."""
         found = dict(counts)
         for mine in (self._counts, self._socket.counts() if self._socket is not None else {}):
             for name, count in mine.items():
@@ -202,7 +202,7 @@ class DirectLinkControl:
         return True
 
     def mode(self, sync: bool) -> bool:
-        """What is sent from now on is marked so. Whether that is done."""
+        """Sets whether what is sent from now on is marked. Returns whether that is done."""
         if self._socket is None:
             self._policy.said()
             return False

@@ -70,7 +70,7 @@ def shown(host: str) -> str:
 
 
 def listen_advice(error: OSError) -> str:
-    """What to do where an address cannot be listened on."""
+    """Returns what to do where an address cannot be listened on."""
     if error.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address: correct the host, and `raylay apply FILE`"
     return "is the port in use?"

@@ -43,7 +43,7 @@ class PlacementKeeper:
         return self._found.copy()
 
     def known(self) -> dict[str, InstancePlacement]:
-        """What is known here of instances that were moved, or followed their node."""
+        """The known places of instances that were moved, or followed their node."""
         here = self._here
         return here.machine.placements.items() if here.is_serving else self._found.items()
 
@@ -102,7 +102,8 @@ class PlacementKeeper:
     def logon_words(
         self, destination: str, epoch: int, *, announces: bool = False
     ) -> UpstreamLogon:
-        """What a logon elsewhere says of this instance, with its proof; a link adds the rest."""
+        """Returns what a logon elsewhere says of this instance, with its proof; a link adds the
+        rest."""
         here = self._here
         identity = here.identity
         logon = UpstreamLogon(

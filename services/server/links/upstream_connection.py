@@ -180,8 +180,8 @@ class ConnectedUpstreams:
         return len(found)
 
     def leaving(self, incarnation: int) -> tuple[ShareHolder, tuple[ConnectionShares, ...]] | None:
-        """Who the connection of this incarnation is counted for, and where: another one of it
-        takes its place. None: there is none."""
+        """Returns who the connection of this incarnation is counted for, and where: another one of
+        it takes its place. None: there is none."""
         for each in self.connected.values():
             logon = each.logon
             if each.is_accepted and logon is not None and logon.incarnation == incarnation:
@@ -270,7 +270,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.refuse(TOO_MANY, text)
 
     def _holds_too_much(self, refusal: ShareRefusal) -> None:
-        """Of all links whose frames are not whole it holds most."""
+        """Ends it: of all links whose frames are not whole it holds most."""
         self._over_share("frames", refusal.text)
         self.refuse(TOO_MANY, refusal.text)
 
@@ -315,7 +315,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     @property
     def counted_for(self) -> tuple[ShareHolder, tuple[ConnectionShares, ...]] | None:
-        """Who it is counted for, and where; None: it is not."""
+        """Returns who it is counted for, and where; None: it is not."""
         return self._counted
 
     def end(self, reason: str, text: str) -> None:
@@ -404,7 +404,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return self._upstreams.commits.takes_parts
 
     def went_on(self, is_waiting: bool) -> None:
-        """What waited for a look into the journal was taken; `is_waiting`: more does."""
+        """Goes on, as what waited for a look into the journal was taken; `is_waiting`: more
+        does."""
         if self.arrivals.waiting_bytes <= WAITING_BYTES_MAX // 2:
             self.resume_reading("journal")
 
@@ -445,7 +446,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self.send(placed(news))
 
     def _told(self, placements: Mapping[str, InstancePlacement]) -> None:
-        """Where instances live now, as an open connection tells it."""
+        """Takes where instances live now, as an open connection tells it."""
         if self._counts(placements):
             self._here.spawn(self._upstreams.placements.learn_quietly(placements), self.failed)
 
@@ -579,7 +580,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._upstreams.changed()
 
     def as_incoming(self, destination: str) -> SharedConnection | None:
-        """What a destination is told of it; None: it carries no stream for that one."""
+        """Returns what a destination is told of it; None: it carries no stream for that one."""
         logon = self.logon
         if not self.is_accepted or not self.is_open or self.carried_over or logon is None:
             return None
@@ -618,10 +619,10 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._upstreams.changed()
 
     def _validate(self, logon: UpstreamLogon) -> LinkRefused | None:
-        """Why, when the link does not describe its instance, or a check of its Destination fails.
-        A logon that `salvages` is not validated: its data directory is retired, and what was
-        configured for it need not fit any more. Runs in a thread: it searches topics with
-        expressions of the other side."""
+        """Returns why not, when the link does not describe its instance, or a check of its
+        Destination fails. A logon that `salvages` is not validated: its data directory is retired,
+        and what was configured for it need not fit any more. Runs in a thread: it searches topics
+        with expressions of the other side."""
         terms = DestinationTerms(logon.destination, logon.expect, ())
         try:
             upstream = unpack_description(logon.name, logon.group, terms, logon.description)

@@ -351,7 +351,7 @@ class QueueManager:
 
     # -- beginning -----------------------------------------------------------------------------
     def open(self) -> list[QueueTopics]:
-        """What the queues are to the instance's topics."""
+        """Opens the queues, as the instance's topics see them."""
         if not self.here.config.queue_definitions:
             return []
         from raylay.services.core.queues import Queues

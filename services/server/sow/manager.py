@@ -155,8 +155,8 @@ class SowManager:
         return feature, problems
 
     def _match(self, store: SowStore) -> dict[str, int]:
-        """What is of another configuration is of no use: the topic begins anew. Returns from when
-        on each history is whole."""
+        """Begins topics anew whose store is of another configuration. Returns from when on each
+        history is whole."""
         from raylay.services.sow.history_rules import went_on
 
         here = self._here
@@ -468,7 +468,7 @@ class SowManager:
 
 
 def fingerprints(config: InstanceConfig) -> dict[str, bytes]:
-    """Of the topics that are on disk, by their names in the store."""
+    """Returns those of the topics that are on disk, by their names in the store."""
     types = {each.name: asdict(each) for each in config.type_definitions}
     return {
         each.stored_as: fingerprint(each, types.get(each.message_type))
@@ -478,7 +478,7 @@ def fingerprints(config: InstanceConfig) -> dict[str, bytes]:
 
 
 def fingerprint(definition: SowTopicDefinition, kind: dict[str, Any] | None) -> bytes:
-    """Of all that decides which records there are, and under which keys.
+    """Returns a digest of all that decides which records there are, and under which keys.
 
     Args:
         kind: what its message type is defined as; None: it is built in.
