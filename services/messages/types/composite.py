@@ -185,7 +185,7 @@ class CompositeGlobal(CompositeLocal):
     }
 
     def rewritten(self, tree: Tree, *known: ParsedBody) -> bytes:
-        """Refuses, since nobody knows of which part a field is."""
+        """Serializes the tree anew, since nobody knows of which part a field is."""
         return self.serialize(tree)
 
     def parse(self, body: bytes | memoryview) -> Tree:
