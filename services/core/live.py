@@ -166,6 +166,8 @@ class LiveSubscriptions:
         """It ended."""
         if self._shares is not None:
             self._shares.remove(subscription)
+        if subscription.release is not None:
+            subscription.release()
         if subscription.following is not None:
             self.following().remove(subscription)
         elif self._filtered is not None and subscription in self._filtered:

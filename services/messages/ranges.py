@@ -112,6 +112,11 @@ class PublisherRanges(SharedMap[SequenceSet]):
         return any(self.sets.values())
 
     @property
+    def memory_bytes(self) -> int:
+        """Estimates what they take in memory."""
+        return sum([each.memory_bytes for each in self.sets.values()])
+
+    @property
     def count(self) -> int:
         """Number of messages, of all publishers."""
         return sum(each.count for each in self.sets.values())

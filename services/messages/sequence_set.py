@@ -26,6 +26,9 @@ STRETCH_BYTES = 16
 BITMAP_BYTES = 10 + CHUNK // 8
 """Of a stretch of full chunks, and of the largest other chunk."""
 
+SET_MEMORY_BYTES, STRETCH_MEMORY_BYTES, PART_MEMORY_BYTES = 400, 80, 140
+"""In Python: of a set, of a stretch, of a bitmap beside its bits."""
+
 Range = tuple[int, int]
 """First and last sequence, both included."""
 
@@ -447,6 +450,13 @@ class SequenceSet:
         if at <= last:
             found.append((at, last))
         return found
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimates what it takes in memory."""
+        bits = sum([each.bit_length() for each in self._part.values()])
+        stretches = STRETCH_MEMORY_BYTES * len(self._full_starts)
+        return SET_MEMORY_BYTES + stretches + PART_MEMORY_BYTES * len(self._part) + bits // 7
 
     def copy(self) -> SequenceSet:
         """A set of its own with the same content."""

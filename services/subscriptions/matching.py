@@ -167,7 +167,7 @@ def nobody(_: int) -> FilterOwner:
 @dataclass(slots=True, eq=False)
 class LiveSubscription:
     """One ordinary subscription of one session. `content`: its filter by content, empty: none.
-    `following`: None: it asks for messages as they are."""
+    `following`: None: it asks for messages as they are. `release`: called when it ends."""
 
     session: int
     id: str
@@ -175,6 +175,7 @@ class LiveSubscription:
     content: str = ""
     delivered: int = 0
     following: FollowTerms | None = None
+    release: Callable[[], None] | None = None
 
 
 class _TopicAnswer:

@@ -21,6 +21,7 @@ from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageEr
 from raylay.services.messages.bookmarks import Position, parse_point
 from raylay.services.plugins.filters import sow_questions
 from raylay.services.protocol.client.commands import SowCommand, Subscribe
+from raylay.services.security.retained_bytes import RetainedClaim
 from raylay.services.server.clients.historical_queries import HistoricalQueries, HistoricalQuery
 from raylay.services.server.clients.replay_members import ReplayClient
 from raylay.services.server.runtime import InstanceRuntime
@@ -84,6 +85,13 @@ class _Query(NamedTuple):
     asked: ParsedQuery
     rewind: HistoricalQuery | None = None
     """Where a replay comes behind the rows."""
+    claim: RetainedClaim | None = None
+    """Of its keys."""
+
+    def release(self) -> None:
+        """Gives back what is counted of it: it ended."""
+        if self.claim is not None:
+            self.claim.release()
 
 
 class _ClientQueries:
@@ -168,10 +176,12 @@ class QueryRunner:
         subscribe: Subscribe | None = None,
         position: Position | None = None,
         content: ReplayContent | None = None,
+        claim: RetainedClaim | None = None,
     ) -> None:
         """Accepts a query, and begins it where none of this client runs.
 
         Args:
+            claim: of its keys; released when it ends, or is refused.
             position: where the subscription has a bookmark.
             content: likewise: what is delivered of its replay; None: all.
 
@@ -179,11 +189,17 @@ class QueryRunner:
             RemoteProtocolError: it is refused.
         """
         session = self._session(connection)
-        if len(session) >= QUERIES_MAX:
-            raise RemoteProtocolError(
-                f"{QUERIES_MAX} queries of this connection wait: read their rows first", "too_many"
-            )
-        query = self._accepted(connection, sow, subscribe)
+        try:
+            if len(session) >= QUERIES_MAX:
+                raise RemoteProtocolError(
+                    f"{QUERIES_MAX} queries of this connection wait: read their rows first",
+                    "too_many",
+                )
+            query = self._accepted(connection, sow, subscribe)._replace(claim=claim)
+        except Exception:
+            if claim is not None:
+                claim.release()
+            raise
         if "received" in sow.acks:
             self._accept("received", connection, sow)
         if subscribe is not None and position is not None:
@@ -279,7 +295,12 @@ class QueryRunner:
         session = self._sessions.get(connection.number)
         if session is None:
             return
-        session.waiting = deque(each for each in session.waiting if each.sow.query not in names)
+        waiting, session.waiting = session.waiting, deque()
+        for each in waiting:
+            if each.sow.query in names:
+                each.release()
+            else:
+                session.waiting.append(each)
         if session.behind is not None:
             session.behind.forget(names)
         if session.query is not None and session.query.sow.query in names:
@@ -291,6 +312,8 @@ class QueryRunner:
         self._forget_rewinds(connection)
         session = self._sessions.get(connection.number)
         if session is not None:
+            for each in session.waiting:
+                each.release()
             session.waiting.clear()
             if session.behind is not None:
                 session.behind.forget_all()
@@ -339,6 +362,7 @@ class QueryRunner:
             if query.subscribe is not None and not (
                 name in connection.resolving or name in connection.subscriptions
             ):
+                query.release()
                 continue
             try:
                 self._begin(session, query)
@@ -384,6 +408,9 @@ class QueryRunner:
             except RemoteProtocolError:
                 running.close()
                 raise
+            if query.claim is not None:
+                # From now on it keeps the keys, until it ends.
+                made.release, query = query.claim.release, query._replace(claim=None)
             if before is not None:
                 self._unsubscribe(before)
             connection.subscriptions[name] = made
@@ -394,6 +421,7 @@ class QueryRunner:
         connection.send(connection.codec.group_begin(name))
 
     def _failed(self, session: _ClientQueries, query: _Query, error: Exception) -> None:
+        query.release()
         connection, name = session.connection, query.sow.query
         text = str(error)
         if isinstance(error, RemoteProtocolError):
@@ -421,6 +449,8 @@ class QueryRunner:
         followed by `_begin_next`."""
         if session.running is not None:
             session.running.close()
+        if session.query is not None:
+            session.query.release()
         session.query = session.running = None
         if session.behind is not None:
             session.behind.query_bytes = 0

@@ -31,6 +31,7 @@ from raylay.services.messages.records import Run
 from raylay.services.net.framed import WRITE_HIGH_BYTES
 from raylay.services.protocol.client.answers import OVERTAKEN
 from raylay.services.protocol.client.commands import Subscribe
+from raylay.services.security.retained_bytes import RetainedClaim
 from raylay.services.server.clients.replay_members import Replay, ReplayClient, ReplayMember
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.runtime import InstanceRuntime
@@ -112,8 +113,13 @@ class ReplayPump:
         topic_filter: TopicFilter,
         position: Position,
         content: ReplayContent | None = None,
+        claim: RetainedClaim | None = None,
     ) -> None:
-        """Begins one. Its `processed` ack goes out when its start is known."""
+        """Begins one. Its `processed` ack goes out when its start is known.
+
+        Args:
+            claim: of what the client has; released when it ends.
+        """
         connection.resolving[command.subscription] = command
         machine = self._here.machine
         # Both of this moment: what is held and not in the log behind the start lies before it.
@@ -126,6 +132,7 @@ class ReplayPump:
                 machine.committed_txid,
                 machine.held(),
                 content,
+                claim,
             )
         )
 
@@ -138,6 +145,7 @@ class ReplayPump:
         committed_txid: int,
         held: PublisherRanges,
         content: ReplayContent | None,
+        claim: RetainedClaim | None,
     ) -> None:
         name = command.subscription
         reader = self._reading.reader
@@ -160,6 +168,8 @@ class ReplayPump:
             await self.look_up(connection, position, log)
             start, first_txid = await self._reading.run(look_up, of=self._owner_of(connection))
         except (RemoteProtocolError, StorageError) as error:
+            if claim is not None:
+                claim.release()
             if connection.resolving.get(name) is not command:
                 return
             del connection.resolving[name]
@@ -172,6 +182,8 @@ class ReplayPump:
             return
         # It may have been ended meanwhile, and another of its id asked for.
         if not connection.is_open or connection.resolving.get(name) is not command:
+            if claim is not None:
+                claim.release()
             return
         del connection.resolving[name]
         subscription = BookmarkSubscription(
@@ -185,7 +197,7 @@ class ReplayPump:
             have=command.have,
             content=content,
         )
-        member = ReplayMember(connection, subscription, command)
+        member = ReplayMember(connection, subscription, command, claim=claim)
         self._admit(member)
         if subscription.prepared:
             self._accept(member)
@@ -271,6 +283,8 @@ class ReplayPump:
         """Ends one."""
         member = self._members.pop(subscription, None)
         self._shares.remove(subscription)
+        if member is not None and member.claim is not None:
+            member.claim.release()
         if member is not None:
             self._leave(member)
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from raylay.services.messages.records import Run
 from raylay.services.protocol.client.codec import Codec
 from raylay.services.protocol.client.commands import Subscribe
+from raylay.services.security.retained_bytes import RetainedClaim
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import DeliverySink
 from raylay.services.subscriptions.matching import LiveSubscription, TopicFilter
@@ -58,6 +59,7 @@ class ReplayMember:
 
     __slots__ = (
         "acks",
+        "claim",
         "command_id",
         "connection",
         "is_behind",
@@ -77,6 +79,7 @@ class ReplayMember:
         subscription: BookmarkSubscription,
         command: Subscribe,
         ready: Callable[[], None] | None = None,
+        claim: RetainedClaim | None = None,
     ) -> None:
         self.connection = connection
         self.subscription = subscription
@@ -87,6 +90,8 @@ class ReplayMember:
         self.is_paused = command.paused
         self.is_behind = ready is not None
         """Whether rows of a query come before anything of it."""
+        self.claim = claim
+        """What is counted of what its client has."""
         self.ready = ready
         """Is told, instead of the client, when its start is known, or never will be."""
         self.persisted_s = (command.persisted_ms or PERSISTED_MS_DEFAULT) / 1000

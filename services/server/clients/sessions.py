@@ -30,6 +30,11 @@ from raylay.services.security.incomplete_frames import (
     incomplete_bytes_max,
 )
 from raylay.services.security.permissions import Permissions
+from raylay.services.security.retained_bytes import (
+    RetainedBytes,
+    RetainedClaim,
+    retained_bytes_max,
+)
 from raylay.services.server.clients.admission import ClientAdmission
 from raylay.services.server.clients.connection_limit import ConnectionLimit
 from raylay.services.server.clients.historical_queries import HistoricalQueries
@@ -152,6 +157,8 @@ class ClientSessions:
         """What they hold of frames that are not whole."""
         self.budgets = filter_budgets(lambda ends: here.loop.call_soon(ends))
         """What each user's filters may work."""
+        self.retained = RetainedBytes(retained_bytes_max(memory_of_process()))
+        """What their commands keep."""
         self.delivered = 0
         """Messages to subscriptions without a bookmark, in this life."""
         self._by_name: dict[str, ClientSession] = {}
@@ -240,6 +247,7 @@ class ClientSessions:
         """A client's connection ended."""
         self.connected.discard(client)
         self.incomplete.left(client.incomplete)
+        self.retained.left(client.number)
         self.queries.gone(client)
         self.queued.gone(client)
         holder, counted = self._holders.pop(client.number, (None, ()))
@@ -272,6 +280,15 @@ class ClientSessions:
             self.live.remove(subscription)
         else:
             self.replays.remove(subscription)
+
+    def claim(self, client: ClientSession, size_bytes: int) -> RetainedClaim:
+        """Counts what a command of a client keeps.
+
+        Raises:
+            RemoteProtocolError: it would be too much, with reason `too_many`.
+        """
+        holder, _ = self._holders[client.number]
+        return self.retained.claim(client.number, holder, size_bytes)
 
     def names_sow(self, topic: str) -> bool:
         """Returns whether it is the name of a SOW topic."""

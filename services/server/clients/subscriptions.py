@@ -21,6 +21,7 @@ from raylay.services.protocol.client.commands import (
     Unsubscribe,
 )
 from raylay.services.security.reading import ReadRequest, RestrictedRead, reading
+from raylay.services.security.retained_bytes import RetainedClaim, keys_bytes
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.matching import (
     FollowTerms,
@@ -174,7 +175,7 @@ class ClientSubscriptions:
             replaces = subscribe is not None and subscribe.replace
             self._check_name(name, replaces, subscribe is not None)
             if subscribe is None:
-                queries.ask(connection, sow)
+                queries.ask(connection, sow, claim=self._claim(sow))
                 return
             wanted = topic_filter(
                 sow.topic,
@@ -190,9 +191,14 @@ class ClientSubscriptions:
             if subscribe.bookmark:
                 queries.ask(connection, sow, subscribe, *self._replay(subscribe, wanted))
             else:
-                queries.ask(connection, sow, subscribe)
+                queries.ask(connection, sow, subscribe, claim=self._claim(sow))
         except RemoteProtocolError as error:
             self._acknowledge("processed", sow.command_id, error.reason, str(error), sub=name)
+
+    def _claim(self, sow: SowCommand) -> RetainedClaim | None:
+        """Counts the keys of a query."""
+        keys = sow.keys
+        return None if keys is None else self._clients.claim(self._connection, keys_bytes(keys))
 
     # -- what it may do ----------------------------------------------------------------------
     def _allowed(self, command: Subscribe, *, is_queue: bool) -> Subscribe:
@@ -303,7 +309,9 @@ class ClientSubscriptions:
 
     def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
         position, content = self._replay(command, filter_)
-        self._clients.replays.open(self._connection, command, filter_, position, content)
+        clients, have = self._clients, command.have
+        claim = None if have is None else clients.claim(self._connection, have.memory_bytes)
+        clients.replays.open(self._connection, command, filter_, position, content, claim)
 
     def _replay(
         self, command: Subscribe, filter_: TopicFilter
