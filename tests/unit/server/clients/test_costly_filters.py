@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
-from attacker import ATTACKER, PASSWORD, TOPIC, VICTIM, VICTIMS_TOPIC, guarded
+from support.attacker import ATTACKER, PASSWORD, TOPIC, VICTIM, VICTIMS_TOPIC, guarded
 from unit.expressions.test_work import forget
 from unit.server.clients.test_queries import Door, House, ask, bodies_of, frames_until, in_house
 

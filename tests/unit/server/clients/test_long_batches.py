@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import attacker
 import pytest
+from support import attacker
 from unit.server.clients.test_queries import CONFIG, House, frames_until, in_house
 from unit.test_doors import Door
 
