@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import stat
 import struct
 from pathlib import Path
 
@@ -51,8 +52,9 @@ class InHand:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o600)
         try:
-            if os.fstat(fd).st_uid != os.getuid():
-                raise PermissionError(f"{self.path} is somebody else's")
+            there = os.fstat(fd)
+            if there.st_uid != os.getuid() or not stat.S_ISREG(there.st_mode):
+                raise PermissionError(f"{self.path} is somebody else's, or no file")
             # With its memory: what there is no room for would end the process when it is written.
             os.posix_fallocate(fd, 0, _BYTES)
             self._map = mmap.mmap(fd, _BYTES)
@@ -104,6 +106,25 @@ def _remove_orphans(shared: Path, own: str) -> None:
     """Removes the notes of data directories that are gone: memory is scarcer than disks."""
     for path in shared.glob(f"{own}*"):
         with contextlib.suppress(OSError):
-            directory = path.read_bytes()[_NAME_AT:].rstrip(b"\0")
+            directory = _directory_in(path)
             if directory and not os.path.isdir(directory):
                 path.unlink()
+
+
+def _directory_in(path: Path) -> bytes:
+    """Reads whose note it is; empty: it is none of this user's.
+
+    Everybody may write to the directory, and give a file any name: one that is a pipe, or has no
+    end, is not read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+            return b""
+        return os.pread(fd, _BYTES - _NAME_AT, _NAME_AT).rstrip(b"\0")
+    finally:
+        os.close(fd)

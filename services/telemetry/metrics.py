@@ -232,21 +232,25 @@ class Metrics:
             ConfigurationError: the extra is not installed, or the port cannot be opened.
         """
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from prometheus_client import CollectorRegistry, make_wsgi_app
         except ImportError as error:
             raise ConfigurationError(
                 "metrics need an extra: pip install 'raylay[prometheus]'"
             ) from error
         if self._server is not None:
             raise ConfigurationError(f"the metrics of {self._instance_name} are being served")
+        from raylay.services.telemetry.metrics_server import MetricsServer
+
         registry = CollectorRegistry()
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+            self._server = MetricsServer(host, port, make_wsgi_app(registry))
         except OSError as error:
             raise ConfigurationError(
                 f"metrics of {self._instance_name}: cannot open {host}:{port}: {error.strerror}"
             ) from error
         self._provider = self._make_provider(registry)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
         return int(self._server.server_port)
 
     def stop(self) -> None:

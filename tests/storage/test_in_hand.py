@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,25 @@ def test_no_link_is_followed_and_no_shared_memory_is_said(data: Path, tmp_path: 
     with pytest.raises(FileNotFoundError):
         InHand(data, tmp_path / "none")
     assert note.path.name.startswith(PREFIX)
+
+
+def test_what_others_put_beside_it_keeps_no_instance_from_its_start(
+    data: Path, tmp_path: Path
+) -> None:
+    """Everybody may write to the directory: a pipe was waited for, for ever."""
+    own = f"{PREFIX}{os.getuid()}-"
+    os.mkfifo(tmp_path / f"{own}pipe")
+    (tmp_path / f"{own}circle").symlink_to(tmp_path / f"{own}circle")
+    (tmp_path / f"{own}directory").mkdir()
+    with (tmp_path / f"{own}large").open("wb") as file:
+        file.truncate(1 << 36)
+    made: list[InHand] = []
+    thread = threading.Thread(target=lambda: made.append(InHand(data, tmp_path)), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert made and made[0].left == ()
+    path = made[0].path
+    made[0].close()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="no file"):
+        InHand(data, tmp_path)

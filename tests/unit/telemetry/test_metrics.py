@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -24,6 +25,7 @@ from raylay.services.telemetry.metrics import (
     LatencyHistogram,
     Metrics,
 )
+from raylay.services.telemetry.metrics_server import CONNECTIONS_MAX
 
 pytest.importorskip("opentelemetry.exporter.prometheus")
 
@@ -199,6 +201,29 @@ def test_stop_frees_the_port() -> None:
         scrape(port)
     assert metrics.start(port) == port
     metrics.stop()
+
+
+def is_ended(opened: socket.socket) -> bool:
+    """Whether the server ends a connection; waits for it."""
+    opened.settimeout(60)
+    try:
+        return opened.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_connections_that_say_nothing_give_way_to_new_ones() -> None:
+    """Each had a thread and a file of the instance for as long as it liked."""
+    with serving(lambda: {"clients": 1}) as port:
+        opened = []
+        for _ in range(5 * CONNECTIONS_MAX):
+            opened.append(socket.create_connection(("127.0.0.1", port)))
+            opened[-1].sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        for each in opened[: -2 * CONNECTIONS_MAX]:
+            assert is_ended(each)
+        assert scrape(port)['raylay_clients{instance="Chicago-1"}'] == 1
+        for each in opened:
+            each.close()
 
 
 def test_the_module_is_cheap_to_import() -> None:
