@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +13,7 @@ import pytest
 from cluster.test_fabric import await_title
 from end_to_end.test_slow_clients import Stream, numbers, subscribe
 from support.instance_processes import Client
+from support.waiting import wait_until
 
 from raylay.services.fabric import Fabric
 
@@ -23,15 +22,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.covers("Clients and protocol", "under Ray the buffer is an actor"),
 ]
-WAIT_S = 120.0
-
-
-def until(is_so: Callable[[], Any]) -> Any:
-    deadline_s = time.monotonic() + WAIT_S
-    while not (found := is_so()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    return found
 
 
 def test_the_buffer_is_an_actor_that_its_instance_starts_again(tmp_path: Path) -> None:
@@ -50,15 +40,15 @@ def test_the_buffer_is_an_actor_that_its_instance_starts_again(tmp_path: Path) -
             """Publishes until somebody is offline; the process of the buffer."""
             while not pool()["offline"]:
                 stream.publish(50)
-            return int(until(lambda: pool()["pid"]))
+            return int(wait_until(lambda: pool()["pid"]))
 
         pid = fill()
         await_title("ray::solo/clients", partial(int, pid))
         assert numbers(slow, stream.count) == list(range(1, stream.count + 1))
-        until(lambda: not pool()["offline"])
+        wait_until(lambda: not pool()["offline"])
         assert fill() == pid, "it is there still"
         os.kill(pid, signal.SIGKILL)
-        event = until(lambda: [e for e in fabric.events() if e["event"] == "slow_client"])[0]
+        event = wait_until(lambda: [e for e in fabric.events() if e["event"] == "slow_client"])[0]
         assert (event["client"], event["limit"]) == ("slow", "buffer")
         assert "the buffer that held it has ended" in event["text"]
         with pytest.raises((EOFError, ConnectionError)):

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from support import forked
 from support.instance_processes import DEADLINE_S, Client, Server, Servers, pair, single
+from support.small_disk import small_disk_at
 from xxhash import xxh3_64_intdigest
 
 from raylay.services.client import SyncClient
@@ -361,18 +362,8 @@ def test_nobody_takes_the_numbers_that_a_server_gives(servers: Servers, tmp_path
 # -- disks -----------------------------------------------------------------------------------------
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 6 MiB of its own."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("mounting a small file system is not allowed here")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with small_disk_at(tmp_path / "disk", 6) as disk:
+        yield disk
 
 
 def test_a_client_outlives_a_full_disk_beneath_its_publish_store(

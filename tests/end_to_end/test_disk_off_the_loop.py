@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 
 from raylay.services.client import Client
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
@@ -26,14 +26,6 @@ from raylay.storage.state import StoreFile
 
 DEADLINE_S = 30.0
 SEGMENT_BYTES = 64 * 1024
-
-
-async def until(found: Callable[[], Any]) -> Any:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not (answer := found()):
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.02)
-    return answer
 
 
 def is_of_a_short_commit() -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.instance_processes import DEADLINE_S, Client, Server, Servers, single
+from support.small_disk import small_disk_at
 from typer.testing import CliRunner
 
 from raylay.services.commands import journal as journal_commands
@@ -30,17 +31,8 @@ REMOVED_BEFORE_TXID = 30
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("nothing can be mounted here: root can")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with small_disk_at(tmp_path / "disk", 24) as disk:
+        yield disk
 
 
 class Desk:

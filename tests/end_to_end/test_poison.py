@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from base64 import b64encode
 from pathlib import Path
 
 import msgpack
 import pytest
-from support.instance_processes import Client, Server, Servers, single
+from support.instance_processes import Client, Executed, Servers, single
 from support.protobuf_cases import descriptors
 
 from raylay.services.messages.records import RecordBuilder
@@ -71,12 +70,6 @@ def make(name, options):
 """
 
 
-class Fresh(Server):
-    """A process of its own, which finds what PYTHONPATH has installed."""
-
-    popen = subprocess.Popen
-
-
 def test_a_message_that_ended_two_processes_is_refused_by_the_third(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +83,7 @@ def test_a_message_that_ended_two_processes_is_refused_by_the_third(
     server = single(
         servers,
         tmp_path,
-        kind=Fresh,
+        kind=Executed,
         first=True,
         type_definitions=(TypeDefinition("fatal", "fatal", {}),),
         sow=(SowTopicDefinition("quotes", "fatal", keys=("/id",)),),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from support.instance_processes import DEADLINE_S, Client, Server, Servers, pair
+from support.instance_processes import DEADLINE_S, Client, Executed, Servers, pair
 from support.private_files import open_to_others
 
 from raylay.services.messages.records import RecordBuilder
@@ -20,12 +19,6 @@ from raylay.services.telemetry.tracing import TracingOptions
 
 BODY = "x" * 60_000
 SECONDLY = (Occasion(every_ms=1_000),)
-
-
-class Inheriting(Server):
-    """With a process that has the umask of this one, and gives it to its children."""
-
-    popen = subprocess.Popen
 
 
 @pytest.mark.covers("Configuration", "what is made on the disk is its owner's alone")
@@ -42,7 +35,7 @@ def test_without_a_umask_no_file_of_an_instance_is_open_to_others(
         sow=(SowTopicDefinition("records", "json", keys=("/id",)),),
         queues=(QueueDefinition("work", "json", underlying="orders"),),
         tracing=TracingOptions(sampling_ratio=1.0, file_directory=str(place / "traces")),
-        kind=Inheriting,
+        kind=Executed,
         of_each={
             "topics": (TopicRule(".*", "json"),),
             "segment_bytes": 1024 * 1024,

@@ -6,12 +6,11 @@ import os
 import selectors
 import signal
 import socket
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.instance_processes import DEADLINE_S, Client, Server, Servers, single
+from support.waiting import wait_until
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.messages.records import RecordBuilder, iterate_records
@@ -24,25 +23,18 @@ MESSAGES = 1_200
 LIMITS = CapacityConfig(memory_bytes_max=8 * MIB, client_share=1.0)
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def stalled(server: Server, stream: Stream) -> Path:
     """Publishes until somebody is offline and its buffer is there; the buffer's file."""
     while "client_offline" not in server.log:
         stream.publish(50)
     file = server.directory / "offline" / "clients.lmdb"
-    until(file.exists)
+    wait_until(file.exists)
     return file
 
 
 def written(file: Path, stream: Stream) -> None:
     """Waits until the disk has what was published, but for what sockets and memory may hold."""
-    until(lambda: file.stat().st_size > stream.count * BODY_BYTES - 18 * MIB)
+    wait_until(lambda: file.stat().st_size > stream.count * BODY_BYTES - 18 * MIB)
 
 
 def memory_of(server: Server) -> int:
@@ -207,7 +199,7 @@ def test_one_that_reads_a_byte_now_and_then_among_100_others(
         slow.frames += slow.reader.feed(slow.socket.recv(1))
         before_bytes = before_bytes or memory_of(server)
         batches_behind += "client_offline" in server.log
-    until(lambda: file.exists() and file.stat().st_size > MIB)
+    wait_until(lambda: file.exists() and file.stat().st_size > MIB)
     grown = memory_of(server) - before_bytes
     assert grown < SMALL_LIMITS.memory_bytes_max * 2 + 16 * MIB, grown
     assert numbers(slow, count) == list(range(1, count + 1))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.instance_processes import Client as RawClient
 from support.instance_processes import Server, Servers
+from support.waiting import until
 
 from raylay.services.client import Client
 from raylay.services.config.bootstrap import BootstrapConfig
@@ -38,14 +39,6 @@ DEADLINE_S = 30.0
 ORDERS = SowTopicDefinition("orders", "json", keys=("/id",))
 MEMORY = SowTopicDefinition("memory", "json", keys=("/id",), transient=True)
 CONFIG = InstanceConfig("A", "g", first=True, sow=(ORDERS, MEMORY))
-
-
-async def until(found: Callable[[], Any]) -> Any:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not (answer := found()):
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.02)
-    return answer
 
 
 class Life:

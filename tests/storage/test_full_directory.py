@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.journal_cases import StepJournal, numbered_run
+from support.small_disk import small_disk_at
 from typer.testing import CliRunner
 
 from raylay.services.commands.journal import journal_app
@@ -23,17 +24,8 @@ pytestmark = pytest.mark.covers("Journal", "the documented way frees a full disk
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(path)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("nothing can be mounted here: root can")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)
+    with small_disk_at(tmp_path / "disk", 16) as disk:
+        yield disk
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import lmdb
 import pytest
 from support.breaking_disk import meta_page_not_writable
 from support.journal_cases import COMMIT_TIMEOUT_S, StepJournal, a_run, numbered_run
+from support.small_disk import small_disk_at
 from typer.testing import CliRunner
 
 from raylay.services.commands.journal import journal_app
@@ -154,18 +155,8 @@ def test_a_full_directory_refuses_and_recovers(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB of its own."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("mounting a small file system is not allowed here")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with small_disk_at(tmp_path / "disk", 4) as disk:
+        yield disk
 
 
 @pytest.mark.covers("Journal", "a full disk refuses and recovers")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.waiting import wait_until
 
 from raylay.services.drills import lease as leases
 from raylay.services.drills.faults import InternalFault
@@ -18,8 +18,6 @@ from raylay.services.errors import FabricError
 pytestmark = pytest.mark.covers(
     "Drills", "one instance that is silent lets nobody else's fault lapse"
 )
-
-WAIT_S = 30.0
 
 
 class Instances:
@@ -49,13 +47,6 @@ class Instances:
         return sum(each == name for each, _ in self.done)
 
 
-def await_(what: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
-
-
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "RENEW_S", 0.01)
@@ -72,11 +63,11 @@ def test_one_that_is_silent_lets_nobody_else_s_lease_lapse() -> None:
     inside.inject(STEP, HIT)
     places.silent.add("B")
     asked = len(places.asked)
-    await_(lambda: ("B", 5.0) in places.asked[asked:])
+    wait_until(lambda: ("B", 5.0) in places.asked[asked:])
     # Its question goes on all that time.
     before = places.count("A")
     inside.renew(STEP, HIT, 15.0)
-    await_(lambda: places.count("A") > before + 10)
+    wait_until(lambda: places.count("A") > before + 10)
     assert places.asked.count(("B", 5.0)) <= 5
     places.freed.set()
     inside.heal(STEP, HIT)
@@ -93,7 +84,7 @@ def test_one_that_is_silent_at_the_beginning_is_asked_again(
     inside = InternalFault(places)  # type: ignore[arg-type]
 
     def answer_late() -> None:
-        await_(lambda: places.count("A") > 3)  # broken there meanwhile
+        wait_until(lambda: places.count("A") > 3)  # broken there meanwhile
         places.silent.clear()
 
     late = threading.Thread(target=answer_late)
@@ -130,10 +121,10 @@ def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     places.silent.add("B")
     places.freed.set()
     begun_s = time.monotonic()
-    await_(lambda: time.monotonic() > begun_s + leases.LEASE_S)
+    wait_until(lambda: time.monotonic() > begun_s + leases.LEASE_S)
     asked = len(places.asked)
     # Of two that begin behind that the first is over, and found out how long the silence is.
-    await_(lambda: [name for name, _ in places.asked[asked:]].count("B") > 1)
+    wait_until(lambda: [name for name, _ in places.asked[asked:]].count("B") > 1)
     places.silent.clear()
     notes = inside.heal(STEP, HIT)
     assert any(note.startswith("line of B to A: no answer for ") for note in notes)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_until
 
 from raylay.services.commands import lifecycle
 from raylay.services.errors import FabricError
@@ -60,13 +59,6 @@ def holding(place: Path) -> subprocess.Popen[str]:
     return process
 
 
-def eventually(what: Callable[[], object], timeout_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def test_a_second_start_is_refused_and_told_by_whom(tmp_path: Path) -> None:
     with holding(tmp_path / "a") as first:
         with pytest.raises(
@@ -109,7 +101,7 @@ def test_two_detached_starts_are_one_and_a_refusal(
     first = threading.Thread(target=lifecycle._up_in_background, args=("f", [], place))
     first.start()
     log = place / "up.log"
-    eventually(lambda: log.exists() and "begun" in log.read_text())
+    wait_until(lambda: log.exists() and "begun" in log.read_text())
     (holder,) = starting()
     for name, other in (("f", place), ("f", tmp_path / "other"), ("g", place)):
         with pytest.raises(FabricError, match=f"by process {holder.pid}"):
@@ -143,7 +135,7 @@ def test_down_says_that_a_process_did_not_end_only_where_it_has_not(
         lifecycle.down("f")
     assert stubborn.alive and other.wait() != 0
     subprocess.run(["kill", "-9", str(stubborn.pid)], check=True)
-    eventually(lambda: not stubborn.alive)
+    wait_until(lambda: not stubborn.alive)
 
 
 def test_a_longer_text_of_an_earlier_holder_leaves_nothing(tmp_path: Path) -> None:

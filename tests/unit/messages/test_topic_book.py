@@ -5,11 +5,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from support.plain_state import PlainState
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages import topics
 from raylay.services.messages.records import Run
-from raylay.services.messages.stateful import PreparedRun, WritePermission
 from raylay.services.messages.topic_book import QueueTopics, TopicBook
 from raylay.services.messages.topics import TopicRule
 
@@ -101,28 +101,8 @@ def test_a_refusal_names_a_few_topics_whatever_there_are() -> None:
     assert "has nothing:" in TopicBook((), "T", (), "A").undeclared(b"a", b"json")
 
 
-class State:
-    """Nothing is asked of it here."""
-
-    def looks_for(self, run: Run) -> tuple[()]:
-        return ()
-
-    def prepare(
-        self,
-        run: Run,
-        now_us: int,
-        steady_us: int,
-        permission: WritePermission | None = None,
-    ) -> PreparedRun:
-        return PreparedRun((run,))
-
-    def staged(self, run: Run) -> None: ...
-
-    def failed(self, committed_txid: int) -> None: ...
-
-
 def test_a_topic_has_the_first_state_that_fits_it() -> None:
-    one, other = State(), State()
+    one, other = PlainState(), PlainState()
     rules = [(TopicRule("orders"), one), (TopicRule("^fx/"), other), (TopicRule("^fx/e"), one)]
     book = TopicBook((*BOOK_OF, TopicRule("^log/")), stateful=rules)
     assert book.states == (one, other)
@@ -147,7 +127,7 @@ class Claims:
 
 
 def test_each_queue_over_a_topic_claims_its_messages() -> None:
-    first, second, state = Claims(), Claims(), State()
+    first, second, state = Claims(), Claims(), PlainState()
     queues = [
         QueueTopics("work", "json", state, TopicRule("^fx/"), claiming=first),
         QueueTopics("local", "json", state, TopicRule("^fx/")),

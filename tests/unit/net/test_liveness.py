@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.waiting import wait_until
 
 from raylay.services.net.impaired import ImpairedTransport
 from raylay.services.net.liveness import BUSY_TIMES, SilenceDetector, host_answers, why_lost
@@ -17,7 +18,6 @@ from raylay.services.net.liveness import BUSY_TIMES, SilenceDetector, host_answe
 pytestmark = pytest.mark.covers("Configuration", "an instance whose loop is held for longer")
 
 Answers = Callable[[], bool]
-DEADLINE_S = 60.0
 
 
 def yes() -> bool:
@@ -60,13 +60,6 @@ def test_what_is_said_of_it() -> None:
     assert why_lost(20.5, 5.0) == "nothing came for 20 s, although its host answers"
 
 
-def until(found: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not found():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-
-
 def transport_of(found: Any) -> Any:
     return SimpleNamespace(get_extra_info=lambda name, _=None: found if name == "socket" else None)
 
@@ -81,7 +74,7 @@ def test_a_host_answers_while_its_process_reads_nothing() -> None:
             time.sleep(0.3)
             assert not host_answers(transport_of(mine), 0.2), "nothing was sent in this time"
             # Not if this process stands still between the two: then once more.
-            until(lambda: mine.send(b"beat") and host_answers(transport_of(mine), 0.2))
+            wait_until(lambda: mine.send(b"beat") and host_answers(transport_of(mine), 0.2))
 
 
 def test_a_host_answers_whose_process_has_no_room_left() -> None:
@@ -97,7 +90,7 @@ def test_a_host_answers_whose_process_has_no_room_left() -> None:
                 except BlockingIOError:
                     time.sleep(0.1)
             # TCP asks for room at 0.2, 0.4, 0.8 s and so on, and is answered each time.
-            until(lambda: host_answers(transport_of(mine), 2.0))
+            wait_until(lambda: host_answers(transport_of(mine), 2.0))
 
 
 def test_nobody_can_tell_of_what_is_no_tcp_or_impaired_or_gone() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sim.queue_mistakes import ForeignDoor, LenientDoor
 
 from raylay.services.messages.records import (
     Command,
@@ -515,20 +516,6 @@ class AtMostOnceLikeOthers(QueueFrontend):
         return super().decide(DeliverLeased(*decision), now_us)
 
 
-class Lenient(QueueFrontend):
-    """Strict leasing is not judged."""
-
-    def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
-        return said
-
-
-class Foreign(QueueFrontend):
-    """What is no one's here is taken for no one's anywhere."""
-
-    def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
-        return self.without_others(said, by, now_us)
-
-
 @pytest.mark.parametrize(
     ("mistake", "test"),
     [
@@ -536,8 +523,8 @@ class Foreign(QueueFrontend):
         (NoEnd, test_what_comes_when_its_lease_is_over_goes_back),
         (NotLookedUp, test_what_the_journal_says_is_gone_goes_back_whoever_said_it),
         (AtMostOnceLikeOthers, test_at_most_once_is_sent_though_its_removal_is_in_the_journal),
-        (Lenient, test_where_leasing_is_strict_a_client_acknowledges_what_it_holds_here),
-        (Foreign, test_where_leasing_is_strict_an_instance_without_the_lease_takes_nothing),
+        (LenientDoor, test_where_leasing_is_strict_a_client_acknowledges_what_it_holds_here),
+        (ForeignDoor, test_where_leasing_is_strict_an_instance_without_the_lease_takes_nothing),
     ],
 )
 def test_planted_mistakes_are_found(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.plain_state import PlainState
 from support.sow_given import ORDERS, book
 
-from raylay.services.messages.records import Run
-from raylay.services.messages.stateful import PreparedRun, Stateful, WritePermission
+from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.sow.definition import SowTopicDefinition
@@ -57,31 +57,6 @@ def test_a_query_by_expression_asks_in_the_order_of_the_configuration() -> None:
     ]
 
 
-class Staged:
-    """Does nothing."""
-
-    def looks_for(self, run: Run) -> tuple[()]:
-        return ()
-
-    def prepare(
-        self,
-        run: Run,
-        now_us: int,
-        steady_us: int,
-        permission: WritePermission | None = None,
-    ) -> PreparedRun:
-        return PreparedRun((run,))
-
-    def staged(self, run: Run) -> None:
-        pass
-
-    def failed(self, committed_txid: int) -> None:
-        pass
-
-    def committed(self, last_txid: int) -> None:
-        pass
-
-
 def test_what_is_done_before_the_append_is_found_as_the_topic_is() -> None:
     there = book(
         replace(ORDERS, name="a+b"), replace(ORDERS, name="none"), MANY, replace(ORDERS, name="x")
@@ -90,7 +65,7 @@ def test_what_is_done_before_the_append_is_found_as_the_topic_is() -> None:
     for each in there.topics:
         each.staging = None
         if each.definition.name != "none":
-            each.staging = Staged()
+            each.staging = PlainState()
             stagings.append(each.staging)
     topics = TopicBook((TopicRule(".*"),), stateful=there.stateful())
     assert topics.states == tuple(stagings)

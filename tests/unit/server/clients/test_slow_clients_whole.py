@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 from unit.server.clients.test_queries import (
     CONFIG,
     House,
@@ -146,11 +147,6 @@ def is_stored(client: Any) -> bool:
     """Whether nothing of a client is on its way to the disk."""
     frames = client.connection._frames
     return not client.connection.is_open or frames is None or not frames.moving_bytes
-
-
-async def until(is_so: Callable[[], Any]) -> None:
-    while not is_so():
-        await asyncio.sleep(0.001)
 
 
 def settled(house: House) -> int:

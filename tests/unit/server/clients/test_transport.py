@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.one_instance import events, in_instance, transports
+from support.waiting import until
 
 from raylay.services.capacity import outstanding
 from raylay.services.client import Client
@@ -138,11 +138,6 @@ WAITING = replace(
     destinations=(DestinationConfig("away", "g", addresses=("127.0.0.1:1",), retry_ms_min=5_000),),
     client_transports=(ClientTransportConfig("slow", outstanding_publishes_max=MOST),),
 )
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.covers("Clients and protocol", "outstanding publishes are limited")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.errors import ConfigurationError
@@ -22,7 +21,6 @@ from raylay.services.telemetry.logs import LogOptions
 FORMER = "192.0.2.1"
 """For documentation: this machine has it not."""
 HERE = "127.0.0.1"
-DEADLINE_S = 60.0
 CONFIG = InstanceConfig(
     "A",
     "g",
@@ -73,15 +71,6 @@ def test_what_the_operator_gave_stays() -> None:
 )
 def test_nothing_is_to_be_followed(config: InstanceConfig, address: str) -> None:
     assert following(config, address) is config
-
-
-async def until(found: Callable[[], Any]) -> Any:
-    """What `found()` is when it is true."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not (answer := found()):
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.02)
-    return answer
 
 
 def event(server: InstanceServer, name: str) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.tls_files import tls_files
+from support.waiting import until
 from unit.test_counted_calls import links_here
 
 from raylay.services.client import Client
@@ -79,11 +80,6 @@ def run(directory: Path, work: Callable[[Fabric], Awaitable[None]]) -> None:
             await fabric.stop()
 
     asyncio.run(visit())
-
-
-async def until(done: Callable[[], Any]) -> None:
-    while not done():
-        await asyncio.sleep(0.01)
 
 
 def link(server: InstanceServer, name: str) -> dict[str, Any]:
