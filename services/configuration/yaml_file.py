@@ -319,6 +319,8 @@ def _read(text: str, name: str) -> tuple[Any, Lines]:
                 "`fabric: NAME`"
             )
         return _value(loader, node, (), lines, name, frozenset()), lines
+    except RecursionError:
+        raise ConfigurationError(f"{name}: nested too deeply (more than {DEPTH_MAX})") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1

@@ -78,6 +78,10 @@ class _UniqueKeysLoader(yaml.SafeLoader):
         """
         keys = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is a name", key.start_mark
+                )
             name = key.tag, str(key.value)
             if name in keys:
                 raise yaml.constructor.ConstructorError(
@@ -115,6 +119,8 @@ class FilePermissions:
             raise ConfigurationError(
                 f"{self._where}: {self._path}:{line}: {error.problem}"
             ) from None
+        except RecursionError:
+            raise ConfigurationError(f"{self._where}: {self._path} is nested too deeply") from None
         except (ValueError, yaml.YAMLError) as error:
             raise ConfigurationError(
                 f"{self._where}: {self._path} is neither YAML nor JSON: {error}"

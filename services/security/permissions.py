@@ -252,7 +252,12 @@ def read_permissions(document: object, where: str) -> Permissions:
 
 def _truth(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{where} is {value!r}: give true or false")
+        # A file may say a list that is larger than memory, by aliases of aliases.
+        is_small = isinstance(value, int) and value.bit_length() < 64
+        shown = f"a {type(value).__name__}"
+        if isinstance(value, str) or is_small:
+            shown = repr(value)[:200]
+        raise ConfigurationError(f"{where} is {shown}: give true or false")
     return value
 
 

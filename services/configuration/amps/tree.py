@@ -247,6 +247,9 @@ class TreeReader:
         except _TooMuchError as error:
             self.errors.append(str(error))
             return None
+        except RecursionError:
+            self.errors.append(f"{path}:1: nested too deeply (more than {DEPTH_MAX})")
+            return None
         except (yaml.YAMLError, IndexError) as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark is not None else 1

@@ -345,6 +345,8 @@ def test_a_yaml_bomb_is_refused() -> None:
         parse(nested)
     with pytest.raises(ConfigurationError, match="nested too deeply"):
         parse("fabric: &a\n  x: *a\n")
+    with pytest.raises(ConfigurationError, match="nested too deeply"):
+        parse("fabric: " + "[" * 10_000)
 
 
 @pytest.mark.parametrize(

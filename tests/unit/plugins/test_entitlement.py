@@ -64,6 +64,33 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str) -> None
         asked("permissions", {"File": str(path)}, "bob")
 
 
+def aliases(depth: int) -> str:
+    """A list that has 9 to the power of `depth` values, in a line of YAML."""
+    text = "&n0 [1, 1]"
+    for number in range(depth):
+        text = f"&n{number + 1} [{text}" + f", *n{number}" * 8 + "]"
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("bob: " + "[" * 10_000, "nested too deeply"),
+        ("bob: " + "{a: " * 5_000 + "}" * 5_000, "nested too deeply"),
+        (f"bob: {{logon: {aliases(12)}}}", "logon is a list: give true or false"),
+        (f"? {aliases(12)}\n: 1\n", "a key is a name"),
+        ("bob: {logon: 0x" + "f" * 10_000 + "}", "logon is a int: give true or false"),
+    ],
+)
+def test_a_file_that_is_made_to_take_all_memory_is_refused(
+    tmp_path: Path, text: str, wrong: str
+) -> None:
+    path = tmp_path / "permissions.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=wrong):
+        asked("permissions", {"File": str(path)}, "bob")
+
+
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "permissions.json"
     path.write_text("{}", encoding="utf-8")

@@ -524,6 +524,8 @@ def test_size_and_depth_are_bounded(tmp_path: Path) -> None:
     deep = "<A>" * (DEPTH_MAX + 2)
     (error,) = errors_of(f"<AMPSConfig>{deep}")
     assert f"nested too deeply (more than {DEPTH_MAX})" in error
+    (error,) = errors_of("AMPSConfig: " + "[" * 10_000)
+    assert f"nested too deeply (more than {DEPTH_MAX})" in error
     large.write_bytes(b"<AMPSConfig>\xff")
     with pytest.raises(ConfigurationError, match="no UTF-8 text"):
         load_amps(large, environment={})
