@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from raylay.services.core.feature import FeatureRegistry
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.client.commands import Subscribe
 from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.replay_members import ReplayClient
@@ -87,6 +88,11 @@ class HistoricalQuery:
         self.is_wanted = True
 
     @property
+    def missing(self) -> PublisherRanges | None:
+        """Messages behind the bookmark that retention removed: rows of now lack none."""
+        return None if self.past is None else self.start.missing
+
+    @property
     def is_prepared(self) -> bool:
         """Returns whether it is known what lies before the replay."""
         return self.replay is not None and self.replay.prepared
@@ -130,7 +136,13 @@ class HistoricalQueries:
         log = RememberedLookup(reader)
 
         def find() -> tuple[ReplayStart, AsOf | None]:
-            start = resolve(rewind.position, command.bookmark_not_found, log, folded_txid)
+            start = resolve(
+                rewind.position,
+                command.bookmark_not_found,
+                log,
+                folded_txid,
+                removed=reader.removed(),
+            )
             if granularities_us is None or start.after_txid >= folded_txid:
                 return start, None
             past = past_of(start.after_txid, granularities_us, reader, now_us)

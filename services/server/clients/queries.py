@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from raylay.services.core.live import LiveSubscriptions
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position, parse_point
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.plugins.filters import sow_questions
 from raylay.services.protocol.client.commands import SowCommand, Subscribe
 from raylay.services.security.retained_bytes import RetainedClaim
@@ -221,9 +222,20 @@ class QueryRunner:
         # One that has no query any more may still have something to send.
         return _ClientQueries(connection) if session is None else session
 
-    def _accept(self, kind: str, connection: QueryingClient, sow: SowCommand) -> None:
-        if kind in sow.acks or not sow.acks:
-            connection.send(connection.codec.acknowledgment(kind, sow.command_id, sub=sow.query))
+    def _accept(
+        self,
+        kind: str,
+        connection: QueryingClient,
+        sow: SowCommand,
+        missing: PublisherRanges | None = None,
+    ) -> None:
+        if kind not in sow.acks and sow.acks:
+            return
+        codec, name, command_id = connection.codec, sow.query, sow.command_id
+        if missing:
+            connection.send(codec.ranges_ack(kind, name, None, command_id, missing))
+        else:
+            connection.send(codec.acknowledgment(kind, command_id, sub=name))
 
     def _put(self, session: _ClientQueries, query: _Query) -> None:
         self._sessions[session.connection.number] = session
@@ -383,7 +395,7 @@ class QueryRunner:
         assert self._questions is not None
         running = self._questions.begin(query.asked, self._here.now_us(), instead_of, past)
         if rewind is not None:
-            self._accept("processed", connection, query.sow)
+            self._accept("processed", connection, query.sow, rewind.missing)
             self._rewinding.begin_rows(rewind)
         elif subscribe is not None:
             made = LiveSubscription(

@@ -50,12 +50,12 @@ def pause(*subs: str) -> bytes:
     return encode_frame({"c": "subscribe", "cid": "stop", "sub": list(subs), "o": {"pause": True}})
 
 
-async def fill(house: House, door: Door) -> None:
+async def fill(house: House, door: Door, topic: str = "plain", body: Any = BODY) -> None:
     """Publishes several segments more."""
     reader, journal = house.server.reading, house.server.here.journal
     before = len(await reading(house, reader.reader.segments))
     while len(await reading(house, reader.reader.segments)) < before + SEGMENTS:
-        await house.publish(door, "p", *[BODY] * FRAME, topic="plain")
+        await house.publish(door, "p", *[body] * FRAME, topic=topic)
     await house.server.here.in_thread(journal.settle)
 
 
@@ -236,5 +236,48 @@ def test_what_is_removed_while_the_start_is_looked_for_does_not_count_as_before_
         reader.send(subscribe("s", f"{P}|{FRAME}|"))
         found = await frames_until(reader, is_end("s"))
         assert next(each for each, _ in found if each.get("a") == "processed")["missing"]
+
+    in_house(tmp_path, visit, SMALL)
+
+
+@pytest.mark.parametrize("topic", ["plain", "trades", "orders"])
+def test_rows_and_a_replay_from_what_retention_removed_begin_with_what_is_left(
+    tmp_path: Path, topic: str
+) -> None:
+    """Of a topic without rows, of one with a history, and of one that has what there is now."""
+
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await fill(house, door, topic, {"id": 1, **BODY})
+        left = await remove(house)
+        last = house.published["p"]
+        assert 2 < left < last
+
+        def rewind(sub: str, not_found: str) -> bytes:
+            header = {"c": "sow_and_subscribe", "sub": sub, "t": topic, "cid": sub, "bm": f"{P}|2|"}
+            header |= {"a": "processed,completed", "o": {"bookmark_not_found": not_found}}
+            return encode_frame(header)
+
+        reader.send(rewind("s", "now"))
+        found = await frames_until(reader, lambda each: each.get("a") == "completed")
+        answer = next(each for each, _ in found if each.get("a") == "processed")
+        rows = [record for header, records in found if header["c"] == "sow" for record in records]
+        if topic == "orders":
+            # The rows are all that there is, and nothing comes before them.
+            assert "missing" not in answer and sequences(found, "s") == []
+            assert [each.sequence for each in rows] == [last]
+        else:
+            assert answer["missing_of"] == {P: [left - 3, 3, left - 1]}
+            assert sequences(found, "s") == list(range(left, last + 1))
+            assert [each.sequence for each in rows] == ([left - 1] if topic == "trades" else [])
+            end = next(each for each, _ in found if each["c"] == "group_end")
+            assert list(PublisherRanges.from_wire(end["have"]).of(P)) == [(1, left - 1)]
+        reader.send(rewind("f", "fail"))
+        answer = await reader.answer_to("f")
+        assert answer["reason"] == "bookmark_not_found"
+        assert "retention removed the message of bookmark" in answer["text"]
+        await house.publish(door, "p", {"id": 2}, topic=topic)
+        found = await frames_until(reader, lambda each: each["c"] == "p")
+        assert sequences(found, "s") == [last + 1]
 
     in_house(tmp_path, visit, SMALL)
