@@ -11,7 +11,8 @@
    thread that made it.
 5. The loop takes it: the machine's effects are performed (other links are told, then acks go out),
    they are written, and only then the features fold it (services/core/effect_loop.py).
-6. Nothing that a link says is taken before the commits that it may be about: `catch_up`.
+6. Nothing that a link reports is taken before the commits that it may be about: `take_report`,
+   `catch_up`.
 
 A commit that fails goes the same way: the machine undoes what was staged, publishers are told, and
 the features hear of it last.
@@ -31,12 +32,21 @@ from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.acknowledgment import DestinationLedger
 from raylay.services.replication.commit_notifications import CommitNotifications
 from raylay.services.replication.commit_thread import CommitThread, CommitThreadPolicy
-from raylay.services.replication.effects import Effect, RunsCommitted
+from raylay.services.replication.effects import (
+    Effect,
+    LinkAnswered,
+    LinkLacks,
+    LinkProgress,
+    RunsCommitted,
+)
 from raylay.services.replication.instance import InstanceMachine
 
 PROBE_S = 0.5
 """Seconds for which publishers are refused after a failed commit; then the next publish tries
 again."""
+
+LinkReport = LinkAnswered | LinkLacks | LinkProgress
+"""The reports of a link on its destination."""
 
 
 class StagedJournal(Protocol):
@@ -392,8 +402,40 @@ class CommitCycle:
         """Returns whether something is committed that the machine has not taken."""
         return self._notifications.is_ahead(self._runtime.machine.committed_txid)
 
+    def take_report(
+        self,
+        destination: str,
+        report: LinkReport,
+        *,
+        is_direct: bool = False,
+    ) -> None:
+        """Takes what a link reports of its destination, behind the commits that it may be about.
+
+        Args:
+            is_direct: it comes over a direct link, which was given only what this loop has taken.
+                It may come in the middle of a step, so no other commit is taken before it.
+        """
+        machine = self._runtime.machine
+        if not is_direct and self._notifications.is_ahead(machine.committed_txid):
+            self._take()
+        effects: list[Effect]
+        if isinstance(report, LinkAnswered):
+            effects = machine.link_answered(destination, report.persisted, report.conflicts)
+        elif isinstance(report, LinkLacks):
+            effects = machine.link_lacks(destination, report.ranges)
+        else:
+            effects = machine.link_progressed(
+                destination,
+                report.stored_txid,
+                report.resending,
+                report.caught_up,
+                report.skipped,
+                self._runtime.steady_us(),
+            )
+        self._runtime.steps.perform(effects)
+
     def catch_up(self) -> None:
-        """Before a link's answer is taken: it may be for a commit that this loop has not taken."""
+        """Takes what is committed, before anything is taken or asked that may be about it."""
         if self._notifications.is_ahead(self._runtime.machine.committed_txid):
             self._take()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylay.services.core.commit_cycle import CommitCycle
+from raylay.services.core.commit_cycle import CommitCycle, LinkReport
 
 
 class AcksBeforeTheCommit(CommitCycle):
@@ -79,3 +79,10 @@ class GoesOnAheadOfTheDisk(CommitCycle):
         self.durable()
         self._is_prepared = False
         self._runtime.steps.catch_up()
+
+
+class ReportsBeforeTheCommit(CommitCycle):
+    """Takes what a link reports before the commits that it may be about."""
+
+    def take_report(self, destination: str, report: LinkReport, *, is_direct: bool = False) -> None:
+        super().take_report(destination, report, is_direct=True)

@@ -60,13 +60,7 @@ class DirectLinkControl:
         )
 
     def _tell(self, told: Any) -> None:
-        instance, link = self.instance, self.link
-        if isinstance(told, LinkAnswered):
-            instance.link_answered(link, told)
-        elif isinstance(told, LinkProgress):
-            instance.link_progressed(link, told)
-        else:
-            instance.link_lacks(link, told)
+        self.instance.link_reports(self.link, told, is_direct=True)
 
     def tick(self) -> None:
         """Called regularly."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.core.commit_cycle import notify_links
+from raylay.services.core.commit_cycle import LinkReport, notify_links
 from raylay.services.core.compose import Composition, compose, folding
 from raylay.services.core.effect_loop import TURN_S, EffectLoop
 from raylay.services.core.fold_backlog import FoldBacklog, weight
@@ -41,8 +41,6 @@ from raylay.services.replication.effects import (
     EventReport,
     InstanceRetirement,
     LinkAnswered,
-    LinkLacks,
-    LinkProgress,
     NotifyLink,
     PlacementsChanged,
     RefuseClient,
@@ -1859,36 +1857,20 @@ class Instance:
         if self.alive:
             self.perform(self.machine.link_disconnected(link.destination.name, why))
 
-    def link_answered(self, link: LinkProcess, effect: LinkAnswered) -> None:
-        """A destination has answered."""
+    def link_reports(
+        self,
+        link: LinkProcess,
+        report: LinkReport,
+        *,
+        is_direct: bool = False,
+    ) -> None:
+        """A link says what its destination has answered, has stored, or will never have."""
         if self.alive:
-            name = link.destination.name
-            self._catch_up()
-            effects = self.machine.link_answered(name, effect.persisted, effect.conflicts)
-            if any(type(each) is NotifyLink for each in effects):
-                self.world.probes["asked for what went unmarked"] += 1
-            self.perform(effects)
-
-    def link_lacks(self, link: LinkProcess, effect: LinkLacks) -> None:
-        """What a link will never send."""
-        if self.alive:
-            self._catch_up()
-            self.perform(self.machine.link_lacks(link.destination.name, effect.ranges))
-
-    def link_progressed(self, link: LinkProcess, effect: LinkProgress) -> None:
-        """A link tells how far it is."""
-        if self.alive:
-            self._catch_up()
-            self.perform(
-                self.machine.link_progressed(
-                    link.destination.name,
-                    effect.stored_txid,
-                    effect.resending,
-                    effect.caught_up,
-                    effect.skipped,
-                    self.now_us,
-                )
-            )
+            world, notices = self.world, self.world.probes["notice sent"]
+            world.probes["link ahead of its instance"] += self.commits.is_behind and not is_direct
+            self.commits.take_report(link.destination.name, report, is_direct=is_direct)
+            if isinstance(report, LinkAnswered) and world.probes["notice sent"] > notices:
+                world.probes["asked for what went unmarked"] += 1
 
 
 _REFUSED = {

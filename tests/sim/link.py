@@ -586,9 +586,5 @@ class LinkProcess:
             if isinstance(effect, SendBatch):
                 if self.connection is not None:
                     self.connection.send(0, effect)
-            elif isinstance(effect, LinkAnswered):
-                self.outbox.send(self.instance.link_answered, self, effect)
-            elif isinstance(effect, LinkLacks):
-                self.outbox.send(self.instance.link_lacks, self, effect)
-            elif isinstance(effect, LinkProgress):
-                self.outbox.send(self.instance.link_progressed, self, effect)
+            elif isinstance(effect, LinkAnswered | LinkLacks | LinkProgress):
+                self.outbox.send(self.instance.link_reports, self, effect)

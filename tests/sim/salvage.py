@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from raylay.services.core.commit_cycle import LinkReport
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress
+from raylay.services.replication.effects import LinkAnswered, LinkLacks
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.membership.placement import InstancePlacement, Placements
 from raylay.services.replication.membership.salvage import Salvage
@@ -89,17 +90,13 @@ class SalvagedDisk:
     def link_disconnected(self, link: LinkProcess, why: str) -> None:
         """A link has lost its connection: it tries again."""
 
-    def link_answered(self, link: LinkProcess, effect: LinkAnswered) -> None:
-        """A destination has answered."""
-        self.machine.step(link.destination.name, [effect])
-
-    def link_lacks(self, link: LinkProcess, effect: LinkLacks) -> None:
-        """It never says so."""
-        raise AssertionError(f"a retired disk says that {link.destination.name} lacks {effect}")
-
-    def link_progressed(self, link: LinkProcess, effect: LinkProgress) -> None:
-        """A link tells how far it is."""
-        self.machine.step(link.destination.name, [effect])
+    def link_reports(self, link: LinkProcess, report: LinkReport) -> None:
+        """A destination has answered, or its link tells how far it is."""
+        if isinstance(report, LinkLacks):
+            raise AssertionError(f"a retired disk says that {link.destination.name} lacks {report}")
+        self.machine.step(link.destination.name, [report])
+        if isinstance(report, LinkAnswered):
+            return
         if self.machine.progress[link.destination.name].done:
             link.die()
         if self.alive and self.machine.is_done:

@@ -218,16 +218,20 @@ class LinkControl:
     # -- what the link says ------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the link's."""
-        here = self._here
         command = header["c"]
-        self._links.commits.catch_up()
         if command == "answered":
-            self.take_told(LinkAnswered(*control.read_answered(body)))
+            self._take_report(LinkAnswered(*control.read_answered(body)))
         elif command == "lacks":
-            self.take_told(LinkLacks(control.read_lacks(body)))
+            self._take_report(LinkLacks(control.read_lacks(body)))
         elif command == "progress":
-            self.take_told(control.read_progress(header, body))
-        elif command == "hand_over":
+            self._take_report(control.read_progress(header, body))
+        else:
+            self._links.commits.catch_up()
+            self._said(command, header, body)
+
+    def _said(self, command: str, header: Header, body: bytes) -> None:
+        here = self._here
+        if command == "hand_over":
             self.direct_link.given(header, body, self.process.number)
         elif command == "keeps":
             self.direct_link.kept(header)
@@ -252,25 +256,14 @@ class LinkControl:
             here.report(header["event"], **{"destination": self.name, **header["details"]})
 
     def take_told(self, told: Told) -> None:
-        """Takes what the destination answered, has stored, or will never have."""
-        here = self._here
-        if isinstance(told, LinkAnswered):
-            here.perform(here.machine.link_answered(self.name, told.persisted, told.conflicts))
-            if told.conflicts:
-                self._links.keep_refused()
-        elif isinstance(told, LinkLacks):
-            here.perform(here.machine.link_lacks(self.name, told.ranges))
-        else:
-            here.perform(
-                here.machine.link_progressed(
-                    self.name,
-                    told.stored_txid,
-                    told.resending,
-                    told.caught_up,
-                    told.skipped,
-                    here.steady_us(),
-                )
-            )
+        """Takes what the destination answered, has stored, or will never have, over a direct
+        link."""
+        self._take_report(told, is_direct=True)
+
+    def _take_report(self, report: Told, *, is_direct: bool = False) -> None:
+        self._links.commits.take_report(self.name, report, is_direct=is_direct)
+        if isinstance(report, LinkAnswered) and report.conflicts:
+            self._links.keep_refused()
 
     async def _dial(self) -> None:
         connection = self.connection

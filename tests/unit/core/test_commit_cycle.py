@@ -14,6 +14,7 @@ from sim.commit_mistakes import (
     FoldsInALaterStep,
     GoesOnAheadOfTheDisk,
     LinksBeforeTheCommit,
+    ReportsBeforeTheCommit,
 )
 
 from raylay.services.core.commit_cycle import CommitCycle, notify_links
@@ -22,7 +23,12 @@ from raylay.services.messages.records import Flag, Run
 from raylay.services.messages.topics import TopicRule
 from raylay.services.net.framed import WriteQueue
 from raylay.services.replication.acknowledgment import DestinationLedger
-from raylay.services.replication.effects import RunsCommitted
+from raylay.services.replication.effects import (
+    LinkAnswered,
+    LinkLacks,
+    LinkProgress,
+    RunsCommitted,
+)
 from raylay.services.replication.link.routing import DestinationRoute
 
 pytestmark = pytest.mark.covers("Journal", "what is prepared while the disk writes a commit leaves")
@@ -457,3 +463,43 @@ def test_a_link_is_told_of_a_commit_once_and_at_once_where_something_is_routed_t
     assert told(link) == []
     link.is_connected, link.is_direct = True, True
     assert told(link) == [], "it has sent it itself"
+
+
+def said_of_reports(kind: type[CommitCycle], *, is_direct: bool = False) -> list[str]:
+    """A link has answered for a commit of the writer thread that the loop has not taken."""
+    written = Written(kind)
+    written.machine.next_txid = 2
+    written.journal.is_thread_idle = False
+    written.journal.hand_over = lambda: None  # type: ignore[attr-defined]
+    written.loop.call_soon_threadsafe = lambda work: written.due.append(work)
+    machine, said = written.machine, written.said
+
+    def noted(name: str, committed_txid: int) -> list[Any]:
+        said.append(f"{name} at {committed_txid}")
+        return []
+
+    machine.link_answered = lambda *_: noted("answered", machine.committed_txid)
+    machine.link_lacks = lambda *_: noted("lacks", machine.committed_txid)
+    machine.link_progressed = lambda *_: noted("progressed", machine.committed_txid)
+    written.turn()
+    written.commits.on_disk(1, 1000)
+    assert said == [] and written.commits.is_behind
+    for report in (LinkAnswered({}, {}), LinkLacks({}), LinkProgress(1, {}, False, 0)):
+        written.commits.take_report("B", report, is_direct=is_direct)
+    return said
+
+
+def test_what_a_link_reports_is_taken_behind_the_commits_that_it_may_be_about() -> None:
+    said = said_of_reports(CommitCycle)
+    assert said[:2] == ["performed", "written"]
+    assert [each for each in said if " at " in each] == [
+        *("answered at 1", "lacks at 1", "progressed at 1")
+    ]
+    assert said_of_reports(ReportsBeforeTheCommit)[0] == "answered at 0"
+
+
+def test_what_comes_over_a_direct_link_takes_no_other_commit_in_the_middle_of_a_step() -> None:
+    said = said_of_reports(CommitCycle, is_direct=True)
+    assert [each for each in said if " at " in each] == [
+        *("answered at 0", "lacks at 0", "progressed at 0")
+    ]
