@@ -81,7 +81,7 @@ def check_gaps(client: str, known: SequenceSet | None, ranges: Iterable[Range]) 
 
 
 class UserGaps:
-    """The gaps of each user's publishers.
+    """The gaps of each user's publishers. Where nobody asks who somebody is, an address is a user.
 
     Invariants: the sums are those of the publishers; a publisher with `PIECES_FREE` pieces or fewer
     is not remembered.
@@ -138,10 +138,11 @@ class UserGaps:
         others = self._totals.get(user, 0) - self._of(user, publisher)
         if pieces > max(PIECES_FREE, held.pieces) and others + pieces > USER_PIECES_MAX:
             raise RemoteProtocolError(
-                f"the sequences of client {client} and of other clients of its user have too many "
-                f"gaps here: they would lie in {others + pieces} places that are 4,096 or more "
-                f"from one another, and {USER_PIECES_MAX} of one user are allowed: number messages "
-                "one after the other, and give clients that are often killed a publish store",
+                f"the sequences of client {client} and of other clients of its user or address "
+                f"have too many gaps here: they would lie in {others + pieces} places that are "
+                f"4,096 or more from one another, and {USER_PIECES_MAX} of one are allowed: number "
+                "messages one after the other, and give clients that are often killed a publish "
+                "store",
                 TOO_MANY_GAPS,
             )
         return self._granted(user, publisher, pieces)

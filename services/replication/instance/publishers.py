@@ -158,7 +158,8 @@ class Publishers:
         """A client logged on.
 
         Args:
-            user: by whom a module knows it; empty: nobody in particular.
+            user: who the gaps that it leaves count for, as a module knows it, or by address;
+                empty: nobody in particular.
             low: its lowest sequence that it does not know to be durable.
             judge: what of a run it may publish; None: all.
             takes_unused: it has numbered nothing yet, and goes on with what an earlier life left.

@@ -17,19 +17,26 @@ waits for all upstreams to catch up would wait for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from raylay.services.replication.effects import Effect
 from raylay.services.replication.instance import InstanceMachine
 from raylay.services.replication.values import UpstreamAnswer
 
+EPOCH_KEYS = "epoch/"
 EPOCH_STEP_MAX = 1 << 40
 """The most by which an epoch may be above the one before. An instance counts one up for each
 attempt of its links: a higher one is made up, and a few of these would use all epochs up."""
 UNPROVEN_MAX = 1_024
 """The links, and the incarnations, that are remembered of those that prove nothing: each may be
 invented for one connection."""
+
+
+STORED_MAX = 4_096
+"""The links whose epochs are on disk, where there is no key and any instance can be invented."""
 
 
 class LinkLogon(Protocol):
@@ -127,9 +134,51 @@ class UnprovenLinks:
         return incarnation in self._named
 
 
+class StoredEpochs:
+    """Which links have epochs on disk, of an instance without a fabric's key.
+
+    One that is forgotten and comes again is believed with whatever epoch it says: an older
+    connection of it, or an old copy of its data directory, is not told apart from it once.
+
+    Invariant: at most `STORED_MAX` are on disk, beside those that are connected.
+    Owner: the thread of the instance's state. Lifecycle: one life of the instance.
+
+    Args:
+        stored: the keys that are on disk from earlier lives; asked once, when a link comes.
+    """
+
+    __slots__ = ("_keys", "_stored")
+
+    def __init__(self, stored: Callable[[], Iterable[str]]) -> None:
+        self._stored = stored
+        self._keys: dict[str, None] | None = None
+        """What was used last stands last."""
+
+    def used(self, key: str, connected: Container[str]) -> list[str]:
+        """A link's epoch is written under this key. The keys that are to be forgotten for it: of
+        those that were not heard of for longest.
+
+        Args:
+            connected: the keys of links that are connected, which stay.
+        """
+        if self._keys is None:
+            self._keys = dict.fromkeys(self._stored())
+        keys = self._keys
+        keys.pop(key, None)
+        keys[key] = None
+        too_many = len(keys) - STORED_MAX
+        if too_many <= 0:
+            return []
+        idle = (each for each in keys if each not in connected and each != key)
+        forgotten = list(islice(idle, too_many))
+        for each in forgotten:
+            del keys[each]
+        return forgotten
+
+
 def epoch_key(logon: LinkLogon) -> str:
     """The key of the highest epoch of a link that is on disk."""
-    return f"epoch/{logon.incarnation:016x}/{logon.destination}"
+    return f"{EPOCH_KEYS}{logon.incarnation:016x}/{logon.destination}"
 
 
 def proven_keys(logon: LinkLogon) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from raylay.services.security.credentials import (
     Credentials,
     LogonDenied,
 )
-from raylay.services.security.logon_turns import network_of
+from raylay.services.security.logon_turns import is_local, network_of
 from raylay.services.security.permissions import Permissions
 from raylay.services.server.access import (
     AUTH,
@@ -157,6 +157,14 @@ class ClientLogon:
                 logon.low,
                 judge,
                 takes_unused=logon.takes_unused,
-                user=user,
+                user=_owner_of_gaps(holder),
             ),
         )
+
+
+def _owner_of_gaps(holder: ShareHolder) -> str:
+    """Who the gaps of a client's publishers count for: its user; where nobody asks who that is, its
+    address, but for this host's, where a proxy has everybody behind it. Empty: nobody."""
+    if holder.user or is_local(holder.network):
+        return holder.user
+    return f"address {holder.network}"

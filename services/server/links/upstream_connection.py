@@ -44,8 +44,10 @@ from raylay.services.replication.inbound_queue import InboundQueue
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
 from raylay.services.replication.link.outbound import WINDOW_BYTES_DEFAULT
 from raylay.services.replication.membership.admission import (
+    EPOCH_KEYS,
     LinkAdmitted,
     LinkRefused,
+    StoredEpochs,
     UnprovenLinks,
     counts,
     decide,
@@ -154,6 +156,7 @@ class ConnectedUpstreams:
         self.connected: dict[int, UpstreamConnection] = {}
         """By number of the connection, from its first moment on."""
         self.unproven = UnprovenLinks()
+        self.stored_epochs = StoredEpochs(lambda: [key for key, _ in here.state.items(EPOCH_KEYS)])
         self._links = links
 
     def gone(self, upstream: UpstreamConnection, why: str) -> None:
@@ -187,6 +190,11 @@ class ConnectedUpstreams:
             if each.is_accepted and logon is not None and logon.incarnation == incarnation:
                 return each.counted_for
         return None
+
+    def epoch_keys(self) -> frozenset[str]:
+        """The keys of the epochs of links that are connected."""
+        logons = (each.logon for each in self.connected.values() if each.is_accepted)
+        return frozenset(epoch_key(logon) for logon in logons if logon is not None)
 
     def incoming(self, destination: str) -> list[SharedConnection]:
         """The connections that may carry a stream for that destination's link."""
@@ -523,7 +531,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             if decided is None and not logon.salvages:
                 decided = await here.in_thread(self._validate, logon)
             if decided is None:
-                seen, is_anothers = await here.state.run(lambda: self._take_epoch(logon))
+                connected = self._upstreams.epoch_keys()
+                seen, is_anothers = await here.state.run(lambda: self._take_epoch(logon, connected))
                 # What is on disk and not taken yet is held: who may not be ready asks for that.
                 self._upstreams.commits.cycle.catch_up()
                 decided = decide(
@@ -631,11 +640,15 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         failures = check(upstream.destinations[0], upstream, describe(self._here.config))
         return LinkRefused("validation", told(failures)) if failures else None
 
-    def _take_epoch(self, logon: UpstreamLogon) -> tuple[int, bool]:
+    def _take_epoch(self, logon: UpstreamLogon, connected: frozenset[str]) -> tuple[int, bool]:
         """Runs on the state's thread: returns the highest epoch seen before, and writes this one
         where it is higher. Of two connections with one epoch, one finds it taken. And whether it is
         of another one, who has proved to be of the fabric: nothing is written then, nor is anything
-        of one that does not prove that it is of it."""
+        of one that does not prove that it is of it.
+
+        Args:
+            connected: the keys of the links that are connected.
+        """
         state = self._here.state
         if self._here.identity.in_fabric:
             proven = {each: state.get_number(each) for each in proven_keys(logon)}
@@ -650,6 +663,10 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         seen = state.get_number(key)
         if counts(logon.epoch, seen):
             state.put_number(key, logon.epoch)
+            if not self._here.identity.in_fabric:
+                forgotten = self._upstreams.stored_epochs.used(key, connected)
+                if forgotten:
+                    state.put_now(dict.fromkeys(forgotten))
         return seen, False
 
     def _take(self, frame: tuple[Header, bytes], answers: LookupResult) -> LookupRequest | None:

@@ -46,6 +46,7 @@ from raylay.services.queues.records import (
     read_acknowledgment,
 )
 from raylay.services.replication import gap_limit
+from raylay.services.security.connection_shares import ShareHolder
 from raylay.services.security.credentials import (
     Answer,
     Challenge,
@@ -57,6 +58,7 @@ from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import Permissions, read_permissions
 from raylay.services.server import access
 from raylay.services.server.clients import connection, subscriptions
+from raylay.services.server.clients import logon as logon_module
 from raylay.services.server.clients.queue_clients import QueueClients
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.sow.definition import SowTopicDefinition
@@ -416,6 +418,47 @@ def test_gaps_of_a_user_count_in_the_next_life(
 
     for visit in (first, second):
         in_instance(tmp_path / "data", visit, guarded(tmp_path))
+
+
+@pytest.mark.covers("Configuration", "gaps in what a user's names number are bounded")
+def test_gaps_count_for_an_address_where_nobody_asks_for_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There was no limit for all names then."""
+    monkeypatch.setattr(gap_limit, "PIECES_UNCOUNTED", 2)
+    monkeypatch.setattr(gap_limit, "USER_PIECES_MAX", 20)
+    monkeypatch.setattr(logon_module, "is_local", lambda network: False)
+    open_to_all = InstanceConfig(
+        "A", "g", first=True, topics=(TopicRule(".*"),), log=LogOptions(target="none")
+    )
+
+    async def publish(server: InstanceServer, name: str) -> dict[str, Any]:
+        reader, writer = await asyncio.open_connection(*split_address(server.here.client_address))
+        writer.write(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "1"}))
+        assert (await answer_to(reader))["status"] == "success"
+        build = RecordBuilder(publisher_id(name), "open", "json").build
+        records = b"".join(build(1 + at * 3 * CHUNK, b"{}", 0) for at in range(15))
+        writer.write(encode_frame({"c": "pb", "n": 15}, records))
+        answer = await answer_to(reader)
+        writer.close()
+        return answer
+
+    async def visit(server: InstanceServer) -> None:
+        assert (await publish(server, "one"))["status"] == "success"
+        refused = await publish(server, "two")
+        assert refused["reason"] == "too_many_gaps" and "or address" in refused["text"]
+
+    in_instance(tmp_path / "data", visit, open_to_all)
+
+
+def test_this_host_and_known_users_are_no_addresses() -> None:
+    for user, network, owner in (
+        ("amy", "10.0.0.1", "amy"),
+        ("", "10.0.0.1", "address 10.0.0.1"),
+        ("", "127.0.0.1", ""),
+        ("", "", ""),
+    ):
+        assert logon_module._owner_of_gaps(ShareHolder(user, network)) == owner
 
 
 @pytest.mark.covers("Configuration", "Authentication: the modules")

@@ -10,7 +10,18 @@ from typing import Any
 
 import msgpack
 import pytest
-from unit.server.links.test_security import GUARDED, SECRET, WRONG, Peer, Place
+from unit.one_instance import events
+from unit.server.links.test_security import (
+    GUARDED,
+    SECRET,
+    WRONG,
+    Peer,
+    Place,
+    copying,
+    publish,
+    told,
+)
+from unit.server.links.test_unproven import unproven
 
 from raylay.services.config.instance import ClientTransportConfig
 from raylay.services.messages import topics
@@ -103,6 +114,29 @@ def test_small_expressions_are_counted(place: Place, monkeypatch: pytest.MonkeyP
             answer = await peer.until(found)
             peer.writer.close()
         assert "more than 10 expressions" in answer["text"]
+
+    place.run(visit)
+
+
+def test_a_copy_that_is_one_too_many_tries_again(place: Place) -> None:
+    """It counts as a link that proves nothing, and is begun when its user has fewer."""
+
+    async def visit() -> None:
+        terms = ClientTransportConfig("replication", connections_max=2)
+        b = await place.start(replace(place.guarded(), replication_terms=terms))
+        await publish(b, "orders")
+        other = await Peer.at(b)
+        other.writer.write(unproven(incarnation=100, name="n", destination="d"))
+        await other.until("accepted")
+        copy = asyncio.ensure_future(place.start(copying(b, place.says())))
+        while len(place.servers) < 2:
+            await asyncio.sleep(0)
+        assert "this user has 1" in await told(place.servers[1], "bootstrap_failed")
+        assert not copy.done()
+        (over,) = events(b, "upstream_over_share")[:1]
+        assert (over["limit"], over["user"]) == ("user", "links")
+        other.writer.close()
+        assert (await copy).here.machine.next_txid > 1
 
     place.run(visit)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from raylay.services.replication.membership.admission import (
     decide,
     refused_before,
 )
+from raylay.services.server.instance_server import InstanceServer
 
 pytestmark = pytest.mark.covers("Configuration", "in a fabric with a key")
 
@@ -248,6 +250,49 @@ def test_nothing_on_disk_is_of_who_proves_nothing(place: Place, monkeypatch: Any
         true.writer.close()
         assert {key for key, _ in b.here.state.items("epoch/")} == {f"epoch/{77:016x}/B"}
         assert named[77] == "A"
+
+    place.run(visit)
+
+
+def test_without_a_key_epochs_on_disk_are_those_of_so_many_links(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One was left on disk for each incarnation that somebody invented. Links that are connected
+    keep theirs, and whoever comes again is not forgotten for it."""
+    monkeypatch.setattr(admission, "STORED_MAX", 3)
+    config = replace(place.guarded(), fabric_key="")
+
+    async def comes(b: InstanceServer, incarnation: int, epoch: int = 5) -> Peer:
+        peer = await Peer.at(b)
+        name = f"n{incarnation}"
+        peer.writer.write(unproven(incarnation=incarnation, name=name, epoch=epoch))
+        await peer.until("waited")
+        return peer
+
+    async def goes(b: InstanceServer, peer: Peer, left: int) -> None:
+        peer.writer.close()
+        while len(b.upstreams.connected) > left:
+            await asyncio.sleep(0)
+
+    def stored(b: InstanceServer) -> list[int]:
+        keys = [key for key, _ in b.here.state.items("epoch/")]
+        return sorted(int(key.split("/")[1], 16) for key in keys)
+
+    async def visit() -> None:
+        b = await place.start(config)
+        stays = await comes(b, 1)
+        for incarnation in (2, 3, 4):
+            await goes(b, await comes(b, incarnation), 1)
+        assert stored(b) == [1, 3, 4], "1 is connected"
+        await goes(b, await comes(b, 3, 6), 1)
+        await goes(b, await comes(b, 5), 1)
+        assert stored(b) == [1, 3, 5]
+        await goes(b, stays, 0)
+        await b.stop()
+        again = await place.start(b.here.config)
+        for incarnation in (6, 7):
+            await goes(again, await comes(again, incarnation), 0)
+        assert len(stored(again)) == 3 and {6, 7} <= {*stored(again)}, "those of before count, too"
 
     place.run(visit)
 
