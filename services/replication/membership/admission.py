@@ -135,7 +135,7 @@ class UnprovenLinks:
 
 
 class StoredEpochs:
-    """Which links have epochs on disk, of an instance without a fabric's key.
+    """The links that have epochs on disk, of an instance without a fabric's key.
 
     One that is forgotten and comes again is believed with whatever epoch it says: an older
     connection of it, or an old copy of its data directory, is not told apart from it once.

@@ -163,8 +163,8 @@ class ClientLogon:
 
 
 def _owner_of_gaps(holder: ShareHolder) -> str:
-    """Who the gaps of a client's publishers count for: its user; where nobody asks who that is, its
-    address, but for this host's, where a proxy has everybody behind it. Empty: nobody."""
+    """Returns who the gaps of a client's publishers count for: its user; its address where nobody
+    asks for users, but for this host, where a proxy has everybody behind it. Empty: nobody."""
     if holder.user or is_local(holder.network):
         return holder.user
     return f"address {holder.network}"
