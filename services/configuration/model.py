@@ -343,7 +343,7 @@ class InstanceChoices(Section):
     authentication: Module | None = None
     """Who is let in by its transports for clients. None: as the fabric says."""
     entitlement: Module | None = None
-    """What he may do. None: as the fabric says."""
+    """The entitlement module. None: as the fabric says."""
     replication_authentication: Module | None = None
     """Which links are let in by its replication transports. None: as the fabric says."""
     replication_entitlement: Module | None = None
@@ -425,7 +425,7 @@ class FabricChoices(Section):
     authentication: Module | None = None
     """Who is let in as a client. None: everybody."""
     entitlement: Module | None = None
-    """What he may do. None: everything."""
+    """The entitlement module. None: everything."""
     replication_authentication: Module | None = None
     """Which links are let in. None: all."""
     replication_entitlement: Module | None = None

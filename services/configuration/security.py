@@ -69,9 +69,9 @@ class AdminSettings(Section):
     clients."""
 
     authentication: Module | None = None
-    """Who somebody is. None: as the instance's `authentication` says."""
+    """The authentication module. None: as the instance's `authentication` says."""
     entitlement: Module | None = None
-    """What he may do. None: as the instance's `entitlement` says."""
+    """The entitlement module. None: as the instance's `entitlement` says."""
 
     def config(self, directory: Path) -> AdminConfig:
         """As an instance reads it. A relative path is taken from the directory."""

@@ -107,7 +107,7 @@ class ClientTerms(Section):
     authentication: Module | None = None
     """Who is let in. None: as the instance says."""
     entitlement: Module | None = None
-    """What he may do. None: as the instance says."""
+    """The entitlement module. None: as the instance says."""
     tls: TlsChoice = None
     """None: the instance's."""
     capacity: CapacitySettings | None = None
