@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from raylay.services.core.batch import CommitBatch
 from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.journal_lookup import LookupRequest
 
 RECORD_US = 13
 """What a record that weighs 1 takes, about."""
@@ -348,6 +349,13 @@ class NextTurn:
 
     def close(self) -> None:
         """Nor to be ended."""
+
+
+def another_turn() -> LookupRequest:
+    """Returns the request of what is taken in several turns of the loop."""
+    questions = LookupRequest()
+    questions.looking.append(NextTurn())
+    return questions
 
 
 class FoldBarrier:

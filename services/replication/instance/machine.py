@@ -381,11 +381,9 @@ class InstanceMachine:
         """The runs of a client's records, for `client_published`. See `Publishers.runs`."""
         return self._publishers.runs(session, payload, count, types)
 
-    def batch_scan(
-        self, session: int, payload: bytes, n: int, types: frozenset[bytes]
-    ) -> BatchScan:
+    def batch_scan(self, session: int, data: bytes, n: int, types: frozenset[bytes]) -> BatchScan:
         """As `client_runs`, a slice at a time."""
-        return self._publishers.batch_scan(session, payload, n, types)
+        return self._publishers.batch_scan(session, data, n, types)
 
     def client_published(
         self,
@@ -512,12 +510,13 @@ class InstanceMachine:
         caught_up: bool,
         now_us: int,
         answers: LookupResult,
+        is_part: bool = False,
     ) -> list[Effect]:
         """A batch came over an upstream connection, and all that `asks` asked is answered.
-        `SendBatch` tells what the values mean."""
+        `SendBatch` tells what the values mean, `Upstreams.batch` what a part is."""
         self.intake.begin(answers)
         upstreams = self._upstreams
-        if upstreams.batch(connection, number, runs, marked, awaited, caught_up, now_us):
+        if upstreams.batch(connection, number, runs, marked, awaited, caught_up, now_us, is_part):
             self._drain(now_us)
             self._flush()
         return self._out.take()

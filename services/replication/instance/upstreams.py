@@ -74,6 +74,8 @@ class Upstream:
     conflicts: PublisherRanges = field(default_factory=PublisherRanges)
     contested: PublisherRanges = field(default_factory=PublisherRanges)
     """What the batch at hand brings with another content than there is here."""
+    touched: Rooted = field(default_factory=dict)
+    """What the parts of the batch at hand that were taken brought or asked for."""
     roots: set[int] = field(default_factory=set)
     """The roots for which it asked for answers, where it does not prove to be of the fabric."""
     told_of: set[bytes] = field(default_factory=set)
@@ -267,12 +269,35 @@ class UpstreamTable:
         awaited: Rooted,
         caught_up: bool,
         now_us: int,
+        is_part: bool = False,
     ) -> bool:
         """A batch came over an upstream connection. Whether it was taken. `SendBatch` tells what
-        the values mean."""
+        the values mean.
+
+        Args:
+            is_part: more of the batch is to come: its sender is told of it behind the last part,
+                and until then it counts as one that did not come.
+        """
         upstream = self._connected.get(connection)
-        if upstream is None:
+        if upstream is None or not self._take_part(upstream, number, runs, marked, awaited, now_us):
             return False
+        if is_part:
+            return True
+        upstream.number = number
+        touched, upstream.touched = upstream.touched, {}
+        self._intake.batch(connection, number, touched, caught_up, ranges_of(upstream.contested))
+        upstream.contested = PublisherRanges()
+        return True
+
+    def _take_part(
+        self,
+        upstream: Upstream,
+        number: int,
+        runs: list[Run],
+        marked: bool,
+        awaited: Rooted,
+        now_us: int,
+    ) -> bool:
         if number != upstream.number + 1:
             return self._refuse(
                 upstream, "gap", f"batch {number} came where {upstream.number + 1} was due"
@@ -299,10 +324,9 @@ class UpstreamTable:
                 return self._refuse(upstream, "bad_ranges", text)
             upstream.roots |= awaited.keys()
         self._out.is_changing = True
-        upstream.number = number
         sender = upstream.incarnation
-        touched: Rooted = {}
         notes: Rooted = {}
+        touched = upstream.touched
         for run, state in taken:
             self._take_replicated(upstream, run, marked, touched, notes, now_us, state)
         for run in passed_over:
@@ -345,8 +369,6 @@ class UpstreamTable:
                 continue
             for publisher, ranges in noted.items():
                 self._intake.note(root, sender, publisher, ranges, now_us)
-        self._intake.batch(connection, number, touched, caught_up, ranges_of(upstream.contested))
-        upstream.contested = PublisherRanges()
         return True
 
     def _check_steps(self, upstream: Upstream, runs: list[Run]) -> None:

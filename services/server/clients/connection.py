@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from raylay.services.core.fold_backlog import NextTurn, PublishInParts
+from raylay.services.core.fold_backlog import PublishInParts, another_turn
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
 from raylay.services.messages.records import (
     MESSAGES,
@@ -74,13 +74,6 @@ _UNUSED = FrameReader()
 """What comes is cut by the codec."""
 UNREAD_S = 0.05
 """The time in which the loop reads what lies in its sockets."""
-
-
-def another_turn() -> LookupRequest:
-    """Returns the request of what is taken in several turns of the loop."""
-    questions = LookupRequest()
-    questions.looking.append(NextTurn())
-    return questions
 
 
 class ClientConnection(BufferedConnection, ReadBackpressure):

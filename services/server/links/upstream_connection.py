@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+from raylay.services.core.fold_backlog import another_turn
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import Kind, Run, check_records, decode_runs
 from raylay.services.net.liveness import SilenceDetector, host_answers, why_lost
@@ -29,6 +30,7 @@ from raylay.services.protocol.link.replication import (
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
     LinkAccepted,
+    LinkBatch,
     UpstreamLogon,
     ack_frames,
     exchange_frames,
@@ -39,10 +41,11 @@ from raylay.services.protocol.link.replication import (
     read_placed,
     refusal,
 )
-from raylay.services.replication.effects import AckUpstream, Ranges
+from raylay.services.replication.effects import AckUpstream, Ranges, Rooted
 from raylay.services.replication.inbound_queue import InboundQueue
 from raylay.services.replication.journal_lookup import LookupRequest, LookupResult
 from raylay.services.replication.link.outbound import WINDOW_BYTES_DEFAULT
+from raylay.services.replication.link_batch_parts import LinkBatchParts, is_long
 from raylay.services.replication.membership.admission import (
     EPOCH_KEYS,
     LinkAdmitted,
@@ -682,21 +685,25 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return None
 
     def _batch(self, header: Header, body: bytes, answers: LookupResult) -> LookupRequest | None:
-        here = self._here
-        machine = here.machine
+        machine = self._here.machine
         if self._upstreams.commits.cycle.failure is not None:
             self.refuse(*self._upstreams.commits.cycle.failure)
             return None
         if answers.decoded is not None:
             batch, runs = answers.decoded
+            if isinstance(runs, LinkBatchParts):
+                return self._go_on(batch, runs, answers)
         else:
             batch = read_batch(header, body, self._awaited_bytes_max)
             block = batch.block
             if batch.compression and block:
                 block = self._decompressor.decompress(batch.compression, block)
+            checks = self.logon is None or not self.logon.proven
+            if is_long(block, batch.awaited):
+                return self._go_on(batch, LinkBatchParts(block, batch.awaited, checks), answers)
             try:
                 runs = decode_runs(block)
-                if self.logon is None or not self.logon.proven:
+                if checks:
                     for run in runs:
                         check_records(run)
             except CorruptRecord as error:
@@ -708,6 +715,47 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         if questions:
             answers.decoded = batch, runs
             return questions
+        self._take_runs(batch, runs, batch.awaited, answers)
+        return None
+
+    def _go_on(
+        self, batch: LinkBatch, parts: LinkBatchParts, answers: LookupResult
+    ) -> LookupRequest | None:
+        """Decodes a slice of a long batch, or takes a part of it; in another turn the next."""
+        answers.decoded = batch, parts
+        if not parts.is_decoded:
+            try:
+                parts.decode()
+            except CorruptRecord as error:
+                self._refuse_records(error)
+                return None
+            if not parts.is_decoded:
+                return another_turn()
+            if self.permissions is not None and self._is_kept_out(self.permissions, parts.runs):
+                return None
+        runs, awaited = parts.part
+        questions = self._here.machine.asks(runs, answers, awaited)
+        if questions:
+            return questions
+        self._take_runs(batch, runs, awaited, answers, not parts.is_last)
+        if parts.is_last or not self.is_open:
+            return None
+        # Nothing that was read for this part is asked by the next.
+        answers.close()
+        answers.clear()
+        batch.yours = {}
+        parts.go_on()
+        return another_turn()
+
+    def _take_runs(
+        self,
+        batch: LinkBatch,
+        runs: list[Run],
+        awaited: Rooted,
+        answers: LookupResult,
+        is_part: bool = False,
+    ) -> None:
+        here, machine = self._here, self._here.machine
         if batch.yours and self._speaks_of_all("old_copy_unproven", "what is in an old copy"):
             here.perform(machine.upstream_shows(self.number, batch.yours))
         here.perform(
@@ -716,14 +764,14 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
                 batch.number,
                 runs,
                 batch.marked,
-                batch.awaited,
+                awaited,
                 batch.caught_up,
                 here.steady_us(),
                 answers,
+                is_part,
             )
         )
         self._upstreams.commits.check_slowed(self, is_link=True)
-        return None
 
     def _refuse_records(self, error: CorruptRecord) -> None:
         """Ends the connection for a batch of which nothing may be taken."""

@@ -168,6 +168,7 @@ class Bench:
         body: bytes = b"x",
         marked: bool = True,
         awaited: Rooted | None = None,
+        is_part: bool = False,
     ) -> Any:
         payload = b"".join(
             RecordBuilder(P, "orders", "json").build(sequence, body, 0) for sequence in sequences
@@ -180,7 +181,7 @@ class Bench:
             runs = [run]
         answers = self.answers(runs, awaited)
         effects = self.machine.upstream_batch(
-            9, number, runs, marked, awaited or {}, False, 0, answers
+            9, number, runs, marked, awaited or {}, False, 0, answers, is_part
         )
         return self.take(effects)
 
@@ -1163,3 +1164,50 @@ def test_a_state_hears_of_what_never_came_to_the_disk() -> None:
     state.take()
     bench.machine.append_failed(4, "storage_full", "no space", 0)
     assert state.take() == [("failed", 0, 3)], "once, and what is below was committed"
+
+
+def test_a_batch_in_parts_is_acked_behind_its_last_one() -> None:
+    """Its parts are on disk long before, and what waits for nobody else is answered with it."""
+    bench = Bench()
+    bench.log_on_upstream()
+    whole = Bench()
+    whole.log_on_upstream()
+    found = [bench.batch(1, 1, 2, is_part=True), bench.commit(), bench.batch(1, 3, is_part=True)]
+    assert not any(each.number for effects in found for each in effects if _is_ack(each))
+    bench.commit()
+    bench.batch(1, 4, 5, is_part=False)
+    (last,) = [each for each in bench.commit() if _is_ack(each)]
+    whole.batch(1, 1, 2, 3, 4, 5)
+    (at_once,) = [each for each in whole.commit() if _is_ack(each)]
+    assert last.number == at_once.number == 1
+    said = PublisherRanges()
+    for effects in (*found, [last]):
+        for each in effects:
+            for ranges in each.persisted.values() if _is_ack(each) else ():
+                said.add_ranges(P, ranges[P])
+    assert list(said.items()) == [(P, (1, 5))]
+    assert bench.machine.held() == whole.machine.held()
+
+
+def test_a_batch_that_ends_between_its_parts_is_not_acked_and_comes_again() -> None:
+    bench = Bench()
+    bench.log_on_upstream()
+    bench.batch(1, 1, 2, is_part=True)
+    bench.machine.upstream_left(9)
+    assert not any(_is_ack(each) for each in bench.commit())
+    bench.log_on_upstream()
+    bench.batch(1, 1, 2, 3)
+    (ack,) = [each for each in bench.commit() if _is_ack(each)]
+    assert ack.number == 1 and [run.ranges() for run in bench.committed] == [[(1, 2)], [(3, 3)]]
+
+
+def test_a_part_of_a_batch_that_is_not_due_ends_the_connection() -> None:
+    bench = Bench()
+    bench.log_on_upstream()
+    bench.batch(1, 1, is_part=True)
+    (closed,) = [each for each in bench.batch(2, 2) if isinstance(each, CloseUpstream)]
+    assert closed.reason == "gap"
+
+
+def _is_ack(effect: Any) -> bool:
+    return isinstance(effect, AckUpstream)
