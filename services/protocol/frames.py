@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
+from raylay.services.messages.bounded_msgpack import unpack_values
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 16 * 1024 * 1024
@@ -228,7 +229,7 @@ def decode_header(data: bytes | memoryview) -> Header:
         if len(data) <= HEADER_BYTES_MAX:
             header = msgpack.unpackb(data, raw=False, strict_map_key=False)
         else:
-            header = _decode_long(data)
+            header = unpack_values(data, LONG_HEADER_VALUES_MAX)
     except Exception as error:  # msgpack raises many kinds on bad bytes
         raise RemoteProtocolError(
             f"header is no msgpack: {type(error).__name__}", "bad_frame"
@@ -236,25 +237,3 @@ def decode_header(data: bytes | memoryview) -> Header:
     if type(header) is not dict or type(header.get("c")) is not str:
         raise RemoteProtocolError("header is no map with a command `c`", "bad_frame")
     return header
-
-
-def _decode_long(data: bytes | memoryview) -> Any:
-    """Decodes a header; nothing of it is kept as soon as it has too many values."""
-    left = LONG_HEADER_VALUES_MAX
-
-    def count(values: Any) -> Any:
-        nonlocal left
-        left -= 1 + len(values)
-        if left < 0:
-            raise ValueError("too many values")
-        return values
-
-    return msgpack.unpackb(
-        data,
-        raw=False,
-        strict_map_key=False,
-        max_array_len=LONG_HEADER_VALUES_MAX,
-        max_map_len=LONG_HEADER_VALUES_MAX // 2,
-        list_hook=count,
-        object_hook=count,
-    )

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.bounded_msgpack import unpack_values
 from raylay.services.messages.ranges import Range
 
 RANGES_MAX = 4_096
@@ -37,8 +38,12 @@ NAME_BYTES_MAX = 400
 KEYS_BYTES_MAX = 136 << 10
 """The body of an acknowledgment, a removal or a `queue_cancel`: `RANGES_MAX` publishers with one
 range each, of numbers of 9 bytes, and array headers of 5 bytes where a client writes them so."""
+KEYS_VALUES_MAX = 5 * RANGES_MAX
+"""The values of such a body: for each publisher its key, an array and two numbers."""
 TRANSFER_BYTES_MAX = 4 << 20
 """The body of a transfer: `RANGES_MAX` moves and `NAMES_MAX` names of `NAME_BYTES_MAX` each."""
+TRANSFER_VALUES_MAX = 8 * RANGES_MAX + 16
+"""The values of such a body: an array of five for each move, and the names."""
 U64_MAX = (1 << 64) - 1
 HOW = ("ack", "expire")
 NOT_LEASED = "not_leased"
@@ -167,16 +172,17 @@ def read_transfer(body: bytes) -> Transfer:
     Raises:
         RemoteProtocolError: it is none; with reason `bad_message`.
     """
-    said = _read_map(body, "a transfer", ("by", "tag", "moves", "names"), TRANSFER_BYTES_MAX)
-    moves, names = said.get("moves", []), said.get("names", {})
+    names = "by", "tag", "moves", "names"
+    said = _read_map(body, "a transfer", names, TRANSFER_BYTES_MAX, TRANSFER_VALUES_MAX)
+    moves, borne = said.get("moves", []), said.get("names", {})
     if type(moves) is not list or len(moves) > RANGES_MAX:
         raise _wrong(f"moves are no array of at most {RANGES_MAX}")
-    if type(names) is not dict or len(names) > NAMES_MAX:
+    if type(borne) is not dict or len(borne) > NAMES_MAX:
         raise _wrong(f"names are no map of at most {NAMES_MAX}")
-    for incarnation, name in names.items():
+    for incarnation, name in borne.items():
         if not _is_whole(incarnation, 1) or not _is_name(name):
             raise _wrong("names are no map of incarnations to names of instances")
-    return Transfer(_by(said), _tag(said), [_move(move) for move in moves], names)
+    return Transfer(_by(said), _tag(said), [_move(move) for move in moves], borne)
 
 
 def read_removal(body: bytes) -> Removal:
@@ -233,7 +239,9 @@ def _wrong(text: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"{text}: docs/protocol.md shows the record", "bad_message")
 
 
-def _read(body: bytes, what: str, bytes_max: int = KEYS_BYTES_MAX) -> dict[Any, Any]:
+def _read(
+    body: bytes, what: str, bytes_max: int = KEYS_BYTES_MAX, values_max: int = KEYS_VALUES_MAX
+) -> dict[Any, Any]:
     """The map that a body is. An empty array takes 1 byte on the wire and 56 in memory, so nothing
     is decoded that is larger than a right body can be."""
     if len(body) > bytes_max:
@@ -242,12 +250,7 @@ def _read(body: bytes, what: str, bytes_max: int = KEYS_BYTES_MAX) -> dict[Any, 
             "may have: send several"
         )
     try:
-        said = msgpack.unpackb(
-            body,
-            strict_map_key=False,
-            max_array_len=2 * RANGES_MAX,
-            max_map_len=max(RANGES_MAX, NAMES_MAX),
-        )
+        said = unpack_values(body, values_max, 2 * RANGES_MAX)
     except Exception as error:  # whatever the bytes bring it to raise
         raise _wrong(
             f"the body of {what} is no msgpack ({type(error).__name__}), or has more than "
@@ -259,11 +262,15 @@ def _read(body: bytes, what: str, bytes_max: int = KEYS_BYTES_MAX) -> dict[Any, 
 
 
 def _read_map(
-    body: bytes, what: str, names: tuple[str, ...], bytes_max: int = KEYS_BYTES_MAX
+    body: bytes,
+    what: str,
+    names: tuple[str, ...],
+    bytes_max: int = KEYS_BYTES_MAX,
+    values_max: int = KEYS_VALUES_MAX,
 ) -> dict[Any, Any]:
     """The map that a record's body is. A key more would be journaled, and each instance that reads
     the record would pay for it."""
-    said = _read(body, what, bytes_max)
+    said = _read(body, what, bytes_max, values_max)
     if not said.keys() <= set(names):
         raise _wrong(f"{what} has a key that is none of {', '.join(names)}")
     return said

@@ -17,8 +17,9 @@ from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import Expression, nodes
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.tree import Identifier
+from raylay.services.messages.bounded_msgpack import unpack_values
 from raylay.services.messages.records import Flag, Record, Run
-from raylay.services.sow.apply import DELETED_MAX
+from raylay.services.sow.apply import DELETE_VALUES_MAX, DELETED_MAX
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.planning import keys_to_look_at
 from raylay.services.sow.record_scan import KeyScan, RecordScan
@@ -44,7 +45,7 @@ def said_by(record: Record) -> dict[str, Any]:
     """Decodes a client's delete: `filter` (a text), `keys` (a list), both, or `data` (bytes).
     Empty: none of that, so it is none."""
     try:
-        said = msgpack.unpackb(record.body)
+        said = unpack_values(record.body, DELETE_VALUES_MAX, strict_map_key=True)
     except (ValueError, msgpack.UnpackException):
         return {}
     if type(said) is not dict or (len(said) != 1 and said.keys() != {"filter", "keys"}):

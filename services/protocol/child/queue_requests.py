@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.bounded_msgpack import unpack_values
 from raylay.services.messages.records import SEQUENCE_HELD_MAX
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.protocol.link.replication import NAME_BYTES_MAX, name_of, u64_of
@@ -109,7 +110,7 @@ def read_queue_request(header: Header, body: bytes) -> QueueRequest:
 
 def _read_wanted(body: bytes) -> list[Candidate]:
     try:
-        said = msgpack.unpackb(body, strict_map_key=False)
+        said = unpack_values(body, 6 * WANTED_MAX + 1)
     except Exception as error:  # whatever the bytes bring it to raise
         raise _wrong(f"its body is no msgpack ({type(error).__name__})") from None
     if type(said) is not list or not 1 <= len(said) <= WANTED_MAX:

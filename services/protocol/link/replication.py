@@ -59,6 +59,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.bounded_msgpack import unpack_containers
 from raylay.services.messages.digests import SUM_BYTES
 from raylay.services.messages.ranges import PUBLISHERS, PublisherRanges, Range
 from raylay.services.messages.records import SEQUENCE_HELD_MAX
@@ -91,6 +92,8 @@ TOLD_PIECES_MAX = 2_000_000
 for that are read of one logon: some 700 MB (services/replication/gap_limit.py)."""
 PIECES_OF_PART = 16
 """The pieces that a part counts for, however little is in it."""
+RANGES_BYTES_MIN = 6
+"""The least that the ranges of a publisher take as an array of numbers, with its id."""
 RANGES_IN_ACK_MAX = 100_000
 ACK_BYTES_MAX = 8 * 1024 * 1024
 """The limit of an ack that is read: as many ranges as one has take 5 MB, each of a publisher and a
@@ -160,7 +163,7 @@ def _paired_rooted(value: Any) -> Rooted:
 
 def _unpacked(data: bytes | memoryview) -> Any:
     try:
-        return msgpack.unpackb(data, strict_map_key=False)
+        return unpack_containers(data, RANGES_BYTES_MIN)
     except Exception:  # msgpack raises many kinds on bad bytes
         raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
 
