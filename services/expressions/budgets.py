@@ -5,6 +5,9 @@ filters of a user take, or a new text again and again. So long evaluations are p
 the user, over all of his connections, subscriptions and queries; where no module knows the user, of
 his network. Whose budget is spent gets no more from his costly filters, and nobody else notices.
 
+To compile a filter, and to have it, costs too: a user whose new filters took long to compile waits
+with the next long one, and there is a limit of what his compiled filters take in memory.
+
 A filter that several users have is asked once. One of them pays; where his budget is spent, another
 one does, so that no one's filter stops before his own budget is spent.
 """
@@ -12,8 +15,10 @@ one does, so that no one's filter stops before his own budget is spent.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Protocol
 from weakref import WeakValueDictionary
 
+from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.work import WORK_MAX, EvaluationAccount
 
 TURN_STEPS = WORK_MAX
@@ -26,6 +31,41 @@ STEPS_PER_S = 100_000_000
 RECOVERED_STEPS = BURST_STEPS // 2
 """What a budget that was exhausted has again before it pays for anything. Queries wait where it has
 less, and leave the rest to subscriptions, which cannot wait."""
+LONG_COMPILE_STEPS = 4_000_000
+"""What takes less to compile is no burden to others, who come between two of them, and is not
+counted."""
+COMPILE_BURST_STEPS = 200_000_000
+"""What the compiled filters of a user may take at once: those of a dozen very long ones."""
+COMPILE_STEPS_PER_S = 20_000_000
+"""What they may take for long: a fiftieth of a processor, or one or two very long ones a second."""
+HELD_BYTES_MAX = 512 * 1024 * 1024
+"""Memory that the compiled filters of a user may take, about."""
+
+
+class FilterHold:
+    """Count of a compiled filter for its user, for as long as somebody has it.
+
+    Args:
+        filter_: that is counted; once, however many holds of it there are.
+    """
+
+    __slots__ = ("_budget", "_filter")
+
+    def __init__(self, budget: FilterBudget, filter_: CompiledFilter) -> None:
+        self._budget = budget
+        # Its tree is shared by all that it was compiled for, and it is the part that stays.
+        self._filter = filter_.tree
+
+    def __del__(self) -> None:
+        self._budget.release(self._filter)
+
+
+class CompiledFilter(Protocol):
+    """A filter that was compiled (`Expression`)."""
+
+    @property
+    def tree(self) -> object:
+        """It as it was read."""
 
 
 class FilterBudget:
@@ -35,16 +75,32 @@ class FilterBudget:
         budgets: that it is one of.
 
     Attributes:
+        held_bytes: memory that the compiled filters take which he has, about.
         steps: all that it has paid for.
     """
 
-    __slots__ = ("__weakref__", "_budgets", "_in_turn", "_is_exhausted", "_left", "steps")
+    __slots__ = (
+        "__weakref__",
+        "_budgets",
+        "_compile_left",
+        "_held",
+        "_in_turn",
+        "_is_exhausted",
+        "_left",
+        "held_bytes",
+        "steps",
+    )
 
     def __init__(self, budgets: FilterBudgets) -> None:
         self._budgets = budgets
         self._left = BURST_STEPS
         self._in_turn = 0
         self._is_exhausted = False
+        self._compile_left = COMPILE_BURST_STEPS
+        self._held: dict[int, tuple[int, int]] = {}
+        """How many holds there are of a filter, and its bytes, by the id of its tree, which the
+        holds keep."""
+        self.held_bytes = 0
         self.steps = 0
 
     @property
@@ -79,12 +135,53 @@ class FilterBudget:
         """The turn of the loop is over."""
         self._in_turn = 0
 
-    def recover(self, steps: int) -> bool:
+    def recover(self, steps: int, compile_steps: int = 0) -> bool:
         """Gives it so many again; whether it has all."""
         self._left = min(BURST_STEPS, self._left + steps)
         if self._left >= RECOVERED_STEPS:
             self._is_exhausted = False
-        return self._left == BURST_STEPS
+        self._compile_left = min(COMPILE_BURST_STEPS, self._compile_left + compile_steps)
+        return self._left == BURST_STEPS and self._compile_left == COMPILE_BURST_STEPS
+
+    @property
+    def compile_wait_s(self) -> float:
+        """Time until it may have another long filter compiled, in seconds; 0: now."""
+        return max(0, -self._compile_left) / COMPILE_STEPS_PER_S
+
+    def compiled(self, steps: int) -> None:
+        """Pays for the compilation of a filter."""
+        if steps >= LONG_COMPILE_STEPS:
+            self._compile_left -= steps
+            self._budgets.worked(self)
+
+    def hold(self, filter_: CompiledFilter, size_bytes: int) -> FilterHold:
+        """Counts a filter until nobody has the hold any more.
+
+        Raises:
+            RemoteProtocolError: the filters of its user would take too much memory: `too_many`.
+        """
+        key = id(filter_.tree)
+        count, counted_bytes = self._held.get(key, (0, size_bytes))
+        if not count:
+            if self.held_bytes + size_bytes > self._budgets.held_bytes_max:
+                raise RemoteProtocolError(
+                    f"the filters of this user take {self.held_bytes >> 20} MiB, as compiled, and "
+                    f"may take {self._budgets.held_bytes_max >> 20}: unsubscribe some, write them "
+                    "shorter, or use the same ones for several subscriptions",
+                    "too_many",
+                )
+            self.held_bytes += size_bytes
+        self._held[key] = count + 1, counted_bytes
+        return FilterHold(self, filter_)
+
+    def release(self, tree: object) -> None:
+        """A hold of a filter ended."""
+        count, size_bytes = self._held[id(tree)]
+        if count > 1:
+            self._held[id(tree)] = count - 1, size_bytes
+            return
+        del self._held[id(tree)]
+        self.held_bytes -= size_bytes
 
 
 class QueryPayer:
@@ -120,15 +217,29 @@ class FilterBudgets:
 
     Args:
         next_turn: calls what it is given in the next turn of the loop.
+        held_bytes_max: memory that the compiled filters of one user may take, about.
 
     Attributes:
         stopped: filters that were given up as a budget was spent, since somebody took them.
     """
 
-    __slots__ = ("_by_user", "_in_turn", "_next_turn", "_recovered_us", "_worked", "stopped")
+    __slots__ = (
+        "_by_user",
+        "_in_turn",
+        "_next_turn",
+        "_recovered_us",
+        "_worked",
+        "held_bytes_max",
+        "stopped",
+    )
 
-    def __init__(self, next_turn: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        next_turn: Callable[[Callable[[], None]], object],
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
         self._next_turn = next_turn
+        self.held_bytes_max = held_bytes_max
         self._by_user: WeakValueDictionary[Hashable, FilterBudget] = WeakValueDictionary()
         self._in_turn: dict[FilterBudget, None] = {}
         self._worked: dict[FilterBudget, None] = {}
@@ -169,9 +280,11 @@ class FilterBudgets:
         """
         passed_us, self._recovered_us = now_us - self._recovered_us, now_us
         # A longer time gives them all that there is.
-        steps = min(max(0, passed_us), 60_000_000) * STEPS_PER_S // 1_000_000
+        passed_us = min(max(0, passed_us), 60_000_000)
+        steps = passed_us * STEPS_PER_S // 1_000_000
+        compile_steps = passed_us * COMPILE_STEPS_PER_S // 1_000_000
         for each in list(self._worked):
-            if each.recover(steps):
+            if each.recover(steps, compile_steps):
                 self._worked.pop(each, None)
 
     def _end_turn(self) -> None:

@@ -24,6 +24,9 @@ from raylay.services.expressions.work import EvaluationAccount, Meter, TooMuchWo
 Predicate = Callable[[dict[str, Any], EvalContext], bool]
 Evaluation = Callable[[dict[str, Any], EvalContext], Value]
 
+LARGE_NODES = 64
+"""Nodes of an expression whose meter is made at once."""
+_METER = "[EFFORT.begun, EFFORT, None]"
 NESTING_MAX = 40
 """Parentheses in parentheses of one Python expression; Python reads 200."""
 _MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -71,6 +74,14 @@ def with_account(
     return types.FunctionType(code, known, closure=cells)
 
 
+def _is_large(node: tree.ExpressionNode) -> bool:
+    waiting, count = [node], 0
+    while waiting and count <= LARGE_NODES:
+        waiting += waiting.pop().children()
+        count += 1
+    return count > LARGE_NODES
+
+
 def _inner(code: types.CodeType) -> types.CodeType:
     return next(each for each in code.co_consts if isinstance(each, types.CodeType))
 
@@ -87,6 +98,9 @@ class _Writer:
 
     def __init__(self, effort: EvaluationAccount) -> None:
         self._is_metered = False
+        self._is_large = False
+        """Whether the meter is made at once: written in each of many places, it would take a third
+        of the time to compile them."""
         self._effort = effort
         self.known: dict[str, Any] = {
             "TooMuchWork": TooMuchWork,
@@ -107,6 +121,7 @@ class _Writer:
 
     def function(self, node: tree.ExpressionNode, *, is_filter: bool) -> Callable[..., Any]:
         """The function of the whole expression."""
+        self._is_large = _is_large(node)
         try:
             code = self.condition(node) if is_filter else self.value(node)
             result = code.text if not is_filter or code.is_never_null else f"{code.text} is True"
@@ -114,7 +129,7 @@ class _Writer:
             body = [*self._lines, f"return {result}"]
             if self._is_metered:
                 body = [
-                    "b = None",
+                    f"b = {_METER if self._is_large else None}",
                     "try:",
                     *(f"    {line}" for line in body),
                     "except TooMuchWork:",
@@ -149,7 +164,9 @@ class _Writer:
         """The evaluation's meter, which is made where the first one asks for it: most comparisons
         are over before."""
         self._is_metered = True
-        return "(b or (b := [EFFORT.begun, EFFORT, None]))"
+        if self._is_large:
+            return "b"
+        return f"(b or (b := {_METER}))"
 
     def variable(self) -> str:
         """A new variable."""

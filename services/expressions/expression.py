@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
 from typing import Any
 
 from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions import tree
+from raylay.services.expressions.budgets import FilterBudget, FilterHold
 from raylay.services.expressions.compiler import Predicate, compiled_filter, with_account
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import EvalContext, Functions
@@ -16,8 +17,15 @@ from raylay.services.expressions.parser import parse
 from raylay.services.expressions.values import Value
 from raylay.services.expressions.work import EvaluationAccount, FilterPayer
 
-COMPILED_MAX = 256
-"""Filters that are kept for who asks for the same one again."""
+COMPILED_BYTES_MAX = 32 * 1024 * 1024
+"""Memory of filters that are kept for who asks for the same one again, about."""
+FILTER_BYTES, CHARACTER_BYTES, NODE_BYTES = 2_000, 2, 400
+"""Memory of a compiled filter, about: of each, and for each character and node of it."""
+PATTERN_BYTES, WEIGHT_BYTES = 1_200, 100
+"""Memory of a regular expression of it, about: of each, and for its `weight`."""
+CHARACTER_STEPS, PART_STEPS, PATTERN_STEPS = 300, 10_000, 40_000
+"""Steps that it takes to compile a filter, about: for each character, each part of it that is no
+literal, and each regular expression."""
 SHOWN_CHARACTERS_MAX = 200
 """Of a filter in its refusal."""
 
@@ -56,22 +64,27 @@ class Expression:
         tree: how it was read.
         matches: whether it is true of a parsed message and its surroundings.
         effort: what that took, where it was much.
+        size_bytes: the memory that it takes, about.
+        hold: counts that for its user, while somebody has it; None: it counts for nobody.
     """
 
     text: str
     tree: tree.ExpressionNode
     matches: Predicate
     effort: EvaluationAccount = field(default_factory=EvaluationAccount, compare=False)
+    size_bytes: int = field(default=0, compare=False)
+    hold: FilterHold | None = field(default=None, compare=False)
 
     def own(self, *payers: FilterPayer) -> Expression:
         """Copy with an effort of its own: what is compiled is kept for all who write the same.
+        Whoever has the copy keeps the `hold` of this one.
 
         Args:
             payers: who pays for its long evaluations; none: it may take what it takes.
         """
         effort = EvaluationAccount(self.effort.text, *payers)
         matches = with_account(self.matches.__code__, self.matches.__globals__, effort)
-        return replace(self, matches=matches, effort=effort)
+        return replace(self, matches=matches, effort=effort, hold=None)
 
     @property
     def asks_around(self) -> bool:
@@ -108,7 +121,7 @@ def expression(
     """
     try:
         built_in = functions is BUILT_IN
-        found = _built_in(text, use) if built_in else _compiled(text, use, functions)
+        found = _COMPILED.get(text, use) if built_in else _compiled(text, use, functions)
         return found if client is None else _of_client(found, client)
     except RecursionError:
         raise ExpressionError("it is nested too deeply: make it shorter", 1, text) from None
@@ -118,17 +131,31 @@ def expression(
 
 
 def filter_of(
-    text: str, use: ExpressionUse, functions: Functions, client: EvalContext | None
+    text: str,
+    use: ExpressionUse,
+    functions: Functions,
+    client: EvalContext | None,
+    budget: FilterBudget | None = None,
 ) -> Expression:
     """Reads and compiles the filter of a client, as `expression` does.
 
+    Args:
+        budget: of its user, who pays for what it takes to compile it and to have it; None: nobody
+            does.
+
     Raises:
-        RemoteProtocolError: it is none, with reason `bad_filter`, the column and what to do.
+        RemoteProtocolError: it is none, with reason `bad_filter`, the column and what to do. Or
+            the filters of its user take more memory than they may: `too_many`.
     """
+    before = _COMPILED.steps
     try:
-        return expression(text, use, functions, client)
+        found = expression(text, use, functions, client)
     except ExpressionError as error:
         raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
+    finally:
+        if budget is not None:
+            budget.compiled(_COMPILED.steps - before)
+    return found if budget is None else replace(found, hold=budget.hold(found, found.size_bytes))
 
 
 def refusal(text: str, error: ExpressionError) -> str:
@@ -147,11 +174,69 @@ def check_functions(node: tree.ExpressionNode, use: ExpressionUse) -> None:
             _check(each, use)
 
 
+class CompiledFilters:
+    """Filters that were compiled lately, for who asks for the same one again. Owner: the process.
+
+    Attributes:
+        steps: what it took to compile filters so far, about; of those that are not kept, too.
+    """
+
+    __slots__ = ("_bytes", "_bytes_max", "_found", "steps")
+
+    def __init__(self, bytes_max: int = COMPILED_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._found: OrderedDict[tuple[str, ExpressionUse], Expression] = OrderedDict()
+        self._bytes = 0
+        self.steps = 0
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, text: str, use: ExpressionUse) -> Expression:
+        """The filter of a text, by the built-in functions.
+
+        Raises:
+            ExpressionError: it is none.
+        """
+        key = text, use
+        found = self._found.get(key)
+        if found is not None:
+            self._found.move_to_end(key)
+            return found
+        found = self._found[key] = _compiled(text, use, BUILT_IN)
+        self._bytes += found.size_bytes
+        while self._bytes > self._bytes_max:
+            _, gone = self._found.popitem(last=False)
+            self._bytes -= gone.size_bytes
+        return found
+
+
+_COMPILED = CompiledFilters()
+
+
 def _compiled(text: str, use: ExpressionUse, functions: Functions) -> Expression:
+    _COMPILED.steps += CHARACTER_STEPS * len(text)
     found = parse(text, functions)
     check_functions(found, use)
-    effort = EvaluationAccount(text)
-    return Expression(text, found, compiled_filter(found, effort), effort)
+    return _made(text, text, found)
+
+
+def _made(text: str, written: str, node: tree.ExpressionNode) -> Expression:
+    parts = patterns = weight = count = 0
+    for each in nodes(node):
+        count += 1
+        parts += not isinstance(each, tree.Literal)
+        if isinstance(each, tree.Like | tree.Call):
+            used = (each.pattern,) if isinstance(each, tree.Like) else each.patterns
+            for pattern in used:
+                if pattern is not None:
+                    patterns += 1
+                    weight += pattern.weight
+    _COMPILED.steps += PART_STEPS * parts + PATTERN_STEPS * patterns
+    size_bytes = FILTER_BYTES + CHARACTER_BYTES * len(text) + NODE_BYTES * count
+    size_bytes += PATTERN_BYTES * patterns + WEIGHT_BYTES * weight
+    effort = EvaluationAccount(written)
+    return Expression(text, node, compiled_filter(node, effort), effort, size_bytes)
 
 
 def _of_client(found: Expression, client: EvalContext) -> Expression:
@@ -177,13 +262,7 @@ def _of_client(found: Expression, client: EvalContext) -> Expression:
     if not told:
         return found
     # Who else writes the same asks for something else.
-    effort = EvaluationAccount(found.text)
-    return Expression(f"{found.text} {told}", made, compiled_filter(made, effort), effort)
-
-
-@lru_cache(COMPILED_MAX)
-def _built_in(text: str, use: ExpressionUse) -> Expression:
-    return _compiled(text, use, BUILT_IN)
+    return _made(f"{found.text} {told}", found.text, made)
 
 
 def _check(call: tree.Call, use: ExpressionUse) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from raylay.services.expressions import tree, values
+from raylay.services.expressions.budgets import FilterHold
 from raylay.services.expressions.expression import Expression
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.expressions.values import Steps, Value
@@ -165,7 +166,8 @@ class FilterIndex(Generic[Key]):
         self.filter_count = 0
         self.version = 0
         self._by_key: dict[Key, _Filter[Key]] = {}
-        self._payers: dict[Key, FilterPayer] = {}
+        self._payers: dict[Key, tuple[FilterPayer, FilterHold | None]] = {}
+        """Who pays for each key, and what counts its filter for him."""
         self._by_text: dict[tuple[str, bool], _Filter[Key]] = {}
         """By its text, and whether anybody pays for it."""
         self._fields: dict[Steps, _FieldIndex[Key]] = {}
@@ -205,7 +207,7 @@ class FilterIndex(Generic[Key]):
             found = self._by_text[name] = _Filter(own)
             self._enter(found)
         if payer is not None:
-            self._payers[key] = payer
+            self._payers[key] = payer, expression.hold
             found.paid_by(payer)
         found.keys[key] = None
         self._by_key[key] = found
@@ -216,7 +218,7 @@ class FilterIndex(Generic[Key]):
         if found is None:
             return
         del found.keys[key]
-        payer = self._payers.pop(key, None)
+        payer, _ = self._payers.pop(key, (None, None))
         if payer is not None:
             found.left_by(payer)
         if not found.keys:

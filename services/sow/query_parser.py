@@ -117,7 +117,7 @@ class QueryParser:
                 "no_sow",
             )
         use = FOLLOWING if question.follows else QUERY
-        filter_ = self._filter(question.filter, use, question.client)
+        filter_ = self._filter(question.filter, use, question)
         order = read_order(question.order_by) if question.order_by else ()
         if question.select:
             check_select(question.select)
@@ -125,10 +125,10 @@ class QueryParser:
                 Projection(question.select, each.type)
         return ParsedQuery(question, filter_, order)
 
-    def _filter(
-        self, text: str, use: ExpressionUse, client: EvalContext | None
-    ) -> Expression | None:
-        return filter_of(text, use, self._functions, client) if text else None
+    def _filter(self, text: str, use: ExpressionUse, asked: QueryRequest) -> Expression | None:
+        if not text:
+            return None
+        return filter_of(text, use, self._functions, asked.client, asked.budget)
 
     def granularities_us(self, wanted: QueryWish) -> tuple[int, ...] | None:
         """Returns the granularities of the topics' histories; None: they keep none, and only what
@@ -173,7 +173,7 @@ class QueryParser:
         question = asked.question
         replaced = None
         if instead_of is not None:
-            before = self._filter(instead_of.filter, FOLLOWING, question.client)
+            before = self._filter(instead_of.filter, FOLLOWING, question)
             replaced = ReplacedFocus(before, instead_of.keys, instead_of.had_rows)
         terms = QueryTerms(
             asked.filter,

@@ -82,7 +82,7 @@ class FilteredSubscriptions:
         """
         asker = self._asker(subscription.session)
         client = surroundings_of(asker)
-        found = filter_of(subscription.content, SUBSCRIPTION, self._functions, client)
+        found = filter_of(subscription.content, SUBSCRIPTION, self._functions, client, asker.budget)
         self._audiences.add(subscription, found, payer=asker.budget)
         if found.asks_around:
             self._asking.add(subscription)

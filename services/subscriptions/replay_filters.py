@@ -12,6 +12,7 @@ import struct
 from typing import Any
 
 from raylay.services.errors import MessageTypeError
+from raylay.services.expressions.budgets import FilterHold
 from raylay.services.expressions.expression import SUBSCRIPTION, Expression, filter_of
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext, Functions
 from raylay.services.messages.readable import UNREADABLE, told
@@ -60,9 +61,9 @@ class ReplayFilters:
         Raises:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
         """
-        found = filter_of(text, SUBSCRIPTION, self._functions, surroundings_of(asker))
+        found = filter_of(text, SUBSCRIPTION, self._functions, surroundings_of(asker), asker.budget)
         payers = () if asker.budget is None else (asker.budget,)
-        return ReplayFilter(text, found.own(*payers), self)
+        return ReplayFilter(text, found.own(*payers), self, found.hold)
 
     def messages(self, run: Run) -> list[_Message]:
         """Parses the records of a run; those that cannot be read are left out."""
@@ -111,9 +112,12 @@ class ReplayFilters:
 class ReplayFilter:
     """The content filter of one bookmark subscription. `text`: as it was written."""
 
-    __slots__ = ("_asks_around", "_effort", "_filters", "_matches", "text")
+    __slots__ = ("_asks_around", "_effort", "_filters", "_hold", "_matches", "text")
 
-    def __init__(self, text: str, found: Expression, filters: ReplayFilters) -> None:
+    def __init__(
+        self, text: str, found: Expression, filters: ReplayFilters, hold: FilterHold | None = None
+    ) -> None:
+        self._hold = hold
         self.text = text
         self._matches = found.matches
         self._effort = found.effort

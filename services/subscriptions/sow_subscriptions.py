@@ -303,7 +303,7 @@ class SowSubscriptions:
         text = subscription.content
         if not text:
             return None
-        return filter_of(text, FOLLOWING, self._functions, surroundings_of(asker))
+        return filter_of(text, FOLLOWING, self._functions, surroundings_of(asker), asker.budget)
 
     def remove(self, subscription: LiveSubscription) -> None:
         """Takes one out that was added."""

@@ -72,6 +72,11 @@ _BEHIND_FOLDS = (Subscribe, SowCommand, SowAndSubscribe, Unsubscribe)
 """They see, or change, what is folded for whom."""
 _UNUSED = FrameReader()
 """What comes is cut by the codec."""
+SHORT_FILTER_CHARACTERS = 512
+"""A filter that is no longer is compiled at once, however long those of its user took."""
+FILTER_WAIT_MAX_S = 1.0
+"""The time after which a connection whose next filter is long looks again whether it may be
+compiled."""
 UNREAD_S = 0.05
 """The time in which the loop reads what lies in its sockets."""
 
@@ -223,7 +228,20 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         if not self._said:
             self._read(b"")
             return True
+        if self._has_long_filter(self._said[0]):
+            wait_s = self._clients.filter_wait_s(self.number)
+            if wait_s:
+                self.pause_reading("turn")
+                self.loop.call_later(min(wait_s, FILTER_WAIT_MAX_S), self._clients.turns.add, self)
+                return False
         return self._take_command(self._said.popleft())
+
+    def _has_long_filter(self, command: Command) -> bool:
+        if isinstance(command, SowAndSubscribe):
+            command = command.sow
+        if not isinstance(command, Subscribe | SowCommand):
+            return False
+        return len(command.filter) > SHORT_FILTER_CHARACTERS
 
     def _wait_for_turn(self) -> None:
         self.pause_reading("turn")

@@ -341,6 +341,11 @@ class ClientSessions:
         found = self._holders.get(session)
         return f"user {found[0].user}" if found is not None and found[0].user else str(session)
 
+    def filter_wait_s(self, session: int) -> float:
+        """Time until another long filter of its user may be compiled, in seconds; 0: now."""
+        budget = self._asker(session).budget if session in self.sessions else None
+        return 0.0 if budget is None else budget.compile_wait_s
+
     def _asker(self, session: int) -> FilterOwner:
         client, (holder, _) = self.sessions[session], self._holders[session]
         # Whom no module knows may say any name: he counts for his network.

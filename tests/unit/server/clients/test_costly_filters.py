@@ -15,11 +15,13 @@ from unit.expressions.test_work import forget
 from unit.server.clients.test_queries import Door, House, ask, bodies_of, frames_until, in_house
 
 from raylay.services.config.transport import FIRST_TRANSPORT
-from raylay.services.expressions.budgets import BURST_STEPS, FilterBudgets
+from raylay.services.expressions import budgets
+from raylay.services.expressions.budgets import BURST_STEPS, COMPILE_BURST_STEPS, FilterBudgets
 from raylay.services.expressions.work import NEWS, WORK_MAX, EvaluationAccount, give_up
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.security.connection_shares import ShareHolder
 from raylay.services.security.logon_turns import network_of
+from raylay.services.server.clients import connection
 from raylay.services.server.clients.costly_filters import TELL_S, CostlyFilters
 from raylay.services.subscriptions.costly import FILTER_TOO_COSTLY, TOO_COSTLY
 
@@ -279,8 +281,7 @@ def test_filters_of_one_user_share_a_budget_over_connections_and_others_have_the
         found = await frames_until(one, lambda each: each.get("cid") == "behind")
         assert len(house.server.clients.live) == 5 and not any(is_refusal("0")(h) for h, _ in found)
         assert {told["subscription"] for told in events(house, FILTER_TOO_COSTLY)} == {"third"}
-        budgets = house.server.clients.budgets
-        assert len(budgets) == 2, "one for each user"
+        assert len(house.server.clients.budgets) == 2, "one for each user"
         await house.publish(victim, "victim", {"n": 5, "a": [3] * 100}, topic=VICTIMS_TOPIC)
         got: dict[str, list[int]] = {f"{number}": [] for number in range(3)}
         while not all(got.values()):
@@ -313,3 +314,51 @@ def test_a_query_waits_where_its_user_s_filters_have_worked_much(tmp_path: Path)
 
 def is_answer(command_id: str, kind: str) -> Callable[[Header], bool]:
     return lambda each: (each.get("cid"), each.get("a")) == (command_id, kind)
+
+
+def test_a_user_s_long_filters_wait_for_one_another_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "COMPILE_STEPS_PER_S", 1)
+    monkeypatch.setattr(connection, "FILTER_WAIT_MAX_S", 0.01)
+    count = 40
+
+    async def visit(house: House) -> None:
+        one, other = await user(house, ATTACKER, "one"), await user(house, ATTACKER, "other")
+        victim = await user(house, VICTIM, "victim")
+        texts = [" OR ".join(f"/f{n} = '{m}'" for n in range(480)) for m in range(count)]
+        one.send(*(subscribing(f"{n}", TOPIC, text) for n, text in enumerate(texts)))
+        budget = house.server.clients.budgets.of(ShareHolder(ATTACKER, ""))
+        while not budget.compile_wait_s:
+            await asyncio.sleep(0)
+        clients = house.server.clients
+        before = len(clients.live)
+        # A short one on another connection does not wait, and a long one of another user neither.
+        other.send(subscribing("short", TOPIC, "/a = 1"))
+        await other.answer_to("short")
+        victim.send(subscribing("long", VICTIMS_TOPIC, texts[-1]))
+        await victim.answer_to("long")
+        for _ in range(10 * count):
+            await asyncio.sleep(0)
+        assert len(clients.live) == before + 2 < count, "she waits"
+        budget.recover(0, 100 * COMPILE_BURST_STEPS)
+        while len(clients.live) < count + 2:
+            budget.recover(0, COMPILE_BURST_STEPS)
+            await asyncio.sleep(0.001)
+        await one.answer_to(f"{count - 1}")
+        # Who leaves while he waits leaves nothing.
+        one.send(
+            *(subscribing(f"more {n}", TOPIC, text + " OR /x = 1") for n, text in enumerate(texts))
+        )
+        while not budget.compile_wait_s:
+            await asyncio.sleep(0)
+        one.connection.connection_lost(None)
+        while len(clients.live) > 2:
+            await asyncio.sleep(0.001)
+
+    in_house(tmp_path / "data", visit, guarded(tmp_path, CHEAP))
+
+
+def subscribing(sub: str, topic: str, filter_: str) -> bytes:
+    header = {"c": "subscribe", "sub": sub, "t": topic, "cid": sub, "o": {"filter": filter_}}
+    return encode_frame(header)
