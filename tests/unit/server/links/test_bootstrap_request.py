@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from unit.one_instance import events
+from support.one_instance import events
 from unit.server.links.test_security import (
     GUARDED,
     SECRET,
