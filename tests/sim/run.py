@@ -80,6 +80,8 @@ PROBES = (
     "salvaged what was missing",
     "ack owed across a restart",
     "SOW folded on from its store",
+    "storage recovered",
+    "taken while the disk wrote",
     "SOW not written",
     "acted on what it wrote itself",
     "admission by hand refused",
