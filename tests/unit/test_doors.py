@@ -68,6 +68,7 @@ from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.membership.placement import InstancePlacement, to_wire
 from raylay.services.replication.membership.validation import DestinationTerms
+from raylay.services.server import turns
 from raylay.services.server.clients.connection import ClientConnection
 from raylay.services.server.clients.transport import ClientTransport
 from raylay.services.server.instance_server import InstanceServer
@@ -93,6 +94,12 @@ CATALOGUE = frozenset(
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a test is not soon back at a peer that it let wait."""
     monkeypatch.setattr(upstream_connection, "SILENCE_S_MAX", 600.0)
+
+
+@pytest.fixture(autouse=True)
+def a_pass_takes_all_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the tests of the server."""
+    monkeypatch.setattr(turns, "TURN_S", 600.0)
 
 
 class Transport(asyncio.Transport):
