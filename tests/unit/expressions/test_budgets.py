@@ -31,6 +31,8 @@ from raylay.services.expressions.functions.registry import NO_CONTEXT
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.expressions.work import NOTED_STEPS, WORK_MAX
 
+pytestmark = pytest.mark.covers("Configuration", "filters of one user work from one budget")
+
 ARRAY = list(range(30_000))
 COST = 18_000_000
 """The steps of whoever adds it up, about: two of them fit into a turn."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from unit.expressions.test_budgets import ARRAY, Loop, filter_
 
 from raylay.services.expressions.budgets import FilterBudget
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.expressions.work import NOTED_STEPS
+
+pytestmark = pytest.mark.covers("Configuration", "filters of one user work from one budget")
 
 
 def asked(index: FilterIndex[str]) -> list[str]:

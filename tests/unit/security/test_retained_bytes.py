@@ -18,6 +18,8 @@ from raylay.services.security.retained_bytes import (
     retained_bytes_max,
 )
 
+pytestmark = pytest.mark.covers("Configuration", "what commands keep")
+
 AMY, BOB, NOBODY = (
     ShareHolder("amy", "10.0.0.1"),
     ShareHolder("bob", "10.0.0.2"),

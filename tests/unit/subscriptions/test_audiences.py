@@ -29,6 +29,8 @@ from raylay.services.subscriptions.matching import (
 )
 from raylay.services.subscriptions.sow_subscriptions import SowSubscriptions
 
+pytestmark = pytest.mark.covers("Configuration", "subscriptions of one user are bounded together")
+
 TOPICS, MANY = 50, 40
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.subscriptions.shares import EXPRESSION_WEIGHT, SubscriptionShares
+
+pytestmark = pytest.mark.covers("Configuration", "subscriptions of one user are bounded together")
 
 SMALL = TopicPattern("^orders/.*")
 LARGE = TopicPattern("[a-z]{1,200}[0-9]{1,200}")

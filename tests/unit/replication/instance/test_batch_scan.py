@@ -14,6 +14,8 @@ from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.instance import Identity, InstanceMachine, batch_scan
 
+pytestmark = pytest.mark.covers("Configuration", "a long publish batch is checked in slices")
+
 PUBLISHER = publisher_id("p")
 Batch = tuple[bytes, int]
 

@@ -10,6 +10,8 @@ from unit.test_doors import Door
 
 from raylay.services.protocol.frames import encode_frame
 
+pytestmark = pytest.mark.covers("Configuration", "subscriptions of one user are bounded together")
+
 LARGE = "(%d|[a-zé-ü]{1,900}x?[0-9a-fé-ü]{1,90})"
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from unit.server.clients.test_queries import CONFIG, House, ask, frames_until, in_house
 from unit.test_doors import Door
 
@@ -13,6 +14,8 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.security.permissions import read_permissions
 from raylay.services.sow.definition import SowTopicDefinition
+
+pytestmark = pytest.mark.covers("Configuration", "statistics of a query tell of no record")
 
 FX = {
     "topic": [{"topic": "orders", "read": "/desk = 'fx'"}, {"topic": "(all|mine/.*)", "read": True}]

@@ -23,6 +23,8 @@ from raylay.services.server import turns
 from raylay.services.server.clients import connection as connection_module
 from raylay.services.server.commits import Commits
 
+pytestmark = pytest.mark.covers("Configuration", "a long publish batch is checked in slices")
+
 COUNT = 300
 PLAIN = replace(CONFIG, sow=(), topics=(TopicRule("log.*"),), unjournaled=(TopicRule("live.*"),))
 

@@ -19,6 +19,8 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription, ReplayS
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.services.subscriptions.replay_group import ReplayGroup, ReplayTerms
 
+pytestmark = pytest.mark.covers("Configuration", "replays and look-ups in the journal take turns")
+
 COUNT = 30
 
 

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from unit.server.clients.test_queries import House, SlowTransport, ask, frames_until, in_house
 from unit.test_doors import Door
 
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.security.retained_bytes import RetainedBytes, keys_bytes
+
+pytestmark = pytest.mark.covers("Configuration", "what commands keep")
 
 HAVE = PublisherRanges()
 for _chunk in range(100):

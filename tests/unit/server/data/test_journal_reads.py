@@ -14,6 +14,8 @@ from raylay.services.messages.bookmarks import BOOKMARKS_MAX
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.server.clients.replay import POINTS_AT_ONCE
 
+pytestmark = pytest.mark.covers("Configuration", "replays and look-ups in the journal take turns")
+
 
 def test_those_who_ask_take_turns(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
