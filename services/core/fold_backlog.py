@@ -31,6 +31,7 @@ PART_RUNS = 200
 """Runs that a publish may have in one turn: 3 ms, with their commit."""
 COMMAND_WEIGHT = 4
 """How many times as long as a message a record takes that is none: its body is read."""
+_LIGHT = Flag.CONTIGUOUS | Flag.COMMANDS
 _LENGTH = struct.Struct("<I")
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 36
@@ -276,6 +277,10 @@ class FoldBacklog:
             judged: by how long it takes to judge whether the client may publish them; None: it may.
         """
         features = self._weigh_published
+        is_plain = judged is None and features is _nothing and len(runs) == 1
+        if is_plain and runs[0].flags & _LIGHT == Flag.CONTIGUOUS:
+            # Most batches are one run of messages without a gap.
+            return None
 
         def weigh(run: Run) -> int:
             found = features(run) if judged is None else features(run) + judged(run)
