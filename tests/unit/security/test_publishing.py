@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from raylay.services.expressions.budgets import BURST_STEPS
 from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.expressions.work import BURST_STEPS
 from raylay.services.messages.records import Command, RecordBuilder, Run, publisher_id, run_of, scan
 from raylay.services.messages.stateful import PreparedRun
 from raylay.services.messages.types.registry import MessageTypes
