@@ -30,12 +30,12 @@ class ProgramActor:
     """
 
     def __init__(self, plain: type, config: str) -> None:
-        here = ray.get_runtime_context().get_node_id()
+        runtime = ray.get_runtime_context().get_node_id()
         options: dict[str, Any] = {
             "num_cpus": 0,
             "max_restarts": 0,
             "max_concurrency": CONTROL_CALLS_AT_ONCE,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(runtime, soft=False),
         }
         self._handle: Any = ray.remote(**options)(plain).remote(config)
 

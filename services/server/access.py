@@ -71,13 +71,13 @@ class AccessCheck:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         who: Authentication | None,
         what: Entitlement | None,
         where: str,
         transport: str = "",
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._transport = transport
         files = (getattr(module, "watched", None) for module in (who, what))
         self._told = {file: "" for file in files if isinstance(file, WatchedFile)}
@@ -99,7 +99,7 @@ class AccessCheck:
         somebody goes by it."""
         if self._told and not self._is_looking:
             self._is_looking = True
-            self._here.spawn(self._look())
+            self._runtime.spawn(self._look())
 
     async def _look(self) -> None:
         try:
@@ -118,9 +118,9 @@ class AccessCheck:
             self._told[file] = file.problem
             where = {"transport": self._transport, "file": str(file.path)}
             if file.problem:
-                self._here.report("security_file_failed", **where, text=_said(file))
+                self._runtime.report("security_file_failed", **where, text=_said(file))
             else:
-                self._here.report("security_file_recovered", **where)
+                self._runtime.report("security_file_recovered", **where)
 
     async def ask(self, asked: Credentials) -> AccessGranted | Challenge | LogonDenied:
         """Decides whether somebody is let in. Why not is reported, without what is secret."""
@@ -140,7 +140,7 @@ class AccessCheck:
             if len(asked.password) >= SECRET_CHARACTERS_MIN:
                 # What others wrote may have put it there.
                 why = why.replace(asked.password, HIDDEN)
-            self._here.report(
+            self._runtime.report(
                 "logon_denied",
                 client=asked.client_name[:200],
                 user=asked.user_id[:200],
@@ -186,7 +186,7 @@ class AccessCheck:
 
 
 def gate_of(
-    here: InstanceRuntime,
+    runtime: InstanceRuntime,
     who: ModuleConfig | None,
     what: ModuleConfig | None,
     transport: str,
@@ -198,9 +198,9 @@ def gate_of(
     """
     if who is None and what is None:
         return None
-    where = f"{here.config.name}: transport {transport}"
+    where = f"{runtime.config.name}: transport {transport}"
     return AccessCheck(
-        here,
+        runtime,
         None if who is None else authentication(who, f"{where}: Authentication"),
         None if what is None else entitlement(what, f"{where}: Entitlement"),
         where,

@@ -19,8 +19,8 @@ _RECORDS = int(Kind.RECORDS)
 class CommitTraces:
     """Owner: the instance's event loop."""
 
-    def __init__(self, here: InstanceRuntime, upstreams: ConnectedUpstreams) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime, upstreams: ConnectedUpstreams) -> None:
+        self._runtime = runtime
         self._upstreams = upstreams
         self.outstanding = OutstandingSamples()
         """Traced messages of clients that are not acked yet."""
@@ -42,11 +42,11 @@ class CommitTraces:
                     upstream, epoch = logon.name, logon.epoch
         else:
             self.outstanding.add(messages, now_ns)
-        self._here.tracing.commit(
+        self._runtime.tracing.commit(
             messages,
             run.receive_time_us * 1000,
             now_ns,
-            instance=self._here.identity.name,
+            instance=self._runtime.identity.name,
             upstream=upstream,
             epoch=epoch,
             txid=run.first_txid,
@@ -57,7 +57,7 @@ class CommitTraces:
         taken = self.outstanding.take(publisher, [(0, sequence)])
         if taken:
             now_ns = time.time_ns()
-            here = self._here
-            here.tracing.persisted_ack(
-                [message for message, _ in taken], now_ns, now_ns, instance=here.identity.name
+            runtime = self._runtime
+            runtime.tracing.persisted_ack(
+                [message for message, _ in taken], now_ns, now_ns, instance=runtime.identity.name
             )

@@ -59,17 +59,17 @@ class Commits:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         links: Mapping[str, WakeableLink],
         folds: FeatureRegistry,
         staged_bytes_max: int,
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._folds = folds
         self._staged_bytes_max = staged_bytes_max
         self.latency = LatencyHistogram()
         self.cycle = CommitCycle(
-            here,
+            runtime,
             links,
             folds,
             clock_ns=time.perf_counter_ns,
@@ -90,7 +90,7 @@ class Commits:
 
     @property
     def _journal(self) -> Journal:
-        journal: Journal = self._here.journal
+        journal: Journal = self._runtime.journal
         return journal
 
     def look_at_front_log(self) -> None:
@@ -100,9 +100,9 @@ class Commits:
             return
         self._front_log_failure = failure
         if failure:
-            self._here.report("front_log_failed", text=failure)
+            self._runtime.report("front_log_failed", text=failure)
         else:
-            self._here.report("front_log_recovered")
+            self._runtime.report("front_log_recovered")
 
     def status(self) -> dict[str, Any]:
         """For the instance's status."""
@@ -135,7 +135,7 @@ class Commits:
             self._slowed.pop(connection).cancel()
         else:
             connection.pause_reading("slowed")
-        again = self._here.loop.call_later(wait_s, self._read_again, connection)
+        again = self._runtime.loop.call_later(wait_s, self._read_again, connection)
         self._slowed[connection] = again
 
     def _read_again(self, connection: PublishingClient) -> None:
@@ -145,7 +145,7 @@ class Commits:
     @property
     def takes_parts(self) -> bool:
         """True where the next part of a long batch may be taken."""
-        return len(self._here.machine.intake.staged) <= STAGED_RUNS_MAX
+        return len(self._runtime.machine.intake.staged) <= STAGED_RUNS_MAX
 
     def taken(self, runs: list[Run]) -> None:
         """These are staged no more."""

@@ -36,8 +36,8 @@ class ControlAccess:
     """See the file's docstring. Owner: the instance's event loop. The modules are asked at each
     call, but for a drill's, which renews what it breaks every second: that is kept for a while."""
 
-    def __init__(self, here: InstanceRuntime) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime) -> None:
+        self._runtime = runtime
         self._gate: AccessCheck | None = None
         self._drilling: dict[tuple[Caller, str], float] = {}
         """Until when somebody may break this for a drill, by the loop's clock."""
@@ -48,10 +48,10 @@ class ControlAccess:
         Raises:
             ConfigurationError: one cannot be used.
         """
-        config = self._here.config
+        config = self._runtime.config
         if config.admin is None or self._gate is not None:
             return
-        self._gate = gate_of(self._here, *config.for_control(), TRANSPORT)
+        self._gate = gate_of(self._runtime, *config.for_control(), TRANSPORT)
 
     async def allow(self, call: str, said: Caller | None, **details: Any) -> None:
         """Returns where somebody may have this done, and says so in an event.
@@ -65,21 +65,21 @@ class ControlAccess:
             ControlRefused: he may not, or it cannot be judged.
             ConfigurationError: there is no such call, or a module cannot be used.
         """
-        here = self._here
-        if here.config.admin is None:
+        runtime = self._runtime
+        if runtime.config.admin is None:
             return
         self.open()
         path = path_of(call, details)
         said = said or NOBODY
         drills = said, str(details.get("kind", ""))
-        if call == "drill" and self._drilling.get(drills, 0.0) > here.loop.time():
+        if call == "drill" and self._drilling.get(drills, 0.0) > runtime.loop.time():
             return
         if call == "stop" and self._is_own(said):
             user, why = "the fabric", ""
         else:
             user, why = await self._judged_in_time(said, path)
         told = {key: str(each)[:SHOWN_MAX] for key, each in details.items() if key in TOLD}
-        here.report(
+        runtime.report(
             "control_refused" if why else "control",
             user=user[:SHOWN_MAX],
             path=path[:SHOWN_MAX],
@@ -90,7 +90,7 @@ class ControlAccess:
         if call == "drill":
             if len(self._drilling) >= DRILLS_KEPT_MAX:
                 self._drilling.clear()
-            self._drilling[drills] = here.loop.time() + DRILL_KEPT_S
+            self._drilling[drills] = runtime.loop.time() + DRILL_KEPT_S
 
     @property
     def problem(self) -> str:
@@ -109,7 +109,7 @@ class ControlAccess:
 
     def _is_own(self, said: Caller) -> bool:
         """Returns whether it is the process that the fabric ends with."""
-        key = self._here.config.fabric_key
+        key = self._runtime.config.fabric_key
         return bool(key) and compare_digest(said.fabric_key.encode(), key.encode())
 
     async def _judged_in_time(self, said: Caller, path: str) -> tuple[str, str]:
@@ -119,14 +119,14 @@ class ControlAccess:
                 return await self._judged(said, path)
         except TimeoutError:
             return said.user_id, (
-                f"{self._here.config.name} refuses {path}: its modules have not answered within "
+                f"{self._runtime.config.name} refuses {path}: its modules have not answered within "
                 f"{JUDGED_S_MAX:g} s; nothing was changed. See whether the server or the disk that "
                 "they ask answers, and try again"
             )
 
     async def _judged(self, said: Caller, path: str) -> tuple[str, str]:
         """By whom he is known, and why he may not have it; empty: he may."""
-        name, gate = self._here.config.name, self._gate
+        name, gate = self._runtime.config.name, self._gate
         if gate is None:
             return said.user_id, ""
         if _bytes(said.user_id) > USER_BYTES_MAX or _bytes(said.password) > PASSWORD_BYTES_MAX:

@@ -55,7 +55,7 @@ class EffectHandlers:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         *,
         clients: ClientSessions,
         commits: Commits,
@@ -68,7 +68,7 @@ class EffectHandlers:
         upstreams: ConnectedUpstreams,
         endings: Mapping[type, Callable[[Any], None]],
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._clients = clients
         self._commits = commits
         self._cycle = commits.cycle
@@ -78,7 +78,7 @@ class EffectHandlers:
         self._replays = replays
         self._sow = sow
         self._upstreams = upstreams
-        self._traces = CommitTraces(here, upstreams)
+        self._traces = CommitTraces(runtime, upstreams)
         performers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             RunsCommitted: self._committed,
@@ -107,34 +107,34 @@ class EffectHandlers:
         """Performs what a machine asked for, in order."""
 
     def _flush(self) -> None:
-        self._here.outbox.flush()
+        self._runtime.outbox.flush()
 
     def _in_another_turn(self, work: Callable[[], None]) -> None:
         if self._cycle.staged_bytes:
             # The thread that writes it needs the interpreter, too.
-            self._here.loop.call_later(PAUSE_S, work)
+            self._runtime.loop.call_later(PAUSE_S, work)
         else:
-            self._here.loop.call_soon(work)
+            self._runtime.loop.call_soon(work)
 
     def _folded(self) -> None:
         self._commits.folded()
-        self._here.outbox.flush()
+        self._runtime.outbox.flush()
 
     def _append(self, effect: Append) -> None:
         self._cycle.stage(effect.run)
-        if self._here.is_resting:
-            self._here.hurry()
+        if self._runtime.is_resting:
+            self._runtime.hurry()
         if self._replays.live:
             self._replays.staged(effect.run)
 
     def _committed(self, effect: RunsCommitted) -> None:
         runs = effect.runs
-        here = self._here
+        runtime = self._runtime
         if self._links.controls:
-            notify_links(self._links.controls, here.machine.destinations, effect)
+            notify_links(self._links.controls, runtime.machine.destinations, effect)
         self._commits.taken(runs)
-        here.topic_counts.add(runs)
-        if here.tracing.enabled:
+        runtime.topic_counts.add(runs)
+        if runtime.tracing.enabled:
             self._traces.committed(runs)
 
     def _ack_client(self, effect: AckClient) -> None:
@@ -174,7 +174,7 @@ class EffectHandlers:
         self._clients.safety_changed()
 
     def _removable(self, effect: RemovalBound) -> None:
-        if self._here.is_serving:
+        if self._runtime.is_serving:
             # Links that end because this instance does take back nothing of what it released.
             self._sow.removable(effect.before_txid)
 
@@ -186,9 +186,9 @@ class EffectHandlers:
         self._clients.safety_changed()
 
     def _became_ready(self, _: BecameReady) -> None:
-        self._here.phase = "serving"
+        self._runtime.phase = "serving"
         self._queues.became_ready()
-        self._here.spawn(self._recovery.note_ready())
+        self._runtime.spawn(self._recovery.note_ready())
 
     def _report(self, effect: EventReport) -> None:
-        self._here.events_log.add(effect.event, effect.details)
+        self._runtime.events_log.add(effect.event, effect.details)

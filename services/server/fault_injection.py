@@ -40,8 +40,8 @@ class Impairable(Protocol):
 class FaultInjection:
     """The faults that are injected into one instance now. Owner: the instance's event loop."""
 
-    def __init__(self, here: InstanceRuntime, links: Mapping[str, Impairable]) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime, links: Mapping[str, Impairable]) -> None:
+        self._runtime = runtime
         self._links = links
         self.narrow: Callable[[int, int], None] = lambda memory_bytes, disk_bytes: None
         """Called with what slow clients may cost in memory and on disk; 0: as ever."""
@@ -65,8 +65,8 @@ class FaultInjection:
         Raises:
             ConfigurationError: the fabric is not marked for drills, or the fault is none.
         """
-        if not self._here.config.drills:
-            raise ConfigurationError(f"{self._here.config.name}: {REFUSED}")
+        if not self._runtime.config.drills:
+            raise ConfigurationError(f"{self._runtime.config.name}: {REFUSED}")
         if not 0 <= seconds <= SECONDS_MAX:
             raise ConfigurationError(
                 f"a fault lasts 0 to {SECONDS_MAX:.0f} seconds, not {seconds:g}"
@@ -89,14 +89,14 @@ class FaultInjection:
         if timer is not None:
             timer.cancel()
         if seconds:
-            self._timers[name] = self._here.loop.call_later(seconds, end)
+            self._timers[name] = self._runtime.loop.call_later(seconds, end)
 
     # -- lines -----------------------------------------------------------------------------------
     def _line(self, seconds: float, options: dict[str, Any]) -> None:
         destination = str(options.pop("destination", ""))
         if destination not in self._links:
             raise ConfigurationError(
-                f"instance {self._here.config.name} has no destination {destination!r}"
+                f"instance {self._runtime.config.name} has no destination {destination!r}"
             )
         try:
             state = Impairment(**options) if seconds else OPEN
@@ -108,9 +108,9 @@ class FaultInjection:
         if state == OPEN:
             self._lines.pop(destination, None)
         else:
-            self._lines[destination] = state, self._here.loop.time() + seconds
+            self._lines[destination] = state, self._runtime.loop.time() + seconds
         if state != before:
-            self._here.report("drill_line", destination=destination, **asdict(state))
+            self._runtime.report("drill_line", destination=destination, **asdict(state))
         self._end_after(
             f"line {destination}", seconds, lambda: self._line(0.0, {"destination": destination})
         )
@@ -119,28 +119,28 @@ class FaultInjection:
     def tell_link(self, destination: str) -> None:
         """A link's process is there, or its line changed."""
         state, until_s = self._lines.get(destination, (OPEN, 0.0))
-        left_s = max(0.0, until_s - self._here.loop.time())
-        if self._here.config.drills:
+        left_s = max(0.0, until_s - self._runtime.loop.time())
+        if self._runtime.config.drills:
             self._links[destination].impair(asdict(state), left_s)
 
     # -- the clock -------------------------------------------------------------------------------
     def _clock(self, offset_us: int, seconds: float) -> None:
-        if offset_us != self._here.clock_offset_us:
-            self._here.clock_offset_us = offset_us
-            self._here.report("drill_clock", offset_us=offset_us)
+        if offset_us != self._runtime.clock_offset_us:
+            self._runtime.clock_offset_us = offset_us
+            self._runtime.report("drill_clock", offset_us=offset_us)
         self._end_after("clock", seconds, lambda: self._clock(0, 0.0))
 
     # -- the disk --------------------------------------------------------------------------------
     def _disk(self, seconds: float) -> None:
         """The process may not make any file longer: it hears of that as of a full disk."""
         if seconds and self._file_bytes_max is None:
-            self._here.report("drill_disk", full=True)
+            self._runtime.report("drill_disk", full=True)
             self._file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, self._file_bytes_max[1]))
         elif not seconds and self._file_bytes_max is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._file_bytes_max)
             self._file_bytes_max = None
-            self._here.report("drill_disk", full=False)
+            self._runtime.report("drill_disk", full=False)
         self._end_after("disk", seconds, lambda: self._disk(0.0))
 
     # -- slow clients ----------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class FaultInjection:
                 raise ConfigurationError(f"limits are 0 or more bytes, not {min(limits)}")
         if limits != self._narrowed:
             self._narrowed = limits
-            self._here.report("drill_capacity", memory_bytes=limits[0], disk_bytes=limits[1])
+            self._runtime.report("drill_capacity", memory_bytes=limits[0], disk_bytes=limits[1])
             self.narrow(*limits)
         self._end_after("capacity", seconds, lambda: self._capacity(0.0, {}))
 

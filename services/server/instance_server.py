@@ -152,22 +152,22 @@ class InstanceServer:
         self._ending: asyncio.Task[None] | None = None
         self._closing: dict[str, Callable[[], Awaitable[None]]] = {}
         # Each part is handed those that it calls: what comes first knows nobody behind it.
-        here = self.here = InstanceRuntime(config, directory)
+        runtime = self.runtime = InstanceRuntime(config, directory)
         controls: dict[str, LinkControl] = {}
         doorway, digest = ConnectionLimit(connections_max()), HeldDigest()
         shares = shares_of_files(config.name, doorway.most)
-        self.control, self.injections = ControlAccess(here), FaultInjection(here, controls)
-        self.placements = placements = PlacementKeeper(here)
-        self.reading = reading = JournalReads(here)
-        self._maintenance = Maintenance(here, reading)
+        self.control, self.injections = ControlAccess(runtime), FaultInjection(runtime, controls)
+        self.placements = placements = PlacementKeeper(runtime)
+        self.reading = reading = JournalReads(runtime)
+        self._maintenance = Maintenance(runtime, reading)
         folds = folding()
-        replays = ReplayPump(here, reading, folds)
-        self.commits = commits = Commits(here, controls, folds, config.staged_bytes_max)
-        admission = ClientAdmission(here, commits.cycle)
-        self._queues = queues = QueueManager(here, folds, commits, self._start_queue_owner)
-        self._sow = sow = SowManager(here, folds, commits.cycle.hold, queues.removable)
+        replays = ReplayPump(runtime, reading, folds)
+        self.commits = commits = Commits(runtime, controls, folds, config.staged_bytes_max)
+        admission = ClientAdmission(runtime, commits.cycle)
+        self._queues = queues = QueueManager(runtime, folds, commits, self._start_queue_owner)
+        self._sow = sow = SowManager(runtime, folds, commits.cycle.hold, queues.removable)
         self._recovery = InstanceRecovery(
-            here,
+            runtime,
             admission=admission,
             placements=placements,
             queues=queues,
@@ -175,7 +175,7 @@ class InstanceServer:
             sow=sow,
         )
         self.upstreams = ConnectedUpstreams(
-            here,
+            runtime,
             controls,
             admission=admission,
             commits=commits,
@@ -187,7 +187,7 @@ class InstanceServer:
             sow=sow,
         )
         self.links = Links(
-            here,
+            runtime,
             controls,
             commits=commits.cycle,
             digest=digest,
@@ -198,13 +198,13 @@ class InstanceServer:
             keep_refused=self._recovery.keep_refused,
         )
         self.clients = ClientSessions(
-            here,
+            runtime,
             admission=admission,
             commits=commits,
             doorway=doorway,
             folds=folds,
             peer_book=self.links.peer_book,
-            pools=ClientPools(here, self._start_buffer),
+            pools=ClientPools(runtime, self._start_buffer),
             queues=queues,
             reading=reading,
             replays=replays,
@@ -213,16 +213,16 @@ class InstanceServer:
         )
         self.injections.reach(self.clients.pools.narrow)
         self.disk_watch = DiskWatch(
-            here,
+            runtime,
             config.disk_timeout_ms / 1000,
             lambda text: self.clients.end("not_ready", text),
             self.clients.descriptors,
         )
         self._listening = InstanceListeners(
-            here, clients=self.clients, links=self.links, queues=queues, upstreams=self.upstreams
+            runtime, clients=self.clients, links=self.links, queues=queues, upstreams=self.upstreams
         )
         self._status = InstanceStatus(
-            here,
+            runtime,
             admission=admission,
             clients=self.clients,
             commits=commits,
@@ -235,7 +235,7 @@ class InstanceServer:
             sow=sow,
         )
         self._replays = replays
-        here.perform_by(self._performing(folds).steps)
+        runtime.perform_by(self._performing(folds).steps)
 
     def _performing(self, folds: FeatureRegistry) -> EffectHandlers:
         folds.unfolded = FoldBacklog()
@@ -243,7 +243,7 @@ class InstanceServer:
         self.upstreams.met = self._queues.named
         self.upstreams.requested = QueueRequestRouter(self._queues, self.links.controls).came
         return EffectHandlers(
-            self.here,
+            self.runtime,
             clients=self.clients,
             commits=self.commits,
             folds=folds,
@@ -258,7 +258,7 @@ class InstanceServer:
 
     def _checks(self) -> PeriodicChecks:
         return PeriodicChecks(
-            self.here,
+            self.runtime,
             clients=self.clients,
             commits=self.commits.cycle,
             links=self.links,
@@ -278,9 +278,9 @@ class InstanceServer:
             StorageLocked: another process owns the directory.
             StorageError: the journal or the state cannot be used; names the file.
         """
-        here = self.here
-        here.begin()
-        config = here.config
+        runtime = self.runtime
+        runtime.begin()
+        config = runtime.config
         config.check()
         syncs = sum(1 for destination in config.destinations if destination.sync)
         if syncs > SYNC_DESTINATIONS_MAX:
@@ -292,49 +292,53 @@ class InstanceServer:
         except BaseException:
             await self._close_everything()
             raise
-        config = here.config
-        here.is_serving = True
-        here.phase = "serving" if here.machine.ready else "waiting to catch up with a peer"
-        here.report("started", incarnation=f"{here.identity.incarnation:016x}")
+        config = runtime.config
+        runtime.is_serving = True
+        runtime.phase = "serving" if runtime.machine.ready else "waiting to catch up with a peer"
+        runtime.report("started", incarnation=f"{runtime.identity.incarnation:016x}")
         self.links.run()
         self._queues.run()
         self._checks().begin()
-        here.every(1.0, self._each_second)
-        here.every(POINT_INTERVAL_S, self._recovery.write_point)
+        runtime.every(1.0, self._each_second)
+        runtime.every(POINT_INTERVAL_S, self._recovery.write_point)
         if config.announce_to and config.name in self.placements.known():
-            here.spawn(Announcer(here, self.placements, config.announce_to).run())
+            runtime.spawn(Announcer(runtime, self.placements, config.announce_to).run())
 
     async def _open(self) -> None:
-        here = self.here
-        given = here.config
-        config = here.config = following(given, self._node_address)
-        here.phase = "opening the journal"
-        await here.in_thread(make_directory, here.directory)
-        for place in {here.directory, Path(config.archive_directory or here.directory)}:
-            for each in await here.in_thread(exposed, place):
-                here.report("data_exposed", text=f"{each.text}: {each.change}")
+        runtime = self.runtime
+        given = runtime.config
+        config = runtime.config = following(given, self._node_address)
+        runtime.phase = "opening the journal"
+        await runtime.in_thread(make_directory, runtime.directory)
+        for place in {runtime.directory, Path(config.archive_directory or runtime.directory)}:
+            for each in await runtime.in_thread(exposed, place):
+                runtime.report("data_exposed", text=f"{each.text}: {each.change}")
         # The journal first: its lock on the directory admits one process.
-        here.journal = await here.in_thread(open_journal, config, here.directory)
+        runtime.journal = await runtime.in_thread(open_journal, config, runtime.directory)
         self._closing["journal"] = self._close_journal
-        here.state = StateThread(await here.in_thread(LmdbStateStore, here.directory / STATE_FILE))
+        runtime.state = StateThread(
+            await runtime.in_thread(LmdbStateStore, runtime.directory / STATE_FILE)
+        )
         self._closing["state"] = self._close_state
-        behind_us = here.state.get_number(AGING_KEY)
-        here.aging.resume(behind_us)
-        here.journal.age_behind(behind_us)
+        behind_us = runtime.state.get_number(AGING_KEY)
+        runtime.aging.resume(behind_us)
+        runtime.journal.age_behind(behind_us)
         self._recovery.open()
-        here.tracing = start_tracing(config.name, config.tracing)
-        self._closing["tracing"] = partial(here.in_thread, here.tracing.close)
+        runtime.tracing = start_tracing(config.name, config.tracing)
+        self._closing["tracing"] = partial(runtime.in_thread, runtime.tracing.close)
         self.placements.check()
-        bootstrap = BootstrapRun(here, config.bootstrap) if config.bootstrap is not None else None
+        bootstrap = (
+            BootstrapRun(runtime, config.bootstrap) if config.bootstrap is not None else None
+        )
         if bootstrap is not None and not await bootstrap.is_due():
             bootstrap = None
         if bootstrap is not None:
             self._recovery.forget()
-        here.identity = Identity(
+        runtime.identity = Identity(
             config.name,
             config.group,
             self._recovery.incarnation(),
-            here.state.get_number(GENERATION_KEY),
+            runtime.state.get_number(GENERATION_KEY),
             in_fabric=bool(config.fabric_key),
             life=secrets.randbits(64),
         )
@@ -345,46 +349,46 @@ class InstanceServer:
         self.clients.pools.begin()
         await self._listening.begin()
         if config is not given:
-            here.report(
+            runtime.report(
                 "address_changed",
                 former=given.node_address,
-                address=here.replication_address,
-                client=here.client_address,
+                address=runtime.replication_address,
+                client=runtime.client_address,
             )
         self.placements.settle(follows=config is not given)
         if bootstrap is not None:
             await bootstrap.run()
             self.upstreams.copies_from = ()
         await self.reading.open()
-        here.phase = "recovering"
-        here.recovered(await here.in_thread(self._recovery.recover))
+        runtime.phase = "recovering"
+        runtime.recovered(await runtime.in_thread(self._recovery.recover))
         self._sow.serve()
         self._queues.serve()
         self.commits.start(self.disk_watch)
         self.disk_watch.start()
-        moved = here.machine.placements.items()
+        moved = runtime.machine.placements.items()
         for destination in config.destinations:
             link = self.links.add(resolve_addresses(destination, moved))
-            known = here.state.get(f"peer/{destination.name}")
+            known = runtime.state.get(f"peer/{destination.name}")
             if known is not None:
                 link.remember(*msgpack.unpackb(known))
         self.links.peer_book.moved(moved)
         if config.metrics_port is not None:
             metrics = Metrics(config.name, self._status.snapshot_from_thread)
-            self._closing["metrics"] = partial(here.in_thread, metrics.stop)
+            self._closing["metrics"] = partial(runtime.in_thread, metrics.stop)
             metrics.start(config.metrics_port, config.metrics_host)
 
     def _start_link(self, destination: DestinationConfig, start_number: int) -> ChildHandle:
-        here = self.here
-        config = here.config
+        runtime = self.runtime
+        config = runtime.config
         return self._link_factory(
             LinkConfig(
                 config.name,
                 config.group,
-                here.identity.incarnation,
+                runtime.identity.incarnation,
                 start_number,
                 self._listening.unix_path,
-                str(here.directory / JOURNAL_DIRECTORY),
+                str(runtime.directory / JOURNAL_DIRECTORY),
                 config.archive_directory,
                 replace(
                     destination,
@@ -395,7 +399,7 @@ class InstanceServer:
                 ),
                 config.tracing,
                 config.log,
-                reachable(here.replication_address),
+                reachable(runtime.replication_address),
                 config.drills,
                 config.type_definitions,
             )
@@ -407,19 +411,19 @@ class InstanceServer:
         return frozenset(link.peer_name for link in links if link.is_connected)
 
     def _start_queue_owner(self, definition: DeclaredQueue, start_number: int) -> ChildHandle:
-        here = self.here
-        config = here.config
+        runtime = self.runtime
+        config = runtime.config
         return self._queue_factory(
             QueueOwnerConfig(
                 config.name,
                 config.group,
-                here.identity.incarnation,
-                here.identity.life,
+                runtime.identity.incarnation,
+                runtime.identity.life,
                 start_number,
                 self._listening.unix_path,
-                str(here.directory / JOURNAL_DIRECTORY),
+                str(runtime.directory / JOURNAL_DIRECTORY),
                 config.archive_directory,
-                str(store_path(here.directory, definition.stored_as)),
+                str(store_path(runtime.directory, definition.stored_as)),
                 definition,
                 config.tracing,
                 config.log,
@@ -430,8 +434,8 @@ class InstanceServer:
     def _start_buffer(
         self, pool: str, start_number: int, path: str, disk_bytes_max: int
     ) -> ChildHandle:
-        here = self.here
-        config = here.config
+        runtime = self.runtime
+        config = runtime.config
         return self._buffer_factory(
             SlowClientBufferConfig(
                 config.name,
@@ -456,7 +460,7 @@ class InstanceServer:
     # -- the end -----------------------------------------------------------------------------
     async def finished(self) -> None:
         """Returns when the instance was stopped; raises what ended it otherwise."""
-        await self.here.finished()
+        await self.runtime.finished()
 
     async def stop(self) -> None:
         """Stops: clients are told, what is staged is committed, links end, files are closed.
@@ -464,38 +468,38 @@ class InstanceServer:
         Raises:
             StorageError: not all could be closed, as where the directory was removed. It has ended.
         """
-        here = self.here
-        if here.is_stopping:
-            return await here.finished()
-        here.is_stopping = True
-        here.phase = "stopping"
-        reason, text = "shutting_down", f"{here.config.name} stops"
-        if here.retirement:
-            reason, text = "retired", here.retirement
+        runtime = self.runtime
+        if runtime.is_stopping:
+            return await runtime.finished()
+        runtime.is_stopping = True
+        runtime.phase = "stopping"
+        reason, text = "shutting_down", f"{runtime.config.name} stops"
+        if runtime.retirement:
+            reason, text = "retired", runtime.retirement
         self.clients.end(reason, text)
-        here.outbox.flush()
+        runtime.outbox.flush()
         try:
             await self._close_everything()
         except BaseException as error:
-            here.phase = "stopped"
-            here.end(error)
+            runtime.phase = "stopped"
+            runtime.end(error)
             raise
-        here.phase = "retired" if here.retirement else "stopped"
-        here.end()
+        runtime.phase = "retired" if runtime.retirement else "stopped"
+        runtime.end()
 
     async def _close_everything(self) -> None:
-        here = self.here
-        here.is_serving = False
+        runtime = self.runtime
+        runtime.is_serving = False
         self.disk_watch.stop()
         self._listening.close()
-        here.cancel_timers()
+        runtime.cancel_timers()
         await self.links.stop()
         await self._queues.stop()
         for connection in list(self.upstreams.connected.values()):
             connection.close("the instance stops")
         self.clients.close("the instance stops")
         await self.clients.pools.stop()
-        here.cancel_tasks()
+        runtime.cancel_tasks()
         await self.reading.close()
         self._closing["sow"] = self._sow.close
         for part in CLOSING_ORDER:
@@ -506,31 +510,31 @@ class InstanceServer:
         self._listening.remove()
 
     async def _close_journal(self) -> None:
-        here = self.here
-        here.journal.hand_over()
-        await here.in_thread(here.journal.close)
+        runtime = self.runtime
+        runtime.journal.hand_over()
+        await runtime.in_thread(runtime.journal.close)
         # What the last commit brought: the hint may then cover all of it.
         await asyncio.sleep(0)
 
     async def _close_state(self) -> None:
-        here = self.here
+        runtime = self.runtime
         # A fault may have left the machine half way, or ahead of the disk.
-        if here.is_recovered and here.fault is None:
+        if runtime.is_recovered and runtime.fault is None:
             try:
                 await self._recovery.write_last_point()
             except RaylayError as error:
-                here.report("state_failed", text=str(error))
-        await here.in_thread(here.state.close)
+                runtime.report("state_failed", text=str(error))
+        await runtime.in_thread(runtime.state.close)
 
     def _retired(self, effect: InstanceRetirement) -> None:
-        self.here.retirement = effect.text
+        self.runtime.retirement = effect.text
         if self._ending is None:
-            self._ending = self.here.loop.create_task(self.stop())
+            self._ending = self.runtime.loop.create_task(self.stop())
 
     def _went_back(self, _: StaleCopyDetected) -> None:
-        self.here.phase = "beginning anew"
+        self.runtime.phase = "beginning anew"
         if self._ending is None:
-            self._ending = self.here.loop.create_task(self._begin_anew())
+            self._ending = self.runtime.loop.create_task(self._begin_anew())
 
     async def _begin_anew(self) -> None:
         self.begins_anew = True
@@ -548,8 +552,8 @@ class InstanceServer:
             DowngradeRefused: too few would use sync acknowledgment, and it is not forced.
         """
         self._known(destination)
-        self.here.perform(
-            self.here.machine.downgrade(destination, self.here.steady_us(), why, force=force)
+        self.runtime.perform(
+            self.runtime.machine.downgrade(destination, self.runtime.steady_us(), why, force=force)
         )
 
     async def upgrade(self, destination: str, why: str = "by hand") -> None:
@@ -559,7 +563,9 @@ class InstanceServer:
             ConfigurationError: there is no such destination.
         """
         self._known(destination)
-        self.here.perform(self.here.machine.upgrade(destination, self.here.steady_us(), why))
+        self.runtime.perform(
+            self.runtime.machine.upgrade(destination, self.runtime.steady_us(), why)
+        )
 
     async def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
         """Breaks something for a drill; see `FaultInjection.inject`.
@@ -578,7 +584,7 @@ class InstanceServer:
         Raises:
             AdmissionRefused: something may be missing here, and it is not forced.
         """
-        self.here.perform(self.here.machine.admit(senders, force=force))
+        self.runtime.perform(self.runtime.machine.admit(senders, force=force))
 
     async def proxied(self, queue: str, *, on: bool) -> str:
         """Lets a queue take over messages of instances that are not reachable, or no more; see
@@ -606,10 +612,10 @@ class InstanceServer:
         return await self._listening.switch(name, on=on)
 
     def _known(self, destination: str) -> None:
-        if destination not in self.here.machine.destinations:
+        if destination not in self.runtime.machine.destinations:
             raise ConfigurationError(
-                f"{self.here.config.name} has no Destination {destination!r}: "
-                f"it has {', '.join(self.here.machine.destinations) or 'none'}"
+                f"{self.runtime.config.name} has no Destination {destination!r}: "
+                f"it has {', '.join(self.runtime.machine.destinations) or 'none'}"
             )
 
     async def maintenance(
@@ -625,7 +631,7 @@ class InstanceServer:
 
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """The last events behind number `after`."""
-        return self.here.events_log.after(after, limit)
+        return self.runtime.events_log.after(after, limit)
 
     def status(self) -> dict[str, Any]:
         """The status of the instance."""

@@ -54,14 +54,14 @@ class InstanceListeners:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         *,
         clients: ClientSessions,
         links: Links,
         queues: QueueManager,
         upstreams: ConnectedUpstreams,
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._queues = queues
         self._clients = clients
         self._links = links
@@ -82,8 +82,8 @@ class InstanceListeners:
             ConfigurationError: a port is in use, or the machine has no such address.
             StorageError: the Unix socket cannot be made; names its path.
         """
-        here = self._here
-        config = here.config
+        runtime = self._runtime
+        config = runtime.config
         modules = {
             FIRST_TRANSPORT: (config.authentication, config.entitlement),
             REPLICATION_TRANSPORT: (
@@ -108,10 +108,10 @@ class InstanceListeners:
                 )
                 who, what = modules[kind]
                 who, what = each.authentication or who, each.entitlement or what
-                transport.gate = gate_of(here, who, what, each.name)
+                transport.gate = gate_of(runtime, who, what, each.name)
                 self.transports[each.name] = transport
                 self._kept[each.name] = each, f"{kind}/{each.name}" if number else kind
-                port = each.port or here.state.get_number(_port_key(self._kept[each.name][1]))
+                port = each.port or runtime.state.get_number(_port_key(self._kept[each.name][1]))
                 transport.address = each.advertised or f"{shown(each.host)}:{port}"
         # All files were read: nobody is let in where one is wrong.
         for transport in self.transports.values():
@@ -122,7 +122,7 @@ class InstanceListeners:
         )
         self._tell_addresses()
         self.unix_path, server = await listen_where_there_is_room(
-            unix_socket_paths(here.directory),
+            unix_socket_paths(runtime.directory),
             lambda: ChildConnection(self._links, self._queues, self._clients.pools),
             self._links.descriptors.open,
         )
@@ -164,25 +164,26 @@ class InstanceListeners:
             ConfigurationError: there is no such transport, or it cannot be listened there: nothing
                 was changed.
         """
-        here = self._here
+        runtime = self._runtime
         transport = self.transports.get(name)
         if transport is None:
             raise ConfigurationError(
-                f"{here.config.name} has no transport {name!r}: it has {', '.join(self.transports)}"
+                f"{runtime.config.name} has no transport {name!r}: it has "
+                f"{', '.join(self.transports)}"
             )
         count = len(transport.connections)
         if on:
             changed = await transport.enable(self._listen)
         else:
             changed = await transport.disable(
-                f"transport {name} of {here.config.name} was disabled: another transport or "
+                f"transport {name} of {runtime.config.name} was disabled: another transport or "
                 "instance may serve you"
             )
         if changed:
             event = "transport_enabled" if on else "transport_disabled"
-            here.report(event, transport=name, address=transport.address)
+            runtime.report(event, transport=name, address=transport.address)
         self._tell_addresses()
-        where = f"transport {name} of {here.config.name}"
+        where = f"transport {name} of {runtime.config.name}"
         if not changed:
             return f"{where} is {'enabled' if on else 'disabled'} already"
         if on:
@@ -210,22 +211,22 @@ class InstanceListeners:
     def _tell_addresses(self) -> None:
         """Reports the addresses of the first of each kind."""
         first = {each.kind: each for each in reversed(self.transports.values())}
-        self._here.client_address = first[FIRST_TRANSPORT].address
+        self._runtime.client_address = first[FIRST_TRANSPORT].address
         accepting = first.get(REPLICATION_TRANSPORT)
-        self._here.replication_address = accepting.address if accepting is not None else ""
+        self._runtime.replication_address = accepting.address if accepting is not None else ""
 
     def _tls(self, name: str, config: TlsConfig | None) -> RenewedContext | None:
-        here = self._here
+        runtime = self._runtime
         if config is None:
             return None
 
         def renewed(problem: str) -> None:
             if problem:
-                here.report("tls_not_renewed", transport=name, text=problem)
+                runtime.report("tls_not_renewed", transport=name, text=problem)
             else:
-                here.report("tls_renewed", transport=name)
+                runtime.report("tls_renewed", transport=name)
 
-        return RenewedContext(config, f"{here.config.name}: transport {name}", renewed)
+        return RenewedContext(config, f"{runtime.config.name}: transport {name}", renewed)
 
     def _entrance(
         self,
@@ -237,7 +238,7 @@ class InstanceListeners:
         tls = transport.tls
         if tls is None:
             return make
-        loop, doorway = self._here.loop, self._clients.doorway
+        loop, doorway = self._runtime.loop, self._clients.doorway
         return lambda: PendingTlsHandshake(
             loop,
             tls.current(),
@@ -251,32 +252,32 @@ class InstanceListeners:
     def _handshake_failed(self, transport: ClientTransport, text: str) -> None:
         """Told at most once a second: anybody can make as many as he likes."""
         transport.refused += 1
-        now_s = self._here.loop.time()
+        now_s = self._runtime.loop.time()
         if now_s - self._told_s >= HANDSHAKES_TOLD_S:
             self._told_s = now_s
-            self._here.report(
+            self._runtime.report(
                 "tls_refused", transport=transport.name, text=text, refused=transport.refused
             )
 
     async def _bind(
         self, make: Callable[[], asyncio.Protocol], host: str, port: int, transport: str
     ) -> tuple[asyncio.AbstractServer, str]:
-        here = self._here
+        runtime = self._runtime
         key = _port_key(transport)
-        kept = here.state.get_number(key) if not port else 0
+        kept = runtime.state.get_number(key) if not port else 0
         for attempt in dict.fromkeys((port or kept, port)):
             try:
-                server = await here.loop.create_server(make, host, attempt)
+                server = await runtime.loop.create_server(make, host, attempt)
             except OSError as error:
                 if attempt and attempt == kept and not port:
                     continue  # somebody took the free port meanwhile: take another one
                 raise ConfigurationError(
-                    f"{here.config.name}: the {transport} transport cannot listen on "
+                    f"{runtime.config.name}: the {transport} transport cannot listen on "
                     f"{host}:{attempt}: {error.strerror or error}; {listen_advice(error)}"
                 ) from None
             bound = server.sockets[0].getsockname()[1]
             if not port and bound != kept:
-                here.state.put_number(key, bound)
+                runtime.state.put_number(key, bound)
             return server, f"{shown(host)}:{bound}"
         raise AssertionError("no port was tried")
 

@@ -46,7 +46,7 @@ class PeriodicChecks:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         clients: ClientSessions,
         commits: CommitCycle,
         links: Links,
@@ -56,7 +56,7 @@ class PeriodicChecks:
         sow: SowManager,
         upstreams: ConnectedUpstreams,
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._clients = clients
         self._commits = commits
         self._links = links
@@ -65,7 +65,7 @@ class PeriodicChecks:
         self._replays = replays
         self._sow = sow
         self._upstreams = upstreams
-        self._filters = CostlyFilters(here, clients)
+        self._filters = CostlyFilters(runtime, clients)
         self._tell_unreadable_s = 0.0
         self._looking: TickPolicy
         self._resting_intervals = 1
@@ -76,32 +76,32 @@ class PeriodicChecks:
 
     def begin(self) -> None:
         """From now on, until the instance stops."""
-        config = self._here.config
-        self._behind_us = self._here.state.get_number(AGING_KEY)
-        self._looking = TickPolicy(self._here.machine)
+        config = self._runtime.config
+        self._behind_us = self._runtime.state.get_number(AGING_KEY)
+        self._looking = TickPolicy(self._runtime.machine)
         users = {
             int(key.removeprefix(GAPS_KEY), 16): user.decode("utf-8", "surrogatepass")
-            for key, user in self._here.state.items(GAPS_KEY)
+            for key, user in self._runtime.state.items(GAPS_KEY)
         }
-        self._here.machine.user_gaps.recall(users, self._here.machine.known)
+        self._runtime.machine.user_gaps.recall(users, self._runtime.machine.known)
         # No beat is to be late by more than half of the time between two.
         rest_ms = min([1000 * REST_S, *(each.heartbeat_ms / 2 for each in config.destinations)])
         self._resting_intervals = max(1, int(rest_ms / config.check_interval_ms))
-        self._here.every(config.check_interval_ms / 1000, self.check, self.pause_intervals)
+        self._runtime.every(config.check_interval_ms / 1000, self.check, self.pause_intervals)
 
     def check(self) -> None:
         """Once."""
-        here = self._here
+        runtime = self._runtime
         # Ages are asked for: what is on disk and not taken yet is not owed yet.
         self._commits.catch_up()
-        now_us = here.steady_us()
-        here.machine.wall_offset_us = offset_us = here.now_us() - now_us
+        now_us = runtime.steady_us()
+        runtime.machine.wall_offset_us = offset_us = runtime.now_us() - now_us
         self._queues.clock_is(offset_us)
         self._say_if_set(offset_us)
         self._keep_aging()
         self._keep_user_gaps()
         if self._looking.is_due(now_us):
-            here.perform(here.machine.tick(now_us))
+            runtime.perform(runtime.machine.tick(now_us))
             self._maintenance.check()
         self._sow.check()
         self._queues.check()
@@ -109,21 +109,21 @@ class PeriodicChecks:
         self._filters.check()
         self._tell_unreadable()
         self._clients.pools.check()
-        now_s = here.loop.time()
+        now_s = runtime.loop.time()
         for upstream in list(self._upstreams.connected.values()):
             upstream.beat(now_s)
         self._look_at_children(now_s)
         for name, link in self._links.controls.items():
-            link.direct_link.tick(caught_up=here.machine.destinations[name].caught_up)
+            link.direct_link.tick(caught_up=runtime.machine.destinations[name].caught_up)
         self._replays.keep_ticking()
 
     def _tell_unreadable(self) -> None:
         """Reports runs of which records were passed over."""
-        now_s = self._here.loop.time()
+        now_s = self._runtime.loop.time()
         text = UNREADABLE.take() if now_s >= self._tell_unreadable_s else ""
         if text:
             self._tell_unreadable_s = now_s + TELL_UNREADABLE_S
-            self._here.report(
+            self._runtime.report(
                 "run_unreadable",
                 text=f"{text}; they are passed over by all that reads them; `raylay journal verify`"
                 " looks at the whole journal, runs_unreadable of the status counts",
@@ -131,15 +131,15 @@ class PeriodicChecks:
 
     def _keep_user_gaps(self) -> None:
         """Keeps whose publishers with gaps are, for the next life."""
-        unwritten = self._here.machine.user_gaps.unwritten
+        unwritten = self._runtime.machine.user_gaps.unwritten
         if unwritten:
-            self._here.spawn(self._write_user_gaps(dict(unwritten)))
+            self._runtime.spawn(self._write_user_gaps(dict(unwritten)))
             unwritten.clear()
 
     async def _write_user_gaps(self, users: dict[int, str]) -> None:
         # What is not written is known again with the next logon of that client.
         with suppress(RaylayError):
-            await self._here.state.put(
+            await self._runtime.state.put(
                 {
                     f"{GAPS_KEY}{publisher:016x}": user.encode("utf-8", "surrogatepass")
                     if user
@@ -159,20 +159,20 @@ class PeriodicChecks:
     def _say_if_set(self, offset_us: int) -> None:
         by_us, self._offset_us = offset_us - self._offset_us, offset_us
         if abs(by_us) >= CLOCK_SET_US:
-            self._here.report("clock_set", by_s=round(by_us / 1e6, 1))
+            self._runtime.report("clock_set", by_s=round(by_us / 1e6, 1))
 
     def _keep_aging(self) -> None:
         """A restart must not let the data age that a jump of the wall clock did not."""
-        here = self._here
-        behind_us = max(here.now_us() - here.aging_us(), 0)
+        runtime = self._runtime
+        behind_us = max(runtime.now_us() - runtime.aging_us(), 0)
         if abs(behind_us - self._behind_us) >= BEHIND_US:
             self._behind_us = behind_us
-            here.spawn(self._remember(behind_us))
+            runtime.spawn(self._remember(behind_us))
 
     async def _remember(self, behind_us: int) -> None:
         # Said again while it changes.
         with suppress(RaylayError):
-            await self._here.state.put({AGING_KEY: behind_us.to_bytes(8, "big")})
+            await self._runtime.state.put({AGING_KEY: behind_us.to_bytes(8, "big")})
 
     def pause_intervals(self) -> int:
         """Behind a check: after how many check intervals the next one is to come. Where there is no

@@ -53,8 +53,8 @@ async def serve(directory: Path) -> None:
         await server.finished()
         if not server.begins_anew or stopping:
             break
-    if server.here.retirement:
-        raise InstanceRetired(f"{directory}: {server.here.retirement}")
+    if server.runtime.retirement:
+        raise InstanceRetired(f"{directory}: {server.runtime.retirement}")
 
 
 def _stop_at_signals(server: InstanceServer, stopping: list[asyncio.Task[None]]) -> None:

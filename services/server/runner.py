@@ -153,7 +153,7 @@ class InstanceThread:
 
     def _call(self, work: Callable[[InstanceServer], Coroutine[Any, Any, Result]]) -> Result:
         server = self._server
-        if server is None or not server.here.is_serving:
+        if server is None or not server.runtime.is_serving:
             raise FabricError(f"{self._name} does not serve: {self._why or 'it is starting'}")
         return self._ask(work(server))
 
@@ -222,7 +222,7 @@ class InstanceThread:
             server = self._server
             if server is None:
                 raise
-            if server.here.retirement:
+            if server.runtime.retirement:
                 return server.events(after, limit)
             # A start may take long, and tells how it goes.
             return self._ask(ask(server))

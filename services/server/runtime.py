@@ -48,13 +48,13 @@ class RecurringTask:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         began_s: float,
         interval_s: float,
         work: Callable[[], None],
         pause: Callable[[], int],
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._began_s = began_s
         self._interval_s = interval_s
         self._work = work
@@ -63,15 +63,17 @@ class RecurringTask:
         self._set(self._passed() + 1)
 
     def _passed(self) -> int:
-        return int((self._here.loop.time() - self._began_s) / self._interval_s)
+        return int((self._runtime.loop.time() - self._began_s) / self._interval_s)
 
     def _set(self, times: int) -> None:
         self._times = times
-        self._timer = self._here.loop.call_at(self._began_s + times * self._interval_s, self._again)
+        self._timer = self._runtime.loop.call_at(
+            self._began_s + times * self._interval_s, self._again
+        )
 
     def _again(self) -> None:
-        here = self._here
-        if here.is_stopping:
+        runtime = self._runtime
+        if runtime.is_stopping:
             return
         # A timer may be early; what was missed is not made up for.
         passed = max(self._times, self._passed())
@@ -82,7 +84,7 @@ class RecurringTask:
             intervals = self._pause()
             if (intervals > 1) != self.is_pausing:
                 self.is_pausing = intervals > 1
-                here.pauses_changed()
+                runtime.pauses_changed()
             self._set((passed // intervals + 1) * intervals)
 
     def hurry(self) -> None:

@@ -38,7 +38,7 @@ class InstanceStatus:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         *,
         admission: ClientAdmission,
         clients: ClientSessions,
@@ -51,7 +51,7 @@ class InstanceStatus:
         replays: ReplayPump,
         sow: SowManager,
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._admission = admission
         self._clients = clients
         self._commits = commits
@@ -76,8 +76,8 @@ class InstanceStatus:
 
     def measure(self) -> None:
         """Called each second, for the rates."""
-        counters = self._here.machine.counters
-        now_s = self._here.loop.time()
+        counters = self._runtime.machine.counters
+        now_s = self._runtime.loop.time()
         before_s, published, persisted, delivered = self._rates_before
         spent_s = now_s - before_s
         if before_s:
@@ -90,34 +90,34 @@ class InstanceStatus:
 
     def status(self) -> dict[str, Any]:
         """The status of the instance."""
-        config = self._here.config
+        config = self._runtime.config
         found: dict[str, Any] = {
             "name": config.name,
             "group": config.group,
             "state": self._state(),
-            "phase": self._here.phase,
+            "phase": self._runtime.phase,
             "reason": self._admission.reason(),
             "ready": False,
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started_s, 1),
-            "client_address": self._here.client_address,
+            "client_address": self._runtime.client_address,
             "client_transports": self._listening.more_client_addresses,
             "transports": self._listening.status(),
             "control_problem": self._control.problem,
-            "replication_address": self._here.replication_address,
-            "last_event": self._here.events_log.last_number,
+            "replication_address": self._runtime.replication_address,
+            "last_event": self._runtime.events_log.last_number,
         }
         if self.bootstrap is not None:
             found["bootstrap"] = self.bootstrap.status()
-        if not self._here.is_serving:
+        if not self._runtime.is_serving:
             return found
-        machine = self._here.machine
+        machine = self._runtime.machine
         counters = machine.counters
         messages = machine.intake.messages_on_disk
         found.update(
             ready=machine.ready,
-            incarnation=f"{self._here.identity.incarnation:016x}",
-            generation=self._here.identity.generation,
+            incarnation=f"{self._runtime.identity.incarnation:016x}",
+            generation=self._runtime.identity.generation,
             moved=[
                 {"name": name, **placement._asdict()}
                 for name, placement in machine.placements.items().items()
@@ -134,10 +134,10 @@ class InstanceStatus:
             duplicates=counters.duplicates,
             late=counters.late,
             conflicts=counters.conflicts,
-            connection_faults=self._here.faults_contained,
+            connection_faults=self._runtime.faults_contained,
             filters_given_up=given_up_count(),
             runs_unreadable=UNREADABLE.count,
-            shares_reached=dict(self._here.shares_reached),
+            shares_reached=dict(self._runtime.shares_reached),
             unavailable=machine.missing.ranges.count,
             unavailable_ranges=[
                 [publisher, first, last]
@@ -156,8 +156,8 @@ class InstanceStatus:
             clients=[client.client_name for client in self._clients.sessions.values()],
             subscriptions=len(self._clients.live),
             bookmark_subscriptions=len(self._replays),
-            topics=self._here.topic_counts.told(),
-            topics_of_others=self._here.topic_counts.others,
+            topics=self._runtime.topic_counts.told(),
+            topics_of_others=self._runtime.topic_counts.others,
             subscribers=subscription_status(
                 self._clients.sessions.values(), machine.committed_txid
             ),
@@ -171,19 +171,19 @@ class InstanceStatus:
         return found
 
     def _state(self) -> str:
-        if self._here.retirement:
+        if self._runtime.retirement:
             return "retired"
-        if not self._here.is_serving:
-            return "stopping" if self._here.is_stopping else "recovering"
-        if not self._here.machine.ready:
+        if not self._runtime.is_serving:
+            return "stopping" if self._runtime.is_stopping else "recovering"
+        if not self._runtime.machine.ready:
             return "catching_up"
         return "ready" if self._commits.cycle.failure is None else "failed"
 
     def _destination_status(self, name: str) -> dict[str, Any]:
-        ledger = self._here.machine.destinations[name]
+        ledger = self._runtime.machine.destinations[name]
         link = self._links.controls[name]
         oldest = ledger.oldest_owed()
-        age_ms = 0 if oldest is None else max(0, self._here.steady_us() - oldest[0]) // 1000
+        age_ms = 0 if oldest is None else max(0, self._runtime.steady_us() - oldest[0]) // 1000
         return {
             "peer": link.peer_name,
             "group": ledger.destination.group,
@@ -199,7 +199,7 @@ class InstanceStatus:
             "unacked_examples": _examples(ledger.owed),
             "age_ms": age_ms,
             "stored_txid": ledger.stored_txid,
-            "lag": max(0, self._here.machine.committed_txid - ledger.stored_txid),
+            "lag": max(0, self._runtime.machine.committed_txid - ledger.stored_txid),
             "skipped": ledger.skipped,
             "persisted": ledger.persisted,
             "address": link.address,
@@ -218,17 +218,17 @@ class InstanceStatus:
         Raises:
             RuntimeError: the loop is closed, or so busy that it did not answer in time.
         """
-        if not self._here.is_serving:
+        if not self._runtime.is_serving:
             return {}
         answer: Future[tuple[dict[str, Any], PublisherRanges]] = Future()
 
         def take() -> None:
             try:
-                answer.set_result((self.snapshot(), self._here.machine.known.copy()))
+                answer.set_result((self.snapshot(), self._runtime.machine.known.copy()))
             except Exception as error:
                 answer.set_exception(error)
 
-        self._here.loop.call_soon_threadsafe(take)
+        self._runtime.loop.call_soon_threadsafe(take)
         try:
             found, held = answer.result(SNAPSHOT_WAIT_S)
         except TimeoutError:
@@ -238,9 +238,9 @@ class InstanceStatus:
 
     def snapshot(self) -> dict[str, Any]:
         """For metrics (services/telemetry/metrics.py), but for `ranges_held`. Only reads."""
-        if not self._here.is_serving:
+        if not self._runtime.is_serving:
             return {}
-        machine = self._here.machine
+        machine = self._runtime.machine
         counters = machine.counters
         destinations = {}
         for name in self._links.controls:
@@ -263,7 +263,7 @@ class InstanceStatus:
             "conflicting_records": counters.conflicts,
             "duplicates_skipped": counters.duplicates,
             "passed_over_records": counters.passed_over,
-            "connection_faults": self._here.faults_contained,
+            "connection_faults": self._runtime.faults_contained,
             "filters_given_up": given_up_count(),
             "runs_unreadable": UNREADABLE.count,
             "buffer_bytes": sum(
@@ -271,14 +271,14 @@ class InstanceStatus:
             ),
             "clients": len(self._clients.sessions),
             "subscriptions": len(self._clients.live) + len(self._replays),
-            "front_log_failed": int(bool(self._here.journal.front_log_failure)),
+            "front_log_failed": int(bool(self._runtime.journal.front_log_failure)),
             "disk_waits_ms": self._commits.disk_waits_ms,
             "commit_latency": self._commits.latency,
             "destinations": destinations,
             "incomplete_bytes": self._clients.incomplete.bytes
             + self._links.upstreams.incomplete.bytes,
             "shares": {
-                limit: {"reached": times} for limit, times in self._here.shares_reached.items()
+                limit: {"reached": times} for limit, times in self._runtime.shares_reached.items()
             },
             **self._clients.pools.snapshot(),
             **self._sow.snapshot(),

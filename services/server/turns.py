@@ -37,8 +37,8 @@ class SpacedTurns:
         turn: performs a turn; whether another one is to come.
     """
 
-    def __init__(self, here: InstanceRuntime, turn: Callable[[], bool]) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime, turn: Callable[[], bool]) -> None:
+        self._runtime = runtime
         self._turn = turn
         self.is_scheduled = False
         """Whether a turn is to come, or goes on."""
@@ -49,12 +49,12 @@ class SpacedTurns:
         if not self.is_scheduled:
             self.is_scheduled = True
             self._passes_left = PASSES
-            self._here.loop.call_soon(self._pass)
+            self._runtime.loop.call_soon(self._pass)
 
     def _pass(self) -> None:
         self._passes_left -= 1
         if self._passes_left:
-            self._here.loop.call_soon(self._pass)
+            self._runtime.loop.call_soon(self._pass)
             return
         is_more = True
         switch_s = sys.getswitchinterval()
@@ -79,19 +79,19 @@ class WaitingConnection(Protocol):
 class CommandTurns:
     """See the file's docstring. Owner: the instance's event loop."""
 
-    def __init__(self, here: InstanceRuntime) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime) -> None:
+        self._runtime = runtime
         self._ready: deque[WaitingConnection] = deque()
         self._ends_s = 0.0
         """When the turn of this pass of the loop is over; 0: it has not begun."""
-        self.turns = SpacedTurns(here, self._take)
+        self.turns = SpacedTurns(runtime, self._take)
 
     def is_over(self) -> bool:
         """Returns whether this pass of the loop has no time left for commands. Begins its turn."""
         now_s = time.perf_counter()
         if not self._ends_s:
             self._ends_s = now_s + TURN_S
-            self._here.loop.call_soon(self._end)
+            self._runtime.loop.call_soon(self._end)
         return now_s >= self._ends_s
 
     def _end(self) -> None:

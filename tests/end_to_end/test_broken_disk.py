@@ -55,9 +55,9 @@ def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
         server = InstanceServer(config, tmp_path)
         await server.start()
         loop = asyncio.get_running_loop()
-        client = Client("p", servers=[server.here.client_address])
+        client = Client("p", servers=[server.runtime.client_address])
         await client.connect()
-        server.here.journal.settle()  # The front log is there.
+        server.runtime.journal.settle()  # The front log is there.
         for body in (b'{"id": 1, "v": "on disk"}', b'{"id": 2}'):
             await client.publish("orders", body, "json")
             await client.flush()
@@ -74,12 +74,12 @@ def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
             # Nothing of it is written, not even what is not synced.
             disk.setattr(OverlappedWrite, "begin", lambda *_: True)
             disk.setattr(OverlappedWrite, "end", hangs)
-            disk.setattr(server.here.journal, "_put", hangs)
+            disk.setattr(server.runtime.journal, "_put", hangs)
             await client.publish("orders", b'{"id": 1, "v": "never on disk"}', "json")
             async with asyncio.timeout(DEADLINE_S):
                 with pytest.raises(StorageError, match="it is broken"):
                     await server.finished()
-            assert server.here.machine.committed_txid > server.here.journal.last_txid
+            assert server.runtime.machine.committed_txid > server.runtime.journal.last_txid
             # What was overdue has run by then.
             await asyncio.sleep(HANGS_S)
         for each in asked:
@@ -93,7 +93,7 @@ def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
         await server.start()
         events = {event["event"] for event in server.events()}
         assert not events & {"data_directory_copied", "sow_ahead"}, events
-        async with Client("q", servers=[server.here.client_address]) as client:
+        async with Client("q", servers=[server.runtime.client_address]) as client:
             found = {json.loads(m.body)["id"]: m.body async for m in client.sow("orders")}
         journal = [each async for each in _journaled(server)]
         assert found[1] == journal[-1] == b'{"id": 1, "v": "on disk"}'
@@ -101,7 +101,7 @@ def test_a_disk_that_hangs_before_it_breaks_leaves_nothing_of_it_in_other_files(
 
     async def _journaled(server: InstanceServer) -> AsyncIterator[bytes]:
         """Bodies of the record's versions, in their order."""
-        async with Client("r", servers=[server.here.client_address]) as client:
+        async with Client("r", servers=[server.runtime.client_address]) as client:
             subscription = await client.subscribe("orders", bookmark="0", filter="/id = 1")
             await subscription.caught_up.wait()
             while subscription.queued_messages:
@@ -124,8 +124,8 @@ def test_an_instance_whose_disk_breaks_under_what_it_took_ends_and_has_told_nobo
         server = InstanceServer(CONFIG, tmp_path)
         await server.start()
         delivered: list[bytes] = []
-        publisher = Client("p", servers=[server.here.client_address])
-        subscriber = Client("s", servers=[server.here.client_address])
+        publisher = Client("p", servers=[server.runtime.client_address])
+        subscriber = Client("s", servers=[server.runtime.client_address])
         await publisher.connect()
         await subscriber.connect()
         subscription = await subscriber.subscribe("orders")
@@ -135,7 +135,7 @@ def test_an_instance_whose_disk_breaks_under_what_it_took_ends_and_has_told_nobo
                 delivered.append(message.body)
 
         reading = asyncio.create_task(read())
-        server.here.journal.settle()  # The front log is there.
+        server.runtime.journal.settle()  # The front log is there.
         for body in (b"1", b"2"):
             await publisher.publish("orders", body)
             await publisher.flush()
@@ -146,12 +146,12 @@ def test_an_instance_whose_disk_breaks_under_what_it_took_ends_and_has_told_nobo
         )
         with monkeypatch.context() as disk:
             disk.setattr(os, "fdatasync", breaks)
-            disk.setattr(server.here.journal, "_put", breaks)
+            disk.setattr(server.runtime.journal, "_put", breaks)
             await publisher.publish("orders", b"3")
             async with asyncio.timeout(DEADLINE_S):
                 with pytest.raises(StorageError, match="it is broken"):
                     await server.finished()
-        assert prepared and server.here.machine.committed_txid == prepared[-1]
+        assert prepared and server.runtime.machine.committed_txid == prepared[-1]
         await server.stop()
         assert publisher.persisted_sequence == publisher.last_sequence - 1
         assert delivered == [b"1", b"2"]
@@ -160,8 +160,8 @@ def test_an_instance_whose_disk_breaks_under_what_it_took_ends_and_has_told_nobo
             await client.close(flush=False)
         again = InstanceServer(CONFIG, tmp_path)
         await again.start()
-        assert again.here.journal.last_txid in (prepared[-1] - 1, prepared[-1])
-        async with Client("q", servers=[again.here.client_address]) as client:
+        assert again.runtime.journal.last_txid in (prepared[-1] - 1, prepared[-1])
+        async with Client("q", servers=[again.runtime.client_address]) as client:
             await client.publish("orders", b"4")
             await client.flush()
         await again.stop()

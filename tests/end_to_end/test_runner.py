@@ -129,7 +129,7 @@ def at_rest_for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rests(thread: InstanceThread) -> bool:
     server = thread._server
-    return server is not None and server.here.is_resting
+    return server is not None and server.runtime.is_resting
 
 
 def events_of(thread: InstanceThread, name: str) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ class Life:
 
     async def __aenter__(self) -> Life:
         await self.server.start()
-        self.client = Client("p", servers=[self.server.here.client_address])
+        self.client = Client("p", servers=[self.server.runtime.client_address])
         await self.client.connect()
         return self
 
@@ -145,7 +145,7 @@ def test_the_journal_is_kept_until_the_store_has_it(
     async def lives() -> None:
         nonlocal full
         async with Life(tmp_path, config) as life:
-            journal = life.server.here.journal
+            journal = life.server.runtime.journal
             for number in range(12):
                 await life.publish("orders", number % 3, text="x" * 40_000)
             (failure,) = await until(lambda: life.events("sow_store_failed"))
@@ -267,7 +267,7 @@ def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path, 
     async def lives() -> None:
         life = Life(tmp_path, config)
         await life.server.start()
-        async with Client("q", servers=[life.server.here.client_address]) as client:
+        async with Client("q", servers=[life.server.runtime.client_address]) as client:
             for each in (1, 2):
                 await client.publish("orders", b'{"id":%d,"text":"x"}' % each)
             await client.flush()
@@ -278,7 +278,7 @@ def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path, 
                 # As a delta asks for it before it is journaled; no client sends it again.
                 (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
                 assert isinstance(topic.staging, SowStaging)
-                life.server.here.loop.call_soon(topic.staging.value, key, 0)
+                life.server.runtime.loop.call_soon(topic.staging.value, key, 0)
             if by != "start":
                 with pytest.raises(SowDamaged, match="has 4 bytes only"):
                     await asyncio.wait_for(life.server.finished(), DEADLINE_S)
@@ -366,7 +366,7 @@ def test_a_fold_that_fails_in_the_middle_is_folded_again(
             patched.setattr(SowState, "delete", fails)
             life = Life(tmp_path)
             await life.server.start()
-            async with Client("q", servers=[life.server.here.client_address]) as client:
+            async with Client("q", servers=[life.server.runtime.client_address]) as client:
                 await client.sow_delete("orders", keys=keys)
                 with pytest.raises(StorageError, match="cannot be read"):
                     await life.server.finished()
@@ -432,7 +432,7 @@ def test_a_failed_append_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Mon
     async def lives() -> None:
         async with Life(tmp_path) as life:
             await life.publish("orders", 1)
-            machine = life.server.here.machine
+            machine = life.server.runtime.machine
             before = life.status()["txid"]
             life.server.commits.cycle.failed(machine.next_txid, StorageFull("no space left", "x"))
             await until(lambda: life.status()["saved_txid"] == before)
@@ -484,8 +484,8 @@ def test_a_copy_has_what_the_log_does_not_reach_back_to(tmp_path: Path, as_befor
             await life.publish("orders", *range(20))
             for number in range(12):
                 await life.publish("orders", number % 3, text="x" * 40_000)
-            await until(lambda: life.server.here.journal.first_txid > 20)
-            address = life.server.here.replication_address
+            await until(lambda: life.server.runtime.journal.first_txid > 20)
+            address = life.server.runtime.replication_address
             wanted = life.bodies()
             assert len(wanted) == 20
             copying = replace(CONFIG, name="B", bootstrap=BootstrapConfig((address,)))

@@ -159,7 +159,7 @@ def test_more_than_one_delete_may_name_is_refused_and_deleted_in_parts(
             assert set(values(life)) == set(range(10))
             assert await life.client.sow_delete_in_parts("orders", filter="/id = 9") == 1
             await life.publish("orders", *range(140))
-            options = {"name": "shell", "servers": [life.server.here.client_address]}
+            options = {"name": "shell", "servers": [life.server.runtime.client_address]}
             done = await _delete(options, "orders", "json", what)
             assert (done.published, done.persisted, done.refusal) == (7, 7, None)
             assert set(values(life)) == set(range(10))
@@ -195,7 +195,7 @@ def test_a_filter_over_many_records_holds_up_nobody_else(
         async with Life(tmp_path) as life:
             await life.publish("orders", *range(count))
             (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
-            async with Client("q", servers=[life.server.here.client_address]) as other:
+            async with Client("q", servers=[life.server.runtime.client_address]) as other:
                 await life.client.sow_delete("orders", filter="/text = 'x'")
                 deleting = asyncio.ensure_future(life.client.flush())
                 await turns.left.wait()
@@ -223,7 +223,7 @@ def test_who_leaves_while_a_filter_is_asked_deletes_nothing(
         async with Life(tmp_path) as life:
             await life.publish("orders", *range(5_000))
             (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
-            other = Client("q", servers=[life.server.here.client_address])
+            other = Client("q", servers=[life.server.runtime.client_address])
             await other.connect()
             await other.sow_delete("orders", filter="/text = 'x'")
             await turns.left.wait()

@@ -64,7 +64,7 @@ class Two:
         for name, server in self.servers.items():
             await server.start()
             self._stack.push_async_callback(server.stop)
-            client = Client(f"p-{name}", servers=[server.here.client_address])
+            client = Client(f"p-{name}", servers=[server.runtime.client_address])
             self.clients[name] = await self._stack.enter_async_context(client)
         return self
 
@@ -156,7 +156,7 @@ def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_pat
                 await two.publish(name, "orders", b'{"id":1}', b'{"id":2}')
             await two.publish("A", "ticks/nyse", b'{"symbol":"A"}')
             both = [
-                {"name": "diff", "servers": [Address(each.here.client_address, name, name)]}
+                {"name": "diff", "servers": [Address(each.runtime.client_address, name, name)]}
                 for name, each in two.servers.items()
             ]
             topics = [((name, "json"), "") for name in ("ticks/own", "ticks", "orders")]

@@ -439,7 +439,7 @@ def test_a_write_speaks_tls_and_says_who_it_is(
 
     async def visit(server: InstanceServer) -> None:
         options = WriteOptions.of(
-            {"servers": server.here.client_address, "CA_File": made.ours.file}
+            {"servers": server.runtime.client_address, "CA_File": made.ours.file}
         )
 
         def use() -> None:
@@ -448,7 +448,7 @@ def test_a_write_speaks_tls_and_says_who_it_is(
                 client.flush()
 
         await asyncio.to_thread(use)
-        assert server.here.machine.counters.published == 1
+        assert server.runtime.machine.counters.published == 1
 
     in_instance(tmp_path / "solo", visit, config)
 

@@ -161,7 +161,7 @@ async def counted_batches(
         b = InstanceServer(b_config, tmp_path / "B", link_factory)
         servers.append(b)
         await b.start()
-        to = sync_to("B", b.here.replication_address)
+        to = sync_to("B", b.runtime.replication_address)
         config = replace(config, destinations=(to,), replication_port=port)
     a = InstanceServer(config, tmp_path / "A", link_factory)
     servers.append(a)
@@ -173,7 +173,7 @@ async def counted_batches(
                 to[wanted] for each in servers for to in each.status()["destinations"].values()
             ):
                 await asyncio.sleep(0.02)
-        publisher = await Publisher.connected(a.here.client_address)
+        publisher = await Publisher.connected(a.runtime.client_address)
         found: dict[int, list[Counter[str]]] = {1: [], MESSAGES_MAX: []}
         for _ in range(ROUNDS):
             for count, each in found.items():

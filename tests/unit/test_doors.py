@@ -246,16 +246,16 @@ class House:
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 await asyncio.sleep(0)
-                if not self.server.here.tasks_running:
+                if not self.server.runtime.tasks_running:
                     return
-                await asyncio.wait(self.server.here._tasks)
+                await asyncio.wait(self.server.runtime._tasks)
 
     def facts(self) -> tuple[Any, ...]:
         """What a refused frame must leave as it is."""
-        machine = self.server.here.machine
+        machine = self.server.runtime.machine
         return (
             machine.next_txid, machine.known.digest(), machine.placements.to_wire(),
-            machine.went_back, machine.retired, dict(self.server.here.machine.destinations),
+            machine.went_back, machine.retired, dict(self.server.runtime.machine.destinations),
             machine.missing.ranges.count,
         )  # fmt: skip
 
@@ -268,9 +268,9 @@ class House:
         self.number += 1
         peer.send(batch(self.number, record("theirs", self.number)))
         await peer.until(lambda header: header["c"] == "ack" and header["n"] == self.number)
-        machine = self.server.here.machine
+        machine = self.server.runtime.machine
         machine.check_invariants()
-        assert not self.server.here.has_ended, "a task failed"
+        assert not self.server.runtime.has_ended, "a task failed"
         assert not len(machine.placements) and not machine.went_back and not machine.retired
 
 
@@ -299,7 +299,7 @@ def in_house(directory: Path, visit: Callable[[House, Door, Door], Awaitable[Non
         good, peer = await house.client("good"), await house.link(name="good-peer", incarnation=0xC)
         try:
             await visit(house, good, peer)
-            assert not faults and not house.server.here.has_ended, faults
+            assert not faults and not house.server.runtime.has_ended, faults
             assert not good.transport.is_over and not peer.transport.is_over
         finally:
             for door in house.doors:
@@ -576,9 +576,9 @@ def dialled() -> tuple[LinkServer, Door, list[Header]]:
     """A link that has dialled its destination, and what it tells its own instance."""
     to = DestinationConfig("solo", "g", True, ("127.0.0.1:1",))
     link = LinkServer(LinkConfig("own", "g", 0xA, 1, "", "", None, to))
-    here = link.here
-    here.loop = asyncio.get_running_loop()
-    here.outbox = WriteQueue(here.loop)
+    runtime = link.runtime
+    runtime.loop = asyncio.get_running_loop()
+    runtime.outbox = WriteQueue(runtime.loop)
     told: list[Header] = []
 
     def tell(data: bytes) -> None:
@@ -590,13 +590,13 @@ def dialled() -> tuple[LinkServer, Door, list[Header]]:
                 assert 0 <= header["root"] < 1 << 64
 
     instance: Any = SimpleNamespace(send=tell)
-    here.instance = instance
+    runtime.instance = instance
     link.pump.reader = SimpleNamespace(first_txid=1)  # type: ignore[assignment]
-    downstream = Downstream(here, link.dialling, link.pump, carried=False)
+    downstream = Downstream(runtime, link.dialling, link.pump, carried=False)
     transport = Transport(downstream)
     downstream.connection_made(transport)
     link.pump.downstream = downstream
-    link.dialling._start_answer = here.loop.create_future()
+    link.dialling._start_answer = runtime.loop.create_future()
     link.pump.pump = lambda: None  # type: ignore[method-assign]
     return link, Door(downstream, transport), told
 

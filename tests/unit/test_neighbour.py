@@ -77,7 +77,7 @@ class Street:
 
     async def _start(self) -> None:
         await self.server.start()
-        address = self.server.here.client_address
+        address = self.server.runtime.client_address
         self.victim = Client(VICTIM, [address], user_id=VICTIM, password=PASSWORD, heartbeat_s=0)
         await self.victim.connect()
         self.subscription = await self.victim.subscribe(VICTIMS_TOPIC)
@@ -87,7 +87,7 @@ class Street:
         return Attacker(*await self._connected())
 
     async def _connected(self) -> tuple[str, asyncio.StreamReader, Any]:
-        address = split_address(self.server.here.client_address)
+        address = split_address(self.server.runtime.client_address)
         return f"m{next(self.numbers)}", *await asyncio.open_connection(*address)
 
     async def enters(self, who: Attacker, password: str = PASSWORD, user: str = ATTACKER) -> None:
@@ -146,8 +146,8 @@ class Street:
 
     def check(self) -> None:
         """Nothing but the attacker's connections has ended, and what is held for it is bounded."""
-        here, clients = self.server.here, self.server.clients
-        assert here.fault is None and not here.is_half_done and not here.faults_contained
+        runtime, clients = self.server.runtime, self.server.clients
+        assert runtime.fault is None and not runtime.is_half_done and not runtime.faults_contained
         assert not [each for each in self.server.events(0) if each["event"] in FAULTS]
         ended = events(self.server, "client_disconnected")
         assert not [each for each in ended if each["client"] == VICTIM], ended

@@ -58,8 +58,8 @@ class OfferedConnection:
 class LinkDialler:
     """See the file's docstring. Owner: the link's event loop. Lifecycle: `connect_forever` once."""
 
-    def __init__(self, here: LinkRuntime, pump: Pump) -> None:
-        self._here = here
+    def __init__(self, runtime: LinkRuntime, pump: Pump) -> None:
+        self._runtime = runtime
         self._pump = pump
         self._line: ImpairedLine | None = None
         """That a drill can make a bad one."""
@@ -67,7 +67,7 @@ class LinkDialler:
         self._start_answer: asyncio.Future[None] | None = None
         self._lost = asyncio.Event()
         self._beginning = control.StartReader()
-        self._shares = uses_incoming(here.config.destination.destination())
+        self._shares = uses_incoming(runtime.config.destination.destination())
         self._incoming: OfferedConnection | None = None
         self._arrival = asyncio.Event()
         self._bringing: set[asyncio.Task[None]] = set()
@@ -85,7 +85,7 @@ class LinkDialler:
 
     def open_line(self) -> None:
         """For a fabric that is marked for drills: connections go over a line that one can break."""
-        self._line = ImpairedLine(self._here.loop)
+        self._line = ImpairedLine(self._runtime.loop)
 
     # -- what the instance says --------------------------------------------------------------
     def epoch_given(self, header: Header, description: bytes) -> None:
@@ -107,16 +107,18 @@ class LinkDialler:
         """The destination has seen a higher epoch of our instance than this connection's, the last
         one that it gave out."""
         if downstream is self._pump.downstream:
-            self._here.tell(encode_frame({"c": "stale"}))
+            self._runtime.tell(encode_frame({"c": "stale"}))
 
     def placed(self, placements: dict[str, InstancePlacement]) -> None:
         """The destination tells of instances that were moved."""
         if placements:
-            self._here.tell(control.placed(placements))
+            self._runtime.tell(control.placed(placements))
 
     def aim(self, addresses: tuple[str, ...], news: dict[str, InstancePlacement]) -> None:
         """Instances were moved: the other side is told, and left where it is what one was."""
-        self._here.config.destination = replace(self._here.config.destination, addresses=addresses)
+        self._runtime.config.destination = replace(
+            self._runtime.config.destination, addresses=addresses
+        )
         downstream = self._pump.downstream
         accepted = downstream.accepted if downstream is not None else None
         if downstream is not None and accepted is not None:
@@ -138,7 +140,7 @@ class LinkDialler:
     # -- connecting --------------------------------------------------------------------------
     async def connect_forever(self) -> None:
         """Connects, stays until the connection is lost, and connects again."""
-        destination = self._here.config.destination
+        destination = self._runtime.config.destination
         pause_ms = destination.retry_ms_min
         while True:
             await self._await_incoming()
@@ -146,7 +148,9 @@ class LinkDialler:
             failures: list[str] = []
             if await self._connect_once(failures) and not self._is_kept_out:
                 pause_ms = destination.retry_ms_min
-            self._here.tell(encode_frame({"c": "disconnected", "why": "; ".join(failures)[:2000]}))
+            self._runtime.tell(
+                encode_frame({"c": "disconnected", "why": "; ".join(failures)[:2000]})
+            )
             # A connection that the other side made meanwhile is a reason to try at once.
             await self._arrives_within(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, destination.retry_ms_max)
@@ -154,7 +158,7 @@ class LinkDialler:
     async def _connect_once(self, failures: list[str]) -> bool:
         """Tries every way once, in their order, until one has connected and that connection is lost
         again. Whether one had; `failures` gets what went wrong."""
-        destination = self._here.config.destination
+        destination = self._runtime.config.destination
         incoming = self._incoming
         if incoming is not None:
             over = f"over {incoming.name}'s connection"
@@ -171,7 +175,7 @@ class LinkDialler:
     def _credentials_for(self, server: int | None) -> OwnCredentials:
         found = self._credentials.get(server)
         if found is None:
-            config = self._here.config
+            config = self._runtime.config
             own = config.destination
             found = self._credentials[server] = OwnCredentials(
                 own.authenticator if server is None else own.authenticator_of(server),
@@ -204,26 +208,26 @@ class LinkDialler:
     def _tell_missing(self, text: str) -> None:
         """That it has nothing to log on with, once."""
         if text and text != self._missing:
-            self._here.event("link_credentials_missing", text=text)
+            self._runtime.event("link_credentials_missing", text=text)
         self._missing = text
 
     async def _await_incoming(self) -> None:
         """Waits for the other side to connect: where there is nothing to dial as long as it takes,
         and for a moment where it is for the other side to dial: who dialled last time dials again,
         the first time a rule decides."""
-        destination = self._here.config.destination
+        destination = self._runtime.config.destination
         if not self._shares or self._incoming is not None:
             return
         if destination.addresses:
             awaits = self._last_carried
             if awaits is None:
-                awaits = awaits_dial(self._here.config.instance, destination.server_names)
+                awaits = awaits_dial(self._runtime.config.instance, destination.server_names)
             if awaits:
                 await self._arrives_within(AWAITS_DIAL_S)
             return
         while self._incoming is None:
             why = f"waits for {_waited_for(destination)} to connect"
-            self._here.tell(encode_frame({"c": "waits", "why": why}))
+            self._runtime.tell(encode_frame({"c": "waits", "why": why}))
             self._arrival.clear()
             await self._arrival.wait()
 
@@ -252,7 +256,7 @@ class LinkDialler:
         if not self._pump.is_started or incoming.upstream == self._failed_upstream:
             return
         accepted = downstream.accepted
-        config = self._here.config
+        config = self._runtime.config
         if accepted is None or accepted.incarnation != incoming.incarnation:
             return
         if gives_way(config.instance, config.incarnation, incoming.name, incoming.incarnation):
@@ -272,7 +276,7 @@ class LinkDialler:
     async def _connect(self, address: str, server: int) -> None:
         """Dials every address that the name resolves to, logs on, exchanges ranges, starts."""
         host, port = split_address(address)
-        resolved = await self._here.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        resolved = await self._runtime.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         problem: Exception = OSError(f"{host} resolves to nothing")
         for *_, target in dict.fromkeys(resolved):
             try:
@@ -285,7 +289,7 @@ class LinkDialler:
         raise problem
 
     async def _connect_to(self, host: str, port: int, address: str, server: int) -> None:
-        tls, name = self._here.config.destination.tls, split_address(address)[0]
+        tls, name = self._runtime.config.destination.tls, split_address(address)[0]
         await self._log_on(
             self._opened(lambda make: connect(make, host, port, tls, name=name), None),
             address,
@@ -301,19 +305,19 @@ class LinkDialler:
 
         def make() -> Downstream:
             if incoming is None:
-                return Downstream(self._here, self, self._pump, carried=False)
-            return Downstream(self._here, self, self._pump, carried=True, proven=incoming.proven)
+                return Downstream(self._runtime, self, self._pump, carried=False)
+            return Downstream(self._runtime, self, self._pump, carried=True, proven=incoming.proven)
 
         return self._line.open(make, connect) if self._line is not None else connect(make)
 
     async def _join(self, incoming: OfferedConnection, over: str) -> None:
         """Connects over a connection that the other side made."""
-        config = self._here.config
+        config = self._runtime.config
         names = config.destination.server_names if config.destination.addresses else ()
         front = control.carry(config.destination.name, config.start_number, incoming.upstream)
         await self._log_on(
             self._opened(
-                lambda make: self._here.loop.create_unix_connection(make, config.unix_path),
+                lambda make: self._runtime.loop.create_unix_connection(make, config.unix_path),
                 incoming,
             ),
             over,
@@ -336,12 +340,12 @@ class LinkDialler:
             downstream.send(front)
         said = await credentials.say()
         # Asked for when there is somebody to log on to: each is a write to the instance's disk.
-        self._epoch_answer = self._here.loop.create_future()
-        self._here.tell(encode_frame({"c": "dial", "address": address}))
+        self._epoch_answer = self._runtime.loop.create_future()
+        self._runtime.tell(encode_frame({"c": "dial", "address": address}))
         self._beginning = control.StartReader()
         header, description = await self._epoch_answer
         self._pump.epoch = header["epoch"]
-        config = self._here.config
+        config = self._runtime.config
         destination = config.destination
         logon = UpstreamLogon(
             config.instance,
@@ -368,8 +372,8 @@ class LinkDialler:
                 "group",
             )
         self._pump.peer = accepted.name
-        self._start_answer = self._here.loop.create_future()
-        self._here.tell(
+        self._start_answer = self._runtime.loop.create_future()
+        self._runtime.tell(
             control.connected(
                 accepted.incarnation,
                 accepted.name,
@@ -404,8 +408,8 @@ class LinkDialler:
     async def _started_or_lost(self, downstream: Downstream, started: asyncio.Future[None]) -> None:
         """Waits for how to begin, which takes a while where there are very many publishers: the
         other side is not to think that nobody is here."""
-        heartbeat_s = self._here.config.destination.heartbeat_ms / 1000
-        lost = self._here.loop.create_task(self._lost.wait())
+        heartbeat_s = self._runtime.config.destination.heartbeat_ms / 1000
+        lost = self._runtime.loop.create_task(self._lost.wait())
         try:
             while not started.done() and not lost.done():
                 await asyncio.wait(
@@ -418,7 +422,7 @@ class LinkDialler:
 
     def relay(self, command: str, root: int, body: bytes) -> None:
         """A part of what the destination holds, or waits for: the instance is to know it."""
-        self._here.tell(control.part_of_logon(command, root, body))
+        self._runtime.tell(control.part_of_logon(command, root, body))
 
     def start(self, header: Header) -> None:
         """The instance's answer to `connected`. Done at once, not in a task: what it says next
@@ -437,7 +441,7 @@ class LinkDialler:
 
     async def _stay(self) -> None:
         """Beats until the connection is lost."""
-        destination = self._here.config.destination
+        destination = self._runtime.config.destination
         heartbeat_s = destination.heartbeat_ms / 1000
         timeout_s = destination.timeout_ms / 1000
         silence = SilenceDetector()
@@ -449,7 +453,7 @@ class LinkDialler:
                 # Its instance beats and listens.
                 await self._lost.wait()
                 return
-            now_s = self._here.loop.time()
+            now_s = self._runtime.loop.time()
             heard_s = downstream.received_at_s
             silent_s = now_s - heard_s
             if silence.is_lost(
@@ -474,21 +478,21 @@ class LinkDialler:
     # -- streams over it ---------------------------------------------------------------------
     def bring(self, stream: TunnelStream) -> None:
         """The destination's link to our instance comes over our connection: it is brought there."""
-        task = self._here.loop.create_task(self._bring(stream))
+        task = self._runtime.loop.create_task(self._bring(stream))
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
     def stream_front(self, certificate: PeerCertificate | None) -> bytes:
         """Returns what our instance is told of a stream that is brought to it, and of the other
         side."""
-        config = self._here.config
+        config = self._runtime.config
         shown = None if certificate is None else certificate.to_wire()
         return control.carried(config.destination.name, config.start_number, shown)
 
     async def _bring(self, stream: TunnelStream) -> None:
-        config = self._here.config
+        config = self._runtime.config
         try:
-            await self._here.loop.create_unix_connection(lambda: stream, config.unix_path)
+            await self._runtime.loop.create_unix_connection(lambda: stream, config.unix_path)
         except OSError as error:
             stream.end(f"{config.instance} cannot be reached: {error}", tell=True)
 

@@ -73,7 +73,7 @@ class Downstream(TunnelHost):
 
     def __init__(
         self,
-        here: LinkRuntime,
+        runtime: LinkRuntime,
         dialler: ConnectionOwner,
         taker: AckReceiver,
         *,
@@ -81,8 +81,8 @@ class Downstream(TunnelHost):
         proven: bool = True,
     ) -> None:
         reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
-        super().__init__(here.outbox, here.loop, reader)
-        self._here = here
+        super().__init__(runtime.outbox, runtime.loop, reader)
+        self._runtime = runtime
         self._dialler = dialler
         self._taker = taker
         self.is_carried = carried
@@ -92,8 +92,8 @@ class Downstream(TunnelHost):
         self._parts = PartReader()
         self.early: list[Ack] = []
         """Acks that came before the instance said how to begin: their answers come once."""
-        self.answer: asyncio.Future[None] = here.loop.create_future()
-        self.challenge: asyncio.Future[tuple[str, str]] = here.loop.create_future()
+        self.answer: asyncio.Future[None] = runtime.loop.create_future()
+        self.challenge: asyncio.Future[tuple[str, str]] = runtime.loop.create_future()
         """User id and text of a challenge: the logon is to come again."""
         self.refused = ""
         """The reason of its refusal; empty: there was none."""
@@ -119,7 +119,7 @@ class Downstream(TunnelHost):
             self.refused, self.why = reason, f"{reason}: {text}"
             if reason == "stale_epoch" and self._is_proven:
                 self._dialler.epoch_refused(self)
-            self._here.event("link_refused", reason=reason, text=text)
+            self._runtime.event("link_refused", reason=reason, text=text)
             self.close(self.why)
         elif command == "accepted":
             if self.accepted is not None:
@@ -165,7 +165,7 @@ class Downstream(TunnelHost):
             return None
         if not challenge.done():
             raise TimeoutError(f"the logon was not answered within {timeout_s:g} s")
-        self.challenge = self._here.loop.create_future()
+        self.challenge = self._runtime.loop.create_future()
         return challenge.result()
 
     def _told(self, placements: dict[str, InstancePlacement]) -> None:

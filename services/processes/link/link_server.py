@@ -29,9 +29,9 @@ class _InstanceSocket(FramedConnection):
     """The Unix socket to the link's own instance."""
 
     def __init__(self, link: LinkServer) -> None:
-        here = link.here
+        runtime = link.runtime
         reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
-        super().__init__(here.outbox, here.loop, reader)
+        super().__init__(runtime.outbox, runtime.loop, reader)
         self.link = link
 
     def data_received(self, data: bytes) -> None:
@@ -84,9 +84,9 @@ class LinkServer:
     gone or says stop."""
 
     def __init__(self, config: LinkConfig) -> None:
-        self.here = LinkRuntime(config)
-        self.pump = Pump(self.here)
-        self.dialling = LinkDialler(self.here, self.pump)
+        self.runtime = LinkRuntime(config)
+        self.pump = Pump(self.runtime)
+        self.dialling = LinkDialler(self.runtime, self.pump)
         self._instance_gone: asyncio.Future[str]
 
     async def run(self) -> str:
@@ -96,11 +96,11 @@ class LinkServer:
             OSError: the instance's socket cannot be connected.
             StorageError: the journal cannot be opened.
         """
-        here, pump = self.here, self.pump
-        config = here.config
-        loop = here.loop = asyncio.get_running_loop()
+        runtime, pump = self.runtime, self.pump
+        config = runtime.config
+        loop = runtime.loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._loop_exception)
-        here.outbox = WriteQueue(loop)
+        runtime.outbox = WriteQueue(loop)
         if config.drills:
             self.dialling.open_line()
         self._instance_gone = loop.create_future()
@@ -108,8 +108,8 @@ class LinkServer:
         _, instance = await loop.create_unix_connection(
             lambda: _InstanceSocket(self), config.unix_path
         )
-        here.instance = instance
-        here.tell(control.hello(config.destination.name, config.start_number, os.getpid()))
+        runtime.instance = instance
+        runtime.tell(control.hello(config.destination.name, config.start_number, os.getpid()))
         _, waking = await loop.create_unix_connection(lambda: _WakeSocket(pump), config.unix_path)
         waking.say(control.wake(config.destination.name, config.start_number))
         dialling = loop.create_task(self.dialling.connect_forever())
@@ -192,4 +192,4 @@ class LinkServer:
             counts = self.pump.counts()
             if counts != before:
                 before = counts
-                self.here.tell(encode_frame({"c": "counts", "counts": counts}))
+                self.runtime.tell(encode_frame({"c": "counts", "counts": counts}))

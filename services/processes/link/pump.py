@@ -66,9 +66,9 @@ class Pump:
     said how, `stop` when it is lost.
     """
 
-    def __init__(self, here: LinkRuntime) -> None:
-        self._here = here
-        config = here.config
+    def __init__(self, runtime: LinkRuntime) -> None:
+        self._runtime = runtime
+        config = runtime.config
         self.machine = OutboundLink(
             config.destination.destination(),
             config.destination.window_bytes,
@@ -97,7 +97,7 @@ class Pump:
         self._sent_wire_bytes = 0
         self._telling = ReportCoalescer(
             self._tell,
-            lambda delay_s, call: here.loop.call_later(delay_s, call),
+            lambda delay_s, call: runtime.loop.call_later(delay_s, call),
             waited_for=config.destination.sync,
         )
         self._unsent: list[Run] = []
@@ -115,7 +115,7 @@ class Pump:
         Raises:
             StorageError: it cannot be opened.
         """
-        config = self._here.config
+        config = self._runtime.config
         self.reader = LmdbJournalReader(config.journal_directory, config.archive_directory)
         if self.machine.router.has_filter:
             rules = self.machine.router.contents.carried
@@ -129,7 +129,7 @@ class Pump:
     def remember(self) -> None:
         """Writes down what the filters left out, where that was not done just before. Called now
         and then."""
-        now_s = self._here.loop.time()
+        now_s = self._runtime.loop.time()
         if self._verdicts is not None and now_s >= self._remembers_s:
             self._remembers_s = now_s + REMEMBER_S
             try:
@@ -143,7 +143,7 @@ class Pump:
 
     def _forgets(self, error: StorageError) -> None:
         """It goes without: after a restart messages are read again."""
-        self._here.event("link_verdicts_not_kept", text=str(error))
+        self._runtime.event("link_verdicts_not_kept", text=str(error))
         self._verdicts = None
 
     def close(self) -> None:
@@ -161,7 +161,9 @@ class Pump:
         assert downstream.accepted is not None
         self.is_started = self._seeking = True
         self._unsent = []
-        self._traces = LinkTraces(self.tracing, self._here.config.instance, self.peer, self.epoch)
+        self._traces = LinkTraces(
+            self.tracing, self._runtime.config.instance, self.peer, self.epoch
+        )
         self._perform(
             self.machine.connected(
                 downstream.accepted.incarnation, held, start, self.reader.first_txid
@@ -219,7 +221,7 @@ class Pump:
                 self._cannot_read(error)
                 return
             if not runs:
-                self._here.loop.call_later(REREAD_S, self.pump)
+                self._runtime.loop.call_later(REREAD_S, self.pump)
                 return
         else:
             runs = []
@@ -231,7 +233,7 @@ class Pump:
         if machine.resyncing and machine.sent_records == sent_before:
             # All of it was there already: headers are enough to look further.
             self._seeking = True
-        self._here.outbox.flush()
+        self._runtime.outbox.flush()
         if machine.wants:
             self._pump_soon()
         elif self._lends_until_s:
@@ -241,21 +243,21 @@ class Pump:
         """Goes on in the next turn of the loop, so that acks and beats come in between."""
         if not self._pump_scheduled:
             self._pump_scheduled = True
-            self._here.loop.call_soon(self._pump_scheduled_now)
+            self._runtime.loop.call_soon(self._pump_scheduled_now)
 
     def _pump_scheduled_now(self) -> None:
         self._pump_scheduled = False
         self.pump()
 
     def _now_us(self) -> int:
-        return int(self._here.loop.time() * 1e6)
+        return int(self._runtime.loop.time() * 1e6)
 
     def _wait_until_due(self) -> None:
         """A message waits for another way."""
         due_us = self.machine.due_us
         if due_us is not None and self._due_timer is None:
             delay_s = max(0, due_us - self._now_us()) / 1e6
-            self._due_timer = self._here.loop.call_later(delay_s, self._look_again)
+            self._due_timer = self._runtime.loop.call_later(delay_s, self._look_again)
 
     def _look_again(self) -> None:
         self._due_timer = None
@@ -311,7 +313,7 @@ class Pump:
 
     def _cannot_read(self, error: StorageError) -> None:
         """The journal cannot be read: said aloud, and tried again with a new connection."""
-        self._here.event("link_cannot_read", text=str(error))
+        self._runtime.event("link_cannot_read", text=str(error))
         if self.downstream is not None:
             self.downstream.why = str(error)
             self.downstream.abort(str(error))
@@ -342,18 +344,18 @@ class Pump:
         self._traces.acked(number, persisted, at_ns)
         for effect in self.machine.acked(number, held, persisted, conflicts):
             self._perform_one(effect, at_ns)
-        self._here.outbox.flush()
+        self._runtime.outbox.flush()
         self.pump()
         if self._lends_until_s:
             self._lend_soon()
 
     def _tell(self, told: Told, at_ns: int) -> None:
         if isinstance(told, LinkAnswered):
-            self._here.tell(control.answered(told, at_ns))
+            self._runtime.tell(control.answered(told, at_ns))
         elif isinstance(told, LinkProgress):
-            self._here.tell(control.progress(told))
+            self._runtime.tell(control.progress(told))
         else:
-            self._here.tell(control.lacks(told))
+            self._runtime.tell(control.lacks(told))
 
     def _perform(self, effects: list[LinkEffect]) -> None:
         for effect in effects:
@@ -369,7 +371,7 @@ class Pump:
         elif isinstance(effect, LinkLacks):
             self._telling.lacks(effect)
         elif isinstance(effect, EventReport):
-            self._here.event(effect.event, **effect.details)
+            self._runtime.event(effect.event, **effect.details)
 
     def _send(self, batch: SendBatch) -> None:
         downstream = self.downstream
@@ -403,7 +405,7 @@ class Pump:
     def hand_over(self) -> None:
         """The instance asks for the connection. It gets it once nothing is on its way, if that is
         soon, and if the connection is a plain one."""
-        downstream, destination = self.downstream, self._here.config.destination
+        downstream, destination = self.downstream, self._runtime.config.destination
         if downstream is None or not self.is_started:
             # It was lost while the instance asked.
             self._keep(for_good=False)
@@ -412,19 +414,19 @@ class Pump:
             downstream.is_carried
             or destination.share_connection
             or self._compress is not None
-            or self._here.config.drills
+            or self._runtime.config.drills
             # Its descriptor is nothing without the session that lies in this process.
             or destination.tls is not None
         ):
             self._keep(for_good=True)
             return
-        self._lends_until_s = self._here.loop.time() + LENDS_WITHIN_S
-        self._here.loop.call_later(LENDS_WITHIN_S, self._lends_no_more)
+        self._lends_until_s = self._runtime.loop.time() + LENDS_WITHIN_S
+        self._runtime.loop.call_later(LENDS_WITHIN_S, self._lends_no_more)
         self.pump()
         self._lend_soon()
 
     def _lends_no_more(self) -> None:
-        if self._lends_until_s and self._here.loop.time() >= self._lends_until_s:
+        if self._lends_until_s and self._runtime.loop.time() >= self._lends_until_s:
             self._keep(for_good=False)
 
     def pass_on(self, frame: bytes) -> None:
@@ -441,14 +443,14 @@ class Pump:
 
     def _keep(self, *, for_good: bool) -> None:
         self._lends_until_s = 0.0
-        self._here.tell(encode_frame({"c": "keeps", "for_good": for_good}))
+        self._runtime.tell(encode_frame({"c": "keeps", "for_good": for_good}))
 
     def _lend_soon(self) -> None:
         """Once all that was read from either side is taken: what comes behind in the same read is
         for this process."""
         if not self._lend_scheduled:
             self._lend_scheduled = True
-            self._here.loop.call_soon(self._lend)
+            self._runtime.loop.call_soon(self._lend)
 
     def _lend(self) -> None:
         self._lend_scheduled = False
@@ -476,11 +478,11 @@ class Pump:
         self._lends_until_s = 0.0
         self.is_direct = True
         self._telling.flush()
-        self._here.tell(frame)
+        self._runtime.tell(frame)
 
     def _hand_over(self, transport: asyncio.Transport) -> bool:
         """Sends the connection's descriptor, ahead of the frame that tells of it."""
-        config = self._here.config
+        config = self._runtime.config
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
             way.setblocking(False)
             try:

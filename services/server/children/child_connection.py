@@ -20,7 +20,7 @@ class ChildConnection(FramedConnection):
 
     def __init__(self, links: Links, queues: QueueManager, pools: ClientPools) -> None:
         reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
-        super().__init__(links.here.outbox, links.here.loop, reader)
+        super().__init__(links.runtime.outbox, links.runtime.loop, reader)
         self._links = links
         self._queues = queues
         self._pools = pools
@@ -110,7 +110,7 @@ class ChildConnection(FramedConnection):
     def failed(self, error: Exception) -> None:
         """Ends the connection: what its process said met a fault, maybe by a peer's words."""
         who = self.link.name if self.link is not None else "a process of ours"
-        self._links.here.contain(error, who, lambda _, text: self.abort(text))
+        self._links.runtime.contain(error, who, lambda _, text: self.abort(text))
 
     def ended(self, why: str) -> None:
         """The link's process ended."""

@@ -53,12 +53,12 @@ class Supervisor:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         start: Callable[[int], ChildHandle],
         ended: Callable[[str], None],
         kill_failed: Callable[[str], None],
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._start = start
         self._told_ended = ended
         self._told_kill_failed = kill_failed
@@ -79,7 +79,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Starts the child and keeps one running from now on."""
-        self._task = self._here.loop.create_task(self._run())
+        self._task = self._runtime.loop.create_task(self._run())
 
     def greeted(self) -> None:
         """The child of the last start has connected."""
@@ -110,23 +110,23 @@ class Supervisor:
             pid = _pid_of(connection)
             silent_s = round(self._answering.silent_s)
             self._answering = ChildLiveness()
-            self._here.report("child_hung", **of, pid=pid, silent_s=silent_s)
+            self._runtime.report("child_hung", **of, pid=pid, silent_s=silent_s)
             if pid:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             connection.abort(f"its process did not answer for {silent_s} s, and was ended")
 
     async def _run(self) -> None:
-        here = self._here
+        runtime = self._runtime
         pause_s = RESTART_S_MIN
         while True:
             self._ended.clear()
             self._greeted.clear()
             self.starts += 1
-            began_s = here.loop.time()
+            began_s = runtime.loop.time()
             why = ""
             try:
-                self._handle = await here.in_thread(self._start, self.number)
+                self._handle = await runtime.in_thread(self._start, self.number)
                 # `wait_for` forgets that it was stopped in the turn in which the child greets.
                 async with asyncio.timeout(HELLO_TIMEOUT_S):
                     await self._greeted.wait()
@@ -137,7 +137,7 @@ class Supervisor:
                 why = f"its process cannot be started: {error}"
             self._told_ended(why)
             await self.kill()
-            if here.loop.time() - began_s > STEADY_S:
+            if runtime.loop.time() - began_s > STEADY_S:
                 pause_s = RESTART_S_MIN
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RESTART_S_MAX)
@@ -153,7 +153,7 @@ class Supervisor:
         handle, self._handle = self._handle, None
         if handle is not None:
             try:
-                await self._here.in_thread(handle.kill)
+                await self._runtime.in_thread(handle.kill)
             except Exception as error:  # it is gone as far as anybody can tell
                 self._told_kill_failed(str(error))
 

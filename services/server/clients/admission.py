@@ -9,25 +9,25 @@ from raylay.services.server.runtime import InstanceRuntime
 class ClientAdmission:
     """Owner: the instance's event loop. Only reads."""
 
-    def __init__(self, here: InstanceRuntime, commits: CommitCycle) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime, commits: CommitCycle) -> None:
+        self._runtime = runtime
         self._commits = commits
         self.is_restored = False
         """Whether the data directory is a copy that has not caught up yet."""
 
     def refusal(self) -> tuple[str, str] | None:
         """Returns why no client is admitted now, reason and sentence, if none is."""
-        here = self._here
-        name = here.config.name
-        if here.retirement:
-            return "retired", here.retirement
-        if here.is_stopping:
+        runtime = self._runtime
+        name = runtime.config.name
+        if runtime.retirement:
+            return "retired", runtime.retirement
+        if runtime.is_stopping:
             return "shutting_down", f"{name} stops"
-        if not here.is_serving:
-            return "not_ready", f"{name} is {here.phase}"
-        if here.machine.went_back:
-            return "not_ready", here.machine.went_back
-        if not here.machine.ready:
+        if not runtime.is_serving:
+            return "not_ready", f"{name} is {runtime.phase}"
+        if runtime.machine.went_back:
+            return "not_ready", runtime.machine.went_back
+        if not runtime.machine.ready:
             return "not_ready", self._why_not_ready()
         return None
 
@@ -39,9 +39,9 @@ class ClientAdmission:
         return refusal[1] if refusal is not None else ""
 
     def _why_not_ready(self) -> str:
-        config = self._here.config
+        config = self._runtime.config
         group = config.group
-        peers = [name for name, of, _ in self._here.machine.upstreams() if of == group]
+        peers = [name for name, of, _ in self._runtime.machine.upstreams() if of == group]
         why = "its data directory is a copy: " if self.is_restored else ""
         if peers:
             return f"{why}{config.name} catches up with {', '.join(peers)} of group {group}"

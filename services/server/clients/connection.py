@@ -94,15 +94,17 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.message_types = came_by.message_types
         """That its transport is for; none: any."""
         self.codec = codec()
-        here = clients.here
+        runtime = clients.runtime
         pools, name = clients.pools, came_by.name
-        super().__init__(here.outbox, here.loop, _UNUSED, pools.of(name), pools.policy_of(name))
+        super().__init__(
+            runtime.outbox, runtime.loop, _UNUSED, pools.of(name), pools.policy_of(name)
+        )
         self.sink: DeliverySink = self
         """Where its deliveries go: to its socket, or to who keeps them for it."""
         self._delivery = self.codec.delivery
         self._clients = clients
         self._commits = clients.commits
-        self._here = here
+        self._runtime = runtime
         self.number = clients.doorway.next_number()
         self.client_name = ""
         self.user_id = ""
@@ -111,7 +113,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.judge: Judge | None = None
         self.incomplete = IncompleteFrame(self._holds_too_much)
         self.codec.count_incomplete(partial(clients.incomplete.holds, self.incomplete))
-        self._logon = ClientLogon(self, clients, here.outbox.flush)
+        self._logon = ClientLogon(self, clients, runtime.outbox.flush)
         self.publisher = 0
         self.subscriptions: dict[str, LiveSubscription | BookmarkSubscription] = {}
         self.resolving: dict[str, Subscribe] = {}
@@ -160,7 +162,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
 
     def _holds_too_much(self, refusal: ShareRefusal) -> None:
         """Ends it: of all whose frames are not whole it holds most."""
-        self._here.over_share(
+        self._runtime.over_share(
             "client",
             "frames",
             client=self.client_name[:200],
@@ -263,7 +265,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def failed(self, error: Exception) -> None:
         """Ends the connection: there is a fault in what was done for a command."""
         who = f"{self.client_name} at {self.peer}" if self.client_name else self.peer
-        self._here.contain(error, who, self.end)
+        self._runtime.contain(error, who, self.end)
 
     @property
     def takes_parts(self) -> bool:
@@ -305,7 +307,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         if not self.is_open:
             return
         if self.client_name:
-            self._here.report(
+            self._runtime.report(
                 "client_disconnected", client=self.client_name, peer=self.peer, reason=reason
             )
         self.send(self.codec.acknowledgment("processed", "", reason, text))
@@ -333,7 +335,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         """So many of its publishes wait for their persisted acks."""
         self.pause_reading("outstanding")
         if self._acks.times_slowed == 1:  # It may be so again and again.
-            self._here.report(
+            self._runtime.report(
                 "publisher_slowed",
                 client=self.client_name,
                 peer=self.peer,
@@ -383,8 +385,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         elif isinstance(command, Logon):
             self._logon.ask(command)
         elif isinstance(command, Logoff):
-            here = self._here
-            here.machine.client_logged_off(self.number, command.unused, here.steady_us())
+            runtime = self._runtime
+            runtime.machine.client_logged_off(self.number, command.unused, runtime.steady_us())
         return None
 
     def _behind_folds(self, command: Command, answers: LookupResult) -> LookupRequest | None:
@@ -437,7 +439,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
 
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
         """It is in."""
-        here, clients = self._here, self._clients
+        runtime, clients = self._runtime, self._clients
         self._acks.conflation_s = logon.ack_conflation_ms / 1000
         self.publisher = answer.publisher
         self.codec.logged_on()
@@ -446,7 +448,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         clients.doorway.admitted(self)
         self.came_by.admitted(self)
         clients.admitted(self)
-        identity = here.identity
+        identity = runtime.identity
         self.send(
             self.codec.logon_answer(
                 logon.command_id,
@@ -457,7 +459,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                 durable=answer.durable,
                 highest=answer.highest,
                 peers=clients.peers(),
-                now_us=here.now_us(),
+                now_us=runtime.now_us(),
                 unused=answer.unused,
             )
         )
@@ -488,7 +490,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                 f"sequence {first} came on one connection after {self.published_upto}",
             )
             return None
-        machine, types = self._here.machine, self.message_types
+        machine, types = self._runtime.machine, self.message_types
         if len(payload) > SLICE_BYTES and not processed:
             return self._scan_on(
                 machine.batch_scan(self.number, payload, count, types), answers, resent
@@ -532,21 +534,21 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def _take_now(
         self, runs: list[Run], processed: bytes, answers: LookupResult, resent: str | None
     ) -> LookupRequest | None:
-        here = self._here
+        runtime = self._runtime
         if self._commits.cycle.failure is not None:
             self.end(*self._commits.cycle.failure)
             return None
-        questions = here.machine.asks(runs, answers)
+        questions = runtime.machine.asks(runs, answers)
         if questions:
             answers.decoded = runs, processed, resent
             return questions
-        effects, transient = here.machine.client_published(
-            self.number, runs, here.steady_us(), answers, resent
+        effects, transient = runtime.machine.client_published(
+            self.number, runs, runtime.steady_us(), answers, resent
         )
-        self.published_upto = here.machine.received_of(self.number)
+        self.published_upto = runtime.machine.received_of(self.number)
         if self._acks.counts:
             self._acks.taken(self.published_upto, sum([run.count for run in runs]))
-        here.perform(effects)
+        runtime.perform(effects)
         if transient:
             self._clients.live.transient(transient)
         self._commits.check_staged(self)
@@ -572,7 +574,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return questions
 
     def _publish(self, command: Publish, answers: LookupResult) -> LookupRequest | None:
-        here = self._here
+        runtime = self._runtime
         acks = command.acks
         sequence = command.sequence
         publisher = self.publisher
@@ -582,11 +584,11 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             return None
         if not sequence:
             try:
-                publisher, sequence = here.machine.number_for(self.client_name)
+                publisher, sequence = runtime.machine.number_for(self.client_name)
             except RemoteProtocolError as error:
                 self._refused_as(command.command_id, error.reason, str(error))
                 return None
-        now_us = here.now_us()
+        now_us = runtime.now_us()
         record = self._builder(publisher, command.topic, command.message_type).build(
             sequence,
             command.body,
@@ -637,7 +639,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         message_type = command.message_type.encode()
         if types and message_type not in types:
             return "bad_message_type", not_of_transport(command.message_type, types)
-        topics, topic = self._here.machine.topics, command.topic.encode()
+        topics, topic = self._runtime.machine.topics, command.topic.encode()
         entry = topics[topic, message_type]
         if not entry.declared:
             return "not_journaled", topics.undeclared(topic, message_type)
@@ -655,16 +657,16 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return found
 
     def _take_unnumbered(self, record: bytes, command: Publish, now_us: int) -> bool:
-        here = self._here
+        runtime = self._runtime
         if self._commits.cycle.failure is not None:
             self.end(*self._commits.cycle.failure)
             return False
-        run = here.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
-        entry = here.machine.topics[run.topic, run.message_type]
+        run = runtime.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
+        entry = runtime.machine.topics[run.topic, run.message_type]
         if self.judge is not None:
             judged = self.judge(run, by_record=entry.judges_records)
             if judged.authored:
-                here.perform(here.machine.authored(judged.authored, here.steady_us()))
+                runtime.perform(runtime.machine.authored(judged.authored, runtime.steady_us()))
             if judged.refused:
                 self._refused_as(command.command_id, *judged.refused[0][1:])
                 return False
@@ -675,13 +677,13 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             if wanted:
                 self.send(self.codec.acknowledgment("persisted", wanted, unjournaled=1))
             return True
-        effects, refused = here.machine.client_published_unnumbered(
-            self.number, run, self._acks.unnumbered(wanted), here.steady_us()
+        effects, refused = runtime.machine.client_published_unnumbered(
+            self.number, run, self._acks.unnumbered(wanted), runtime.steady_us()
         )
         if refused is not None:
             self._acks.unnumbered_refused()
             self._refused_as(command.command_id, refused.reason, refused.text)
-        here.perform(effects)
+        runtime.perform(effects)
         self._commits.check_staged(self)
         return refused is None
 

@@ -24,25 +24,25 @@ TELL_S = 10.0
 class CostlyFilters:
     """See the top of this file. Owner: the instance. Lifecycle: as long as that."""
 
-    def __init__(self, here: InstanceRuntime, clients: ClientSessions) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime, clients: ClientSessions) -> None:
+        self._runtime = runtime
         self._clients = clients
         self._tell_s = 0.0
 
     def check(self) -> None:
         """Tells and ends what is due; called with each check of the instance."""
         budgets = self._clients.budgets
-        budgets.recover(self._here.steady_us())
+        budgets.recover(self._runtime.steady_us())
         efforts = budgets.newly_stopped()
         if efforts:
             # A replay ends by itself, before it passes over anything (replay.py).
             for subscription in self._clients.live.with_efforts(efforts):
                 self._end(subscription)
-        now_s = self._here.loop.time()
+        now_s = self._runtime.loop.time()
         if now_s >= self._tell_s:
             found = given_up()
             for text, count in found.items():
-                self._here.report(
+                self._runtime.report(
                     "filter_given_up", filter=text[:SHOWN_CHARACTERS_MAX], messages=count
                 )
             if found:
@@ -53,7 +53,7 @@ class CostlyFilters:
         if client is None:
             # Its session has ended, and it is about to be taken out.
             return
-        self._here.report(
+        self._runtime.report(
             FILTER_TOO_COSTLY,
             client=client.client_name,
             subscription=subscription.id,

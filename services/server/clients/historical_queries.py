@@ -109,12 +109,12 @@ class HistoricalQueries:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         reading: JournalReads,
         folds: FeatureRegistry,
         replays: ReplayPump,
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._reading = reading
         self._folds = folds
         self._replays = replays
@@ -122,16 +122,16 @@ class HistoricalQueries:
     def begin(self, rewind: HistoricalQuery) -> None:
         """Looks its bookmark up. A client whose bookmark is refused is told here."""
         rewind.connection.resolving[rewind.command.subscription] = rewind.command
-        self._here.spawn(self._look_up(rewind))
+        self._runtime.spawn(self._look_up(rewind))
 
     def _folded_txid(self) -> int:
         # Rows have what is folded, and no more.
-        return self._folds.folded_txid(self._here.machine.committed_txid)
+        return self._folds.folded_txid(self._runtime.machine.committed_txid)
 
     async def _look_up(self, rewind: HistoricalQuery) -> None:
         connection, command = rewind.connection, rewind.command
         granularities_us = rewind.granularities_us
-        folded_txid, now_us = self._folded_txid(), self._here.now_us()
+        folded_txid, now_us = self._folded_txid(), self._runtime.now_us()
         reader = self._reading.reader
         log = RememberedLookup(reader)
 

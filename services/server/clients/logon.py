@@ -83,7 +83,7 @@ class ClientLogon:
             self._turn_down(logon, *refusal)
             return
         self._is_asking = True
-        clients.here.spawn(self._pass_gate(gate, logon), connection.failed)
+        clients.runtime.spawn(self._pass_gate(gate, logon), connection.failed)
 
     def _turn_down(self, logon: Logon, reason: str, text: str) -> None:
         connection = self._connection
@@ -148,7 +148,7 @@ class ClientLogon:
             judge = clients.judge(permissions, logon.user_id, logon.client_name, connection.peer)
             connection.permissions, connection.judge = permissions, judge
         connection.client_name, connection.user_id = logon.client_name, logon.user_id
-        machine = clients.here.machine
+        machine = clients.runtime.machine
         connection.logged_on(
             logon,
             machine.client_logged_on(

@@ -138,14 +138,14 @@ class QueryRunner:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         sow: SowManager,
         live: LiveSubscriptions,
         unsubscribe: Callable[[LiveSubscription | BookmarkSubscription], None],
         asker: Callable[[int], FilterOwner],
         rewinding: HistoricalQueries,
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._sow = sow
         self._live = live
         self._unsubscribe = unsubscribe
@@ -156,7 +156,7 @@ class QueryRunner:
         self._questions: QueryParser | None = None
         self._sessions: dict[int, _ClientQueries] = {}
         self._ready: deque[_ClientQueries] = deque()
-        self._turns = SpacedTurns(here, self._turn)
+        self._turns = SpacedTurns(runtime, self._turn)
         self.rows = 0
         """Sent, in this life."""
 
@@ -286,7 +286,7 @@ class QueryRunner:
             asker.budget,
         )
         if self._questions is None:
-            config = self._here.config
+            config = self._runtime.config
             self._questions = sow_questions(
                 self._sow.book, config.name, config.group, config.client_buffer_bytes_max
             )
@@ -393,7 +393,7 @@ class QueryRunner:
         instead_of = _instead_of(before) if isinstance(before, LiveSubscription) else None
         past = None if rewind is None else rewind.past
         assert self._questions is not None
-        running = self._questions.begin(query.asked, self._here.now_us(), instead_of, past)
+        running = self._questions.begin(query.asked, self._runtime.now_us(), instead_of, past)
         if rewind is not None:
             self._accept("processed", connection, query.sow, rewind.missing)
             self._rewinding.begin_rows(rewind)
@@ -441,10 +441,10 @@ class QueryRunner:
         elif isinstance(error, (StorageError, CorruptRecord)):
             reason = "storage_error"
         else:
-            reason, instance = "internal_error", self._here.config.name
+            reason, instance = "internal_error", self._runtime.config.name
             text = f"{instance} failed to answer ({type(error).__name__}): its events have why"
             why = "".join(traceback.format_exception(error))
-            self._here.report("query_failed", topic=query.sow.topic, text=why)
+            self._runtime.report("query_failed", topic=query.sow.topic, text=why)
         connection.resolving.pop(name, None)
         if query.subscribe is not None:
             found = connection.subscriptions.pop(name, None)
@@ -514,7 +514,7 @@ class QueryRunner:
 
     def _tell_left(self, connection: QueryingClient, name: str, left: list[bytes]) -> None:
         """Sends what a replaced filter was true of, in frames that are not too large."""
-        oof, now_us = connection.codec.oof, self._here.now_us()
+        oof, now_us = connection.codec.oof, self._runtime.now_us()
         delivery = DeliveryContent(0, now_us)
         for row in left:
             if delivery.count and not delivery.takes_one(0, len(row)):

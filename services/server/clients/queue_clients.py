@@ -77,9 +77,9 @@ class QueueClients:
     """
 
     def __init__(
-        self, here: InstanceRuntime, keeper: QueueManager, sessions: Mapping[int, QueueClient]
+        self, runtime: InstanceRuntime, keeper: QueueManager, sessions: Mapping[int, QueueClient]
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._keeper = keeper
         self._sessions = sessions
         self._subscribed: dict[int, dict[str, tuple[QueueFrontend, Consumer]]] = {}
@@ -113,8 +113,8 @@ class QueueClients:
         door = self.find(topic, message_type)
         if door is None or (client.message_types and door.message_type not in client.message_types):
             raise RemoteProtocolError(
-                f"{topic[:SHOWN_CHARACTERS]!r} is no queue of {self._here.config.name}: name one "
-                "that it has",
+                f"{topic[:SHOWN_CHARACTERS]!r} is no queue of {self._runtime.config.name}: name "
+                "one that it has",
                 "no_queue",
             )
         return door
@@ -218,7 +218,7 @@ class QueueClients:
         client = self._sessions.get(consumer[0])
         if client is None:
             return
-        now_us = self._here.now_us()
+        now_us = self._runtime.now_us()
         until_us = min(each.until_us for each in messages)
         left_us = max(until_us - self._keeper.steady_us(), 0)
         lease_ms = left_us // 1000 if until_us else None
@@ -245,12 +245,12 @@ class QueueClients:
         """Reports the sampled ones of what was sent, each below its lease. The client knows the
         places of the span: it reports below it."""
         queue = self._subscribed[consumer[0]][_name_of(consumer)][0].definition.name
-        self._here.tracing.queue_delivery(
+        self._runtime.tracing.queue_delivery(
             [each for part in records for each in traced(part)],
             {each.key: each.number for each in messages},
             since_us,
             now_us,
-            instance=self._here.identity.name,
+            instance=self._runtime.identity.name,
             queue=queue,
             client=client.client_name,
             subscription=_name_of(consumer),
@@ -345,7 +345,7 @@ class QueueClients:
         door = None if queues is None else queues.find(run.topic, run.message_type)
         if queues is None or door is None:
             return PreparedRun((run,))
-        return held_only(queues, door, run, self._here.now_us())
+        return held_only(queues, door, run, self._runtime.now_us())
 
     # -- questions -----------------------------------------------------------------------------
     def status(self, client: QueueClient, command: QueueStatus) -> None:

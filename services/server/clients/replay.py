@@ -74,9 +74,9 @@ class ReplayPump:
     may_be_ahead = False
 
     def __init__(
-        self, here: InstanceRuntime, reading: JournalReads, folds: FeatureRegistry
+        self, runtime: InstanceRuntime, reading: JournalReads, folds: FeatureRegistry
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._folds = folds
         self._reading = reading
         self.delivered = 0
@@ -121,9 +121,9 @@ class ReplayPump:
             claim: of what the client has; released when it ends.
         """
         connection.resolving[command.subscription] = command
-        machine = self._here.machine
+        machine = self._runtime.machine
         # Both of this moment: what is held and not in the log behind the start lies before it.
-        self._here.spawn(
+        self._runtime.spawn(
             self._open(
                 connection,
                 command,
@@ -229,7 +229,7 @@ class ReplayPump:
         self._members[subscription] = member
         user = self._user_of(subscription.session)
         self._shares.add(subscription, user, subscription.filter.pattern)
-        self._here.hurry()
+        self._runtime.hurry()
         self._kick(self._add([member], member.terms))
 
     def begin_behind(
@@ -246,7 +246,7 @@ class ReplayPump:
         Args:
             ready: called when it is `prepared`, if it is not at once, and when it fails before.
         """
-        machine = self._here.machine
+        machine = self._runtime.machine
         subscription = BookmarkSubscription(
             connection.number,
             command.subscription,
@@ -391,7 +391,7 @@ class ReplayPump:
         clock = time.perf_counter
         if not self._live_until_s:
             self._live_until_s = clock() + TURN_S
-            self._here.loop.call_soon(self._end_live_turn)
+            self._runtime.loop.call_soon(self._end_live_turn)
         for replay in list(self.live):
             if clock() >= self._live_until_s:
                 return
@@ -414,7 +414,7 @@ class ReplayPump:
     def stepped(self) -> None:
         """More may be durable, by a commit, an answer, a downgrade: fully durable subscriptions may
         go on."""
-        committed_txid = self._here.machine.committed_txid
+        committed_txid = self._runtime.machine.committed_txid
         for replay in self._fully_durable:
             if replay.plan.cursor < committed_txid:
                 self._kick(replay)
@@ -427,16 +427,16 @@ class ReplayPump:
             self._tick_on()
 
     def _tick_on(self) -> None:
-        self._is_ticking = bool(self._members) and self._here.is_serving
+        self._is_ticking = bool(self._members) and self._runtime.is_serving
         if self._is_ticking:
-            self.tick(self._here.loop.time(), self._here.now_us())
-            self._here.loop.call_later(TICK_S, self._tick_on)
+            self.tick(self._runtime.loop.time(), self._runtime.now_us())
+            self._runtime.loop.call_later(TICK_S, self._tick_on)
 
     def tick(self, now_s: float, now_us: int) -> None:
         """Persisted acks that are due, and ranges whose end time has passed."""
         if not self._replays:
             return
-        committed_txid = self._here.machine.committed_txid
+        committed_txid = self._runtime.machine.committed_txid
         for replay in list(self._replays):
             if replay.unprepared is not None or replay.is_paused or replay.timer is not None:
                 continue
@@ -464,15 +464,15 @@ class ReplayPump:
     # -- turns -------------------------------------------------------------------------------
     def _now_us(self) -> int:
         """The time of the loop's clock: it never goes back, as a rate needs it."""
-        return int(self._here.loop.time() * 1e6)
+        return int(self._runtime.loop.time() * 1e6)
 
     def _limit_txid(self) -> int:
         """Nobody is replayed what the live subscriptions have not got."""
-        return self._folds.folded_txid(self._here.machine.committed_txid)
+        return self._folds.folded_txid(self._runtime.machine.committed_txid)
 
     def _pending(self) -> PendingMessages:
         if self._durability is None:
-            self._durability = PendingMessages(self._here.machine.pending)
+            self._durability = PendingMessages(self._runtime.machine.pending)
         return self._durability
 
     def _kick(self, replay: Replay) -> None:
@@ -481,7 +481,7 @@ class ReplayPump:
             self._queue.append(replay)
             if not self._scheduled:
                 self._scheduled = True
-                self._here.loop.call_soon(self._turn)
+                self._runtime.loop.call_soon(self._turn)
 
     def _wait(self, replay: Replay, due_us: int) -> None:
         """Leaves it out until its rate lets more out."""
@@ -491,7 +491,7 @@ class ReplayPump:
             self._kick(replay)
 
         if replay.timer is None and not replay.removed:
-            replay.timer = self._here.loop.call_at(due_us / 1e6, due)
+            replay.timer = self._runtime.loop.call_at(due_us / 1e6, due)
 
     def _turn(self) -> None:
         queue = self._queue
@@ -508,7 +508,7 @@ class ReplayPump:
         # Until here it is marked as scheduled: else each turn might have two behind it.
         self._scheduled = bool(queue)
         if queue:
-            self._here.loop.call_soon(self._turn)
+            self._runtime.loop.call_soon(self._turn)
 
     def _step(self, replay: Replay) -> bool:
         """One read for one replay. Whether it has more to do now."""
@@ -544,7 +544,7 @@ class ReplayPump:
         """At the end of what is on disk: from here on it is given what is staged. Where that takes
         long, the rest comes when it is committed."""
         until_s = time.perf_counter() + TURN_S
-        for run in self._here.machine.staged_runs():
+        for run in self._runtime.machine.staged_runs():
             if time.perf_counter() >= until_s:
                 break
             if run.first_txid == replay.plan.cursor + 1:
@@ -587,7 +587,7 @@ class ReplayPump:
         """Reads what may have to come from the disk, in the reading thread. The subscriber stays
         out of the queue, and marked as in it, until that is done."""
         replay.is_aside = True
-        self._here.spawn(self._aside(replay, read))
+        self._runtime.spawn(self._aside(replay, read))
         return False
 
     async def _aside(self, replay: Replay, read: Callable[[Replay], Callable[[], bool]]) -> None:
@@ -709,7 +709,7 @@ class ReplayPump:
             content = member.subscription.content
             if content is not None and content.has_given_up:
                 ended.add(member.subscription)
-                self._here.report(
+                self._runtime.report(
                     FILTER_TOO_COSTLY,
                     client=member.connection.client_name,
                     subscription=member.subscription.id,
@@ -722,7 +722,7 @@ class ReplayPump:
         """The log cannot be read where these are: they are told, nobody else notices."""
         text = f"the log cannot be read behind transaction id {replay.plan.cursor}: {error}"
         for member in list(replay.members.values()):
-            self._here.report(
+            self._runtime.report(
                 "replay_failed",
                 client=member.connection.client_name,
                 subscription=member.subscription.id,
@@ -739,7 +739,7 @@ class ReplayPump:
 
     def _overtake(self, member: ReplayMember, first_txid: int) -> None:
         cursor = member.subscription.cursor
-        self._here.report(
+        self._runtime.report(
             "subscription_overtaken",
             client=member.connection.client_name,
             subscription=member.subscription.id,

@@ -99,7 +99,7 @@ class ClientSessions:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         *,
         admission: ClientAdmission,
         commits: Commits,
@@ -113,7 +113,7 @@ class ClientSessions:
         shares: ConnectionShares,
         sow: SowManager,
     ) -> None:
-        self.here = here
+        self.runtime = runtime
         self.admission = admission
         self.commits = commits
         self.doorway = doorway
@@ -139,14 +139,14 @@ class ClientSessions:
         )
         """The subscriptions without a bookmark."""
         self.queries = QueryRunner(
-            here,
+            runtime,
             sow,
             self.live,
             self.unsubscribe,
             self._asker,
-            HistoricalQueries(here, reading, folds, replays),
+            HistoricalQueries(runtime, reading, folds, replays),
         )
-        self.queued = QueueClients(here, queues, self.sessions)
+        self.queued = QueueClients(runtime, queues, self.sessions)
         replays.count_in(self.subscription_shares, self.user_of)
         self.queued.count_in(self.subscription_shares, self.user_of)
         self.connected: set[ClientSession] = set()
@@ -155,7 +155,7 @@ class ClientSessions:
             "clients", incomplete_bytes_max(memory_of_process(), FRAME_BYTES_MAX)
         )
         """What they hold of frames that are not whole."""
-        self.budgets = filter_budgets(lambda ends: here.loop.call_soon(ends))
+        self.budgets = filter_budgets(lambda ends: runtime.loop.call_soon(ends))
         """What each user's filters may work."""
         self.retained = RetainedBytes(retained_bytes_max(memory_of_process()))
         """What their commands keep."""
@@ -215,7 +215,7 @@ class ClientSessions:
         for shares in (self._shares, transport.shares):
             refused = shares.refusal(holder, leaving if shares in counted else None)
             if refused is not None:
-                self.here.over_share(
+                self.runtime.over_share(
                     "client",
                     refused.limit,
                     client=logon.client_name[:200],
@@ -241,7 +241,7 @@ class ClientSessions:
         """A client logged on."""
         self.sessions[client.number] = client
         self._by_name[client.client_name] = client
-        self.here.report("client_connected", client=client.client_name, peer=client.peer)
+        self.runtime.report("client_connected", client=client.client_name, peer=client.peer)
 
     def gone(self, client: ClientSession) -> None:
         """A client's connection ended."""
@@ -263,7 +263,7 @@ class ClientSessions:
         if self.sessions.pop(client.number, None) is not None:
             if self._by_name.get(client.client_name) is client:
                 del self._by_name[client.client_name]
-            self.here.machine.client_left(client.number)
+            self.runtime.machine.client_left(client.number)
         if is_first:
             self._take_out()
 
@@ -272,7 +272,7 @@ class ClientSessions:
         for _ in range(min(len(self._leaving), LEAVING_AT_ONCE)):
             self.unsubscribe(self._leaving.popleft())
         if self._leaving:
-            self.here.loop.call_soon(self._take_out)
+            self.runtime.loop.call_soon(self._take_out)
 
     def unsubscribe(self, subscription: LiveSubscription | BookmarkSubscription) -> None:
         """A subscription ended."""
@@ -302,7 +302,7 @@ class ClientSessions:
             RemoteProtocolError: it is none; with reason `bad_filter`.
         """
         if self._replay_filters is None:
-            config = self.here.config
+            config = self.runtime.config
             self._replay_filters = replay_filters(
                 config.type_definitions, config.name, config.group
             )
@@ -315,7 +315,7 @@ class ClientSessions:
         from raylay.services.security.publishing import PublishJudge
         from raylay.services.subscriptions.filtered import surroundings_of
 
-        config = self.here.config
+        config = self.runtime.config
         return PublishJudge(
             permissions,
             user,
@@ -354,7 +354,7 @@ class ClientSessions:
 
     def _weigh_by(self, weigh: Weigh, weigh_published: Weigh) -> None:
         """Adds weights: those of deliveries made where a commit is folded, or a publish taken."""
-        topics = self.here.machine.topics
+        topics = self.runtime.machine.topics
 
         def weigh_unjournaled(run: Run) -> int:
             is_journaled = topics[run.topic, run.message_type].journaled
@@ -377,13 +377,13 @@ class ClientSessions:
         return unfolded.in_parts(runs, lambda run: not writes_all(run.topic))
 
     def _filtered(self) -> FilteredSubscriptions:
-        config = self.here.config
+        config = self.runtime.config
         return filtered_subscriptions(
             config.type_definitions, config.name, config.group, self._asker
         )
 
     def _following(self) -> SowSubscriptions:
-        config, book = self.here.config, self._sow.book
+        config, book = self.runtime.config, self._sow.book
         return following_subscriptions(
             config.type_definitions,
             lambda topic, message_type: book.find(topic, message_type) is not None,
@@ -395,7 +395,7 @@ class ClientSessions:
     # -- what they are told ------------------------------------------------------------------
     def peers(self) -> list[dict[str, Any]]:
         """The other instances as clients are told of them: where they may fail over to."""
-        return self._peer_book.told(self.here.machine.destinations)
+        return self._peer_book.told(self.runtime.machine.destinations)
 
     def safety_changed(self) -> None:
         """Tells all of them where they may fail over to now."""

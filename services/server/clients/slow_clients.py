@@ -63,7 +63,12 @@ class BufferControl:
     """
 
     def __init__(
-        self, here: InstanceRuntime, name: str, path: Path, disk_bytes_max: int, start: BufferStart
+        self,
+        runtime: InstanceRuntime,
+        name: str,
+        path: Path,
+        disk_bytes_max: int,
+        start: BufferStart,
     ) -> None:
         self.name = name
         self.path = path
@@ -74,14 +79,14 @@ class BufferControl:
         """Who is offline."""
         self.lost_client: Callable[[BufferedConnection, str], None]
         """What waited for it is gone."""
-        self._here = here
+        self._runtime = runtime
         self._unsaid: dict[int, deque[tuple[int, Sequence[bytes], int]]] = {}
         """By client the frames that came before it has connected: number, parts, bytes."""
         self._given_back: dict[int, int] = {}
         """By client the last of these that it has taken: the buffer never sees it."""
         self._runs = False
         self.process = Supervisor(
-            here,
+            runtime,
             lambda number: start(name, number, str(path), disk_bytes_max),
             self._process_ended,
             self._kill_failed,
@@ -96,11 +101,11 @@ class BufferControl:
 
     def _process_ended(self, why: str) -> None:
         self.why = why or self.why
-        self._here.report("slow_client_buffer_ended", pool=self.name, why=self.why)
+        self._runtime.report("slow_client_buffer_ended", pool=self.name, why=self.why)
         self._lose_all()
 
     def _kill_failed(self, why: str) -> None:
-        self._here.report("slow_client_buffer_kill_failed", pool=self.name, why=why)
+        self._runtime.report("slow_client_buffer_kill_failed", pool=self.name, why=why)
 
     def _lose_all(self) -> None:
         self._unsaid.clear()
@@ -146,7 +151,7 @@ class BufferControl:
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
-            self._here.report("slow_client_buffer_failed", pool=self.name, text=str(error))
+            self._runtime.report("slow_client_buffer_failed", pool=self.name, text=str(error))
 
     # -- what it is told -----------------------------------------------------------------------
     def _put(
@@ -178,7 +183,7 @@ class BufferControl:
             self.connection.send(control.take(client, bytes_max))
         else:
             # A process takes seconds to start. Who reads on meanwhile need not wait for it.
-            self._here.loop.call_soon(self._give_back, client, bytes_max)
+            self._runtime.loop.call_soon(self._give_back, client, bytes_max)
 
     def _give_back(self, client: int, bytes_max: int) -> None:
         """Returns what came first for a client, of what lies here as the buffer is not there
@@ -237,14 +242,14 @@ class ClientPool:
     instance."""
 
     def __init__(
-        self, here: InstanceRuntime, name: str, limits: Limits, path: Path, start: BufferStart
+        self, runtime: InstanceRuntime, name: str, limits: Limits, path: Path, start: BufferStart
     ) -> None:
         self.name = name
         self.pool = Pool(limits)
         self._limits = limits
-        self.buffer = BufferControl(here, name, path, limits.disk_bytes_max, start)
+        self.buffer = BufferControl(runtime, name, path, limits.disk_bytes_max, start)
         self.buffer.lost_client = self._lost
-        self._here = here
+        self._runtime = runtime
         self._members: dict[int, BufferedConnection] = {}
         """Who holds something, or did at the last look."""
         self.went_offline = 0
@@ -256,15 +261,15 @@ class ClientPool:
         if connection.is_leaving or not connection.is_open:
             return
         self._members[connection.number] = connection
-        if self._here.is_resting:
-            self._here.hurry()
+        if self._runtime.is_resting:
+            self._runtime.hurry()
         if self.pool.holds(connection.number, connection.holding(), connection.policy):
             self._decide()
 
     def came_back(self, connection: BufferedConnection) -> None:
         """It is online again."""
         self.pool.back_online(connection.number)
-        self._here.report("client_online", client=connection.client_name, peer=connection.peer)
+        self._runtime.report("client_online", client=connection.client_name, peer=connection.peer)
         self.weigh(connection)
 
     def left(self, connection: BufferedConnection) -> None:
@@ -312,7 +317,7 @@ class ClientPool:
             self._disconnect(connection, decision.limit, decision.why)
             return
         self.went_offline += 1
-        self._here.report(
+        self._runtime.report(
             "client_offline",
             client=connection.client_name,
             peer=connection.peer,
@@ -334,7 +339,7 @@ class ClientPool:
         self.pool.left(connection.number)
         self.disconnected += 1
         holding = connection.holding()
-        self._here.report(
+        self._runtime.report(
             "slow_client",
             client=connection.client_name,
             peer=connection.peer,
@@ -345,7 +350,7 @@ class ClientPool:
             text=why,
         )
         # Behind whatever walks its subscriptions now.
-        self._here.loop.call_soon(connection.end, SLOW_CLIENT, why)
+        self._runtime.loop.call_soon(connection.end, SLOW_CLIENT, why)
 
     def _offline_clients(self, now_ms: int) -> list[dict[str, Any]]:
         held = [(self._members[n], n) for n in self.pool.offline if n in self._members]
@@ -364,7 +369,7 @@ class ClientPool:
     def status(self) -> dict[str, Any]:
         """For the instance's status."""
         pool, limits, buffer = self.pool, self.pool.limits, self.buffer
-        now_ms = int(self._here.loop.time() * 1000)
+        now_ms = int(self._runtime.loop.time() * 1000)
         return {
             "pool": self.name,
             "memory_bytes": pool.memory_bytes,
@@ -396,11 +401,11 @@ class ClientPools:
         start: starts a buffer.
     """
 
-    def __init__(self, here: InstanceRuntime, start: BufferStart) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime, start: BufferStart) -> None:
+        self._runtime = runtime
         self._start = start
         self._memory_bytes = memory_of_process()
-        config = here.config
+        config = runtime.config
         outer = config.capacity or CapacityConfig()
         self._of_instance = self._made(POOL_OF_INSTANCE, outer)
         self._of_transports = {
@@ -415,12 +420,12 @@ class ClientPools:
         }
 
     def _made(self, name: str, config: CapacityConfig) -> ClientPool:
-        here = self._here
-        directory = here.directory / OFFLINE_DIRECTORY
+        runtime = self._runtime
+        directory = runtime.directory / OFFLINE_DIRECTORY
         if config.disk_path:
-            directory = Path(config.disk_path) / f"raylay-{quote(here.config.name, safe='')}"
+            directory = Path(config.disk_path) / f"raylay-{quote(runtime.config.name, safe='')}"
         path = directory / f"{quote(name, safe='')}.lmdb"
-        return ClientPool(here, name, config.limits(self._memory_bytes), path, self._start)
+        return ClientPool(runtime, name, config.limits(self._memory_bytes), path, self._start)
 
     def _policy(self, config: CapacityConfig) -> Policy:
         limits = config.limits(self._memory_bytes)
@@ -463,7 +468,7 @@ class ClientPools:
 
     def check(self) -> None:
         """Called now and then."""
-        now_ms = int(self._here.loop.time() * 1000)
+        now_ms = int(self._runtime.loop.time() * 1000)
         for pool in self.all:
             pool.check(now_ms)
 

@@ -316,8 +316,8 @@ class ClientSubscriptions:
     def _replay(
         self, command: Subscribe, filter_: TopicFilter
     ) -> tuple[Position, ReplayFilter | None]:
-        here = self._clients.here
-        topics = here.machine.topics
+        runtime = self._clients.runtime
+        topics = runtime.machine.topics
         if filter_.pattern is None:
             journaled = topics.journals(filter_.topic, command.message_type)
         else:
@@ -325,7 +325,7 @@ class ClientSubscriptions:
         if not journaled:
             raise RemoteProtocolError(
                 f"topic {command.topic[:200]!r} is not in the transaction log of "
-                f"{here.identity.name}: a bookmark subscription needs one that is",
+                f"{runtime.identity.name}: a bookmark subscription needs one that is",
                 "not_journaled",
             )
         content = None

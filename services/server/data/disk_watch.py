@@ -37,12 +37,12 @@ class DiskWatch:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         timeout_s: float,
         send_away: Callable[[str], None],
         descriptors: Callable[[], Iterable[int]],
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._timeout_s = timeout_s
         self._send_away = send_away
         self._descriptors = descriptors
@@ -88,18 +88,18 @@ class DiskWatch:
         if self._told_s and since_s != self._told_s:
             waited_s = round(now_s - self._told_s, 1)
             self._told_s, self._is_away = 0.0, False
-            self._on_loop(lambda: self._here.report("disk_answers", waited_s=waited_s))
+            self._on_loop(lambda: self._runtime.report("disk_answers", waited_s=waited_s))
         if not since_s or now_s - since_s < TELL_S:
             return
         waits_s = round(now_s - since_s, 1)
         if not self._told_s:
             self._told_s = since_s
-            self._tell("disk_hangs", waits_s=waits_s, directory=str(self._here.directory))
+            self._tell("disk_hangs", waits_s=waits_s, directory=str(self._runtime.directory))
         if self._timeout_s and now_s - since_s >= self._timeout_s and not self._is_away:
             self._is_away = True
             text = (
-                f"the disk of {self._here.config.name} has not answered for {waits_s:g} s: go to "
-                "another instance"
+                f"the disk of {self._runtime.config.name} has not answered for {waits_s:g} s: go "
+                "to another instance"
             )
             self._tell("clients_sent_away", text=text)
             if not self._on_loop(lambda: self._send_away(text)):
@@ -107,7 +107,7 @@ class DiskWatch:
                     _shut_down(descriptor)
 
     def _tell(self, event: str, **details: object) -> None:
-        log = self._here.events_log
+        log = self._runtime.events_log
         taken = threading.Event()
         is_logged = [False]
 
@@ -116,7 +116,7 @@ class DiskWatch:
             if is_logged[0]:
                 log.keep(event, details)
             else:
-                self._here.report(event, **details)
+                self._runtime.report(event, **details)
 
         if not self._on_loop(tell, taken):
             is_logged[0] = True
@@ -131,7 +131,7 @@ class DiskWatch:
             work()
 
         with suppress(RuntimeError):  # the loop is closed
-            self._here.loop.call_soon_threadsafe(run)
+            self._runtime.loop.call_soon_threadsafe(run)
             return begun.wait(LOOP_WAIT_S)
         return False
 

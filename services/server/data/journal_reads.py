@@ -106,9 +106,9 @@ class JournalReads:
         turns: those in which clients say something, and arrivals go on that are taken in parts.
     """
 
-    def __init__(self, here: InstanceRuntime) -> None:
-        self._here = here
-        self.turns = CommandTurns(here)
+    def __init__(self, runtime: InstanceRuntime) -> None:
+        self._runtime = runtime
+        self.turns = CommandTurns(runtime)
         self._thread = ThreadPoolExecutor(1, "raylay-replay")
         self._waiting: OrderedDict[Hashable, deque[_Read]] = OrderedDict()
         """By who asked; the first one is next."""
@@ -131,11 +131,11 @@ class JournalReads:
         Raises:
             StorageError: the journal cannot be read.
         """
-        here = self._here
-        self.reader = await here.in_thread(here.journal.reader)
+        runtime = self._runtime
+        self.reader = await runtime.in_thread(runtime.journal.reader)
         self._is_open = True
-        await here.in_thread(self._tidy)
-        self.lookup = RunLookup(here.journal)
+        await runtime.in_thread(self._tidy)
+        self.lookup = RunLookup(runtime.journal)
 
     async def run(
         self, work: Callable[..., Result], *arguments: Any, of: Hashable = None
@@ -145,7 +145,7 @@ class JournalReads:
         Args:
             of: who asks. They take turns: whoever asks for much waits for himself.
         """
-        done: asyncio.Future[Result] = self._here.loop.create_future()
+        done: asyncio.Future[Result] = self._runtime.loop.create_future()
         self._waiting.setdefault(of, deque()).append(_Read(work, arguments, done))
         self._begin()
         return await done
@@ -162,7 +162,7 @@ class JournalReads:
                 # Nobody waits for it any more.
                 continue
             self._in_thread += 1
-            begun = self._here.loop.run_in_executor(self._thread, read.work, *read.arguments)
+            begun = self._runtime.loop.run_in_executor(self._thread, read.work, *read.arguments)
             begun.add_done_callback(partial(self._ended, read.done))
 
     def _ended(self, done: asyncio.Future[Any], begun: asyncio.Future[Any]) -> None:
@@ -181,8 +181,8 @@ class JournalReads:
     def keep_tidy(self) -> None:
         """Lets go of segments that nobody asks for any more, and looks which the oldest is where
         some went. Called each second: an instance that reads nothing wakes no thread for it."""
-        if self._is_stale or self.reader.is_untidy or self._here.journal.is_untidy:
-            self._here.spawn(self.tidy())
+        if self._is_stale or self.reader.is_untidy or self._runtime.journal.is_untidy:
+            self._runtime.spawn(self.tidy())
 
     async def tidy(self) -> None:
         """Lets go of segments that are gone, and looks which the oldest is."""
@@ -190,7 +190,7 @@ class JournalReads:
 
     def _tidy(self) -> None:
         """Not on the loop: whoever reads has a lock, and the directory is listed."""
-        journal = self._here.journal
+        journal = self._runtime.journal
         self.reader.tidy()
         journal.tidy()
         self._is_stale = True
@@ -204,11 +204,11 @@ class JournalReads:
         if fetch.waits_for_turn:
             self.turns.add(_NextPart(self, connection))
         else:
-            self._here.spawn(self._read_for(connection, fetch), connection.failed)
+            self._runtime.spawn(self._read_for(connection, fetch), connection.failed)
 
     def take_later(self, part: _NextPart) -> None:
         """The part may not be taken now: it is asked again in a moment."""
-        self._here.loop.call_later(PAUSE_S, self.turns.add, part)
+        self._runtime.loop.call_later(PAUSE_S, self.turns.add, part)
 
     async def _read_for(self, connection: LookupConnection, first: LookupTask) -> None:
         fetch: LookupTask | None = first
@@ -261,6 +261,6 @@ class JournalReads:
         self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._is_open:
-            await self._here.in_thread(self._thread.shutdown)
+            await self._runtime.in_thread(self._thread.shutdown)
             for reader in (self.reader, *self.copy_readers):
                 reader.close()

@@ -15,10 +15,10 @@ from raylay.storage.journal import written_before
 class Maintenance:
     """Owner: the instance's event loop."""
 
-    def __init__(self, here: InstanceRuntime, reading: JournalReads) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime, reading: JournalReads) -> None:
+        self._runtime = runtime
         self._reading = reading
-        self._schedule = JournalSchedule(here.config.journal_actions)
+        self._schedule = JournalSchedule(runtime.config.journal_actions)
         self._working = asyncio.Lock()
         self._held = ""
 
@@ -31,15 +31,15 @@ class Maintenance:
             ConfigurationError: no such action.
             StorageError: a file cannot be changed; the log stays whole.
         """
-        here = self._here
-        journal = here.journal
+        runtime = self._runtime
+        journal = runtime.journal
         if action == "compress":
-            outcomes = await here.in_thread(journal.compress, before_txid)
+            outcomes = await runtime.in_thread(journal.compress, before_txid)
         elif action == "archive":
-            outcomes = await here.in_thread(journal.archive, before_txid)
+            outcomes = await runtime.in_thread(journal.archive, before_txid)
         elif action == "remove":
-            limit_txid = here.machine.next_txid if before_txid is None else before_txid
-            outcomes = await here.in_thread(lambda: journal.remove(limit_txid, force=force))
+            limit_txid = runtime.machine.next_txid if before_txid is None else before_txid
+            outcomes = await runtime.in_thread(lambda: journal.remove(limit_txid, force=force))
         else:
             raise ConfigurationError(f"no maintenance {action!r}: compress, archive or remove")
         await self._reading.tidy()
@@ -48,37 +48,37 @@ class Maintenance:
     def look_at_retention(self) -> None:
         """Reports where something keeps the journal above its bounds of size or age, and where it
         is within them again. Called each second."""
-        held = self._here.journal.retention_held
+        held = self._runtime.journal.retention_held
         if held == self._held:
             return
         self._held = held
         if held:
-            self._here.report("retention_held", text=held)
+            self._runtime.report("retention_held", text=held)
         else:
-            self._here.report("retention_goes_on")
+            self._runtime.report("retention_goes_on")
 
     def check(self) -> None:
         """Called now and then: begins what is due by the schedule."""
-        here = self._here
-        due = self._schedule.due(here.steady_us(), here.now_us())
+        runtime = self._runtime
+        due = self._schedule.due(runtime.steady_us(), runtime.now_us())
         if due:
-            here.spawn(self._tend(due))
+            runtime.spawn(self._tend(due))
 
     async def _tend(self, due: list[JournalAction]) -> None:
         """Does to old segments what the schedule says, one after the other."""
-        here = self._here
+        runtime = self._runtime
         async with self._working:
             for action in due:
-                now_us = here.aging_us()
+                now_us = runtime.aging_us()
                 before_us = now_us - action.age_ms * 1000
                 try:
                     before_txid = written_before(
-                        await here.in_thread(here.journal.segments), before_us, now_us
+                        await runtime.in_thread(runtime.journal.segments), before_us, now_us
                     )
                     outcomes = await self.perform(action.do, before_txid)
                 except RaylayError as error:
-                    here.report("journal_action_failed", action=action.do, text=str(error))
+                    runtime.report("journal_action_failed", action=action.do, text=str(error))
                     continue
-                here.report(
+                runtime.report(
                     "journal_action", action=action.do, outcomes=[o["outcome"] for o in outcomes]
                 )

@@ -42,7 +42,7 @@ class InstanceRecovery:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         *,
         admission: ClientAdmission,
         placements: PlacementKeeper,
@@ -50,7 +50,7 @@ class InstanceRecovery:
         reading: JournalReads,
         sow: SowManager,
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._admission = admission
         self._placements = placements
         self._queues = queues
@@ -65,16 +65,16 @@ class InstanceRecovery:
     # -- what is found -----------------------------------------------------------------------
     def open(self) -> None:
         """The state store is open."""
-        here = self._here
-        self._directory = DataDirectory(here.state, here.directory / STATE_FILE)
+        runtime = self._runtime
+        self._directory = DataDirectory(runtime.state, runtime.directory / STATE_FILE)
         try:
-            self._in_hand = InHand(here.directory)
+            self._in_hand = InHand(runtime.directory)
         except OSError as error:
-            here.report("no_shared_memory", text=f"no note of messages in hand is kept: {error}")
+            runtime.report("no_shared_memory", text=f"no note of messages in hand is kept: {error}")
             return
         suspect = self._in_hand.just_left
         if suspect is not None:
-            here.report(
+            runtime.report(
                 "messages_suspected",
                 publisher=f"{suspect.publisher:016x}",
                 first=suspect.first,
@@ -93,23 +93,23 @@ class InstanceRecovery:
     def forget(self) -> None:
         """Forgets what the directory was before: a copy begins in it."""
         keys = "incarnation", "ready", RESTORED_KEY, FORMER_KEY
-        self._here.state.put_now(dict.fromkeys((*keys, *self._directory.hints())))
+        self._runtime.state.put_now(dict.fromkeys((*keys, *self._directory.hints())))
 
     def incarnation(self) -> int:
         """Made with the data directory; anew where that is not what it was made with."""
-        here, directory = self._here, self._directory
+        runtime, directory = self._runtime, self._directory
         found = directory.incarnation
         if not found:
-            generation = max(here.config.generation, here.state.get_number(GENERATION_KEY))
+            generation = max(runtime.config.generation, runtime.state.get_number(GENERATION_KEY))
             return directory.begin({GENERATION_KEY: generation.to_bytes(8, "big")})
-        last_txid = here.journal.recovered.next_txid - 1
+        last_txid = runtime.journal.recovered.next_txid - 1
         why = directory.why_another(last_txid)
         if why:
             directory.begin_anew(last_txid)
-            here.report(
+            runtime.report(
                 "data_directory_copied",
                 former=f"{found:016x}",
-                text=f"{here.directory} {why}: {here.config.name} begins anew as another "
+                text=f"{runtime.directory} {why}: {runtime.config.name} begins anew as another "
                 "incarnation and takes from its peers what it lacks",
             )
         return directory.incarnation
@@ -124,8 +124,8 @@ class InstanceRecovery:
             return self._recovered()
 
     def _recovered(self) -> InstanceMachine:
-        here, directory = self._here, self._directory
-        config, state = here.config, here.state
+        runtime, directory = self._runtime, self._directory
+        config, state = runtime.config, runtime.state
         peers: dict[str, int] = {}
         servers: dict[str, list[str]] = {}
         for destination in config.destinations:
@@ -136,14 +136,14 @@ class InstanceRecovery:
                 servers[destination.name] = [] if met is None else msgpack.unpackb(met)
         is_restored = self._admission.is_restored = directory.is_restored
         alone = not any(item.group == config.group for item in config.destinations)
-        here.filters = filter_language(
+        runtime.filters = filter_language(
             (rule for each in config.destinations for rule in each.topics), config.type_definitions
         )
         note = self._in_hand
         sow = self._sow.open()
         stateful = () if sow is None else sow.book.stateful()
         composition = Composition(
-            here.identity,
+            runtime.identity,
             [item.destination() for item in config.destinations],
             TopicBook(
                 self._queues.journaled(),
@@ -160,17 +160,17 @@ class InstanceRecovery:
             ready=alone or (config.first and not is_restored) or state.get("ready") is not None,
             policy=config.policy,
             recent_bytes_max=RECENT_BYTES_MAX,
-            filters=here.filters,
+            filters=runtime.filters,
             suspects=None if note is None else Suspects(note, note.left),
             sow=sow,
             sow_folded=self._sow.folded,
         )
         machine, self._log = compose(
             composition,
-            here.journal,
+            runtime.journal,
             self._reading.lookup,
             directory.hints(),
-            here.steady_us(),
+            runtime.steady_us(),
         )
         if machine.ready and state.get("ready") is None:
             state.put_now({"ready": b"1", RESTORED_KEY: None})
@@ -185,17 +185,17 @@ class InstanceRecovery:
 
     def write_point(self) -> None:
         """Called now and then: writes down from where a restart begins, if that has moved."""
-        machine = self._here.machine
+        machine = self._runtime.machine
         now = machine.committed_txid, machine.settlements
         if now == self._hinted:
             return
         self._hinted = now
-        self._here.spawn(self._write_point(machine.recovery_point()))
+        self._runtime.spawn(self._write_point(machine.recovery_point()))
 
     async def _write_point(self, point: RecoveryPoint) -> None:
-        here = self._here
-        if await self._write_quietly(self._writes(point)) and here.is_serving:
-            here.perform(here.machine.recovery_written(point))
+        runtime = self._runtime
+        if await self._write_quietly(self._writes(point)) and runtime.is_serving:
+            runtime.perform(runtime.machine.recovery_written(point))
 
     async def write_last_point(self) -> None:
         """At the end, when the last commit was taken.
@@ -203,13 +203,13 @@ class InstanceRecovery:
         Raises:
             StorageError: it cannot be written; a restart reads more of the journal.
         """
-        await self._here.state.run(self._writes(self._here.machine.recovery_point()))
+        await self._runtime.state.run(self._writes(self._runtime.machine.recovery_point()))
 
     def _writes(self, point: RecoveryPoint) -> Callable[[], None]:
         """Returns what the state's thread does to write a recovery point down."""
 
         def write() -> None:
-            self._here.state.put_now(self._log.changes(point))
+            self._runtime.state.put_now(self._log.changes(point))
             self._log.written(point)
 
         return write
@@ -217,24 +217,24 @@ class InstanceRecovery:
     async def _write_quietly(self, write: Callable[[], None]) -> bool:
         """Returns whether it is on disk now."""
         try:
-            await self._here.state.run(write)
+            await self._runtime.state.run(write)
         except RaylayError as error:
             # A hint only: a restart reads more of the journal.
             self._hinted = _NOWHERE
-            self._here.report("state_failed", text=str(error))
+            self._runtime.report("state_failed", text=str(error))
             return False
         return True
 
     async def note_ready(self) -> None:
         """A restart with its data need not catch up again before it admits clients."""
-        state = self._here.state
+        state = self._runtime.state
         await self._write_quietly(lambda: state.put_now({"ready": b"1", RESTORED_KEY: None}))
-        self._here.report("ready")
+        self._runtime.report("ready")
 
     async def begin_anew(self) -> None:
         """The next life in this directory is that of another incarnation."""
         try:
-            await self._here.state.run(self._directory.begin_anew)
+            await self._runtime.state.run(self._directory.begin_anew)
         except RaylayError as error:
             # It is found again, and tried again, in the next life.
-            self._here.report("state_failed", text=str(error))
+            self._runtime.report("state_failed", text=str(error))

@@ -44,11 +44,11 @@ class AccessSubject(Protocol):
 class LinkAccess:
     """See the file's docstring. Owner: the connection. Lifecycle: until it is let in."""
 
-    __slots__ = ("_connection", "_here", "_round", "is_asking")
+    __slots__ = ("_connection", "_round", "_runtime", "is_asking")
 
-    def __init__(self, connection: AccessSubject, here: InstanceRuntime) -> None:
+    def __init__(self, connection: AccessSubject, runtime: InstanceRuntime) -> None:
         self._connection = connection
-        self._here = here
+        self._runtime = runtime
         self._round = 0
         self.is_asking = False
         """Nothing may come until the modules have answered."""
@@ -67,7 +67,7 @@ class LinkAccess:
             let_in()
             return
         self.is_asking = True
-        self._here.spawn(self._pass(gate, name, said, let_in), self._connection.failed)
+        self._runtime.spawn(self._pass(gate, name, said, let_in), self._connection.failed)
 
     async def _pass(
         self, gate: AccessCheck, name: str, said: tuple[str, str], let_in: Callable[[], None]
@@ -100,9 +100,9 @@ class LinkAccess:
 
     def _not_let_in(self, name: str) -> str:
         return (
-            f"{self._here.config.name} does not let {name} in: user name, password or certificate "
-            "do not do, or its user has no replication-logon: correct the `authenticator` of the "
-            "link, or what is known of its user there"
+            f"{self._runtime.config.name} does not let {name} in: user name, password or "
+            "certificate do not do, or its user has no replication-logon: correct the "
+            "`authenticator` of the link, or what is known of its user there"
         )
 
 

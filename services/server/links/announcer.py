@@ -32,11 +32,11 @@ class Announcer:
     """Owner: the instance's event loop. Lifecycle: `run` once, beside a serving instance."""
 
     def __init__(
-        self, here: InstanceRuntime, placements: PlacementKeeper, addresses: tuple[str, ...]
+        self, runtime: InstanceRuntime, placements: PlacementKeeper, addresses: tuple[str, ...]
     ) -> None:
         self.untold = list(dict.fromkeys(addresses))
         """`host:port` of replication transports that have not heard it yet."""
-        self._here = here
+        self._runtime = runtime
         self._placements = placements
         self._told: set[tuple[str, str]] = set()
         """Why it could not be told, by address: each is reported once."""
@@ -51,13 +51,13 @@ class Announcer:
             if self.untold:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
-        self._here.report("move_announced")
+        self._runtime.report("move_announced")
 
     async def _tell(self, address: str) -> bool:
         host, port = split_address(address)
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                tls, _ = self._here.config.dialled_at(address)
+                tls, _ = self._runtime.config.dialled_at(address)
                 reader, writer = await open_streams(host, port, tls)
                 try:
                     answer = await self._answer(reader, writer, address)
@@ -79,8 +79,8 @@ class Announcer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
     ) -> Header | None:
         """Logs on; None: the connection ended, or it is challenged too often."""
-        here, logon = self._here, self._placements.logon_words("", 0, announces=True)
-        credentials = OwnCredentials(here.config.dialled_at(address)[1], here.config.name)
+        runtime, logon = self._runtime, self._placements.logon_words("", 0, announces=True)
+        credentials = OwnCredentials(runtime.config.dialled_at(address)[1], runtime.config.name)
         said = await credentials.say()
         for _ in range(CHALLENGES_MAX + 1):
             writer.write(link_logon(replace(logon, user_id=said[0], password=said[1])))
@@ -93,7 +93,7 @@ class Announcer:
     def _tell_why(self, address: str, text: str) -> None:
         if (address, text) not in self._told:
             self._told.add((address, text))
-            self._here.report("move_not_announced", address=address, text=text[:2000])
+            self._runtime.report("move_not_announced", address=address, text=text[:2000])
 
 
 async def _first_frame(reader: asyncio.StreamReader) -> Frame | None:

@@ -50,7 +50,7 @@ class _SourceConnection(FramedConnection):
 
     def __init__(self, copying: BootstrapRun) -> None:
         reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
-        super().__init__(copying.here.outbox, copying.here.loop, reader)
+        super().__init__(copying.runtime.outbox, copying.runtime.loop, reader)
         self.copying = copying
         self.is_paused = False
         self.challenge: tuple[str, str] | None = None
@@ -99,8 +99,8 @@ class _SourceConnection(FramedConnection):
 class BootstrapRun:
     """The copying. Owner: an instance that does not serve yet. Lifecycle: `run` once."""
 
-    def __init__(self, here: InstanceRuntime, config: BootstrapConfig) -> None:
-        self.here = here
+    def __init__(self, runtime: InstanceRuntime, config: BootstrapConfig) -> None:
+        self.runtime = runtime
         self.config = config
         self.source = ""
         self.why = ""
@@ -121,32 +121,32 @@ class BootstrapRun:
     @property
     def marker(self) -> Path:
         """Lies there while the journal holds half a copy."""
-        return self.here.directory / MARKER_FILE
+        return self.runtime.directory / MARKER_FILE
 
     async def is_due(self) -> bool:
         """Returns whether there is something to copy into. Half a copy is removed."""
-        here = self.here
-        if await here.in_thread(self.marker.exists):
-            here.report("bootstrap_begins_again", text="an earlier copy was not finished")
+        runtime = self.runtime
+        if await runtime.in_thread(self.marker.exists):
+            runtime.report("bootstrap_begins_again", text="an earlier copy was not finished")
             await self._start_over()
             return True
-        if here.journal.recovered.next_txid == 1 and not here.journal.recovered.held:
+        if runtime.journal.recovered.next_txid == 1 and not runtime.journal.recovered.held:
             return True
-        here.report(
+        runtime.report(
             "bootstrap_not_needed",
-            text=f"{here.config.name} has a log of its own: nothing is copied into it",
+            text=f"{runtime.config.name} has a log of its own: nothing is copied into it",
         )
         return False
 
     async def _start_over(self) -> None:
         """Throws away what was copied."""
-        here = self.here
-        await here.in_thread(here.journal.close)
-        archive = here.config.archive_directory
-        await here.in_thread(
-            wipe_journal, here.directory / JOURNAL_DIRECTORY, Path(archive) if archive else None
+        runtime = self.runtime
+        await runtime.in_thread(runtime.journal.close)
+        archive = runtime.config.archive_directory
+        await runtime.in_thread(
+            wipe_journal, runtime.directory / JOURNAL_DIRECTORY, Path(archive) if archive else None
         )
-        here.journal = await here.in_thread(open_journal, here.config, here.directory)
+        runtime.journal = await runtime.in_thread(open_journal, runtime.config, runtime.directory)
 
     # -- the loop ----------------------------------------------------------------------------
     async def run(self) -> None:
@@ -155,18 +155,18 @@ class BootstrapRun:
         Raises:
             StorageError: the data directory cannot be used.
         """
-        here, config = self.here, self.config
-        await here.in_thread(self._mark)
-        here.report("bootstrap_started", sources=", ".join(config.sources))
+        runtime, config = self.runtime, self.config
+        await runtime.in_thread(self._mark)
+        runtime.report("bootstrap_started", sources=", ".join(config.sources))
         pause_ms = config.retry_ms_min
         while not await self._from_any():
-            here.phase = "waiting for a source to copy from"
+            runtime.phase = "waiting for a source to copy from"
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, config.retry_ms_max)
         # What was copied is recovered like any other log: from its files.
-        await here.in_thread(here.journal.close)
-        here.journal = await here.in_thread(open_journal, here.config, here.directory)
-        await here.in_thread(self._unmark)
+        await runtime.in_thread(runtime.journal.close)
+        runtime.journal = await runtime.in_thread(open_journal, runtime.config, runtime.directory)
+        await runtime.in_thread(self._unmark)
         self.done = True
         self._report("bootstrap_finished")
 
@@ -183,7 +183,7 @@ class BootstrapRun:
                     self._connection.abort("the copy ended")
                     self._connection = None
                 if self._sow is not None:
-                    await self.here.in_thread(self._sow.abandon)
+                    await self.runtime.in_thread(self._sow.abandon)
                     self._sow = None
             if self._copy is not None:
                 self._copy = self._begin = None
@@ -194,27 +194,27 @@ class BootstrapRun:
         self.why = f"{address}: {why}"
         if self._failures.get(address) != why:
             self._failures[address] = why
-            self.here.report("bootstrap_failed", source=address, why=why)
+            self.runtime.report("bootstrap_failed", source=address, why=why)
 
     async def _from(self, address: str) -> None:
-        here = self.here
-        loop = here.loop
-        here.phase = f"connecting to {address} to copy from"
+        runtime = self.runtime
+        loop = runtime.loop
+        runtime.phase = f"connecting to {address} to copy from"
         host, port = split_address(address)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, connection = await connect(
                 lambda: _SourceConnection(self), host, port, self.config.tls
             )
         self._connection = connection
-        self._sow = await here.in_thread(SowCopy, here.config, here.directory)
-        rules = here.config.topics
+        self._sow = await runtime.in_thread(SowCopy, runtime.config, runtime.directory)
+        rules = runtime.config.topics
         wanted = self.config.topics or (TopicRule(".*"),)
         credentials = OwnCredentials(
-            self.config.authenticator_of(address) or here.config.authenticator,
-            f"{here.config.name}: bootstrap from {address}",
+            self.config.authenticator_of(address) or runtime.config.authenticator,
+            f"{runtime.config.name}: bootstrap from {address}",
         )
         who = await credentials.say()
-        request = partial(protocol.request, here.identity, wanted, rules, self._sow.wanted)
+        request = partial(protocol.request, runtime.identity, wanted, rules, self._sow.wanted)
         connection.send(request(who))
         while not connection.done.done():
             await asyncio.wait((connection.done,), timeout=PROGRESS_S)
@@ -230,10 +230,10 @@ class BootstrapRun:
         copy = self._copy
         if copy is None:
             raise RemoteProtocolError("it ended before it began", "bad_command")
-        await here.in_thread(self._sow.finish)
+        await runtime.in_thread(self._sow.finish)
         self._tell_sow(self._sow)
         self._sow = None
-        self._stage(copy.end(here.now_us()))
+        self._stage(copy.end(runtime.now_us()))
         while self._staged:
             self._settled.clear()
             await self._settled.wait()
@@ -247,17 +247,17 @@ class BootstrapRun:
         Raises:
             RemoteProtocolError, CorruptRecord: the source makes no sense.
         """
-        here = self.here
+        runtime = self.runtime
         command, copy = header["c"], self._copy
         if command == protocol.BEGIN and copy is None:
             self._begin = protocol.read_begin(header)
             self._copy = BootstrapCopy(
-                here.identity, TopicBook(here.config.topics), self._begin.source
+                runtime.identity, TopicBook(runtime.config.topics), self._begin.source
             )
             self._commit_error = None
             self._staged.clear()
             self._staged_bytes = 0
-            here.journal.start(self._committed_in_thread, self._failed_in_thread)
+            runtime.journal.start(self._committed_in_thread, self._failed_in_thread)
         elif command == protocol.LACKS and copy is not None:
             copy.lacks(protocol.read_lacks(body))
         elif command == protocol.RUNS and copy is not None:
@@ -278,7 +278,7 @@ class BootstrapRun:
             raise RemoteProtocolError(f"{command[:64]} came in a bootstrap", "bad_command")
 
     def _stage(self, runs: list[Run]) -> None:
-        journal = self.here.journal
+        journal = self.runtime.journal
         for run in runs:
             journal.stage(run)
             self._staged.append((run.last_txid, len(run.payload)))
@@ -286,7 +286,7 @@ class BootstrapRun:
         self._hold_if_much()
 
     def _hold_if_much(self) -> None:
-        if self._staged_bytes > self.here.config.staged_bytes_max and self._connection:
+        if self._staged_bytes > self.runtime.config.staged_bytes_max and self._connection:
             self._connection.hold(True)
 
     def _sow_written(self, work: Future[None], size_bytes: int) -> None:
@@ -302,7 +302,7 @@ class BootstrapRun:
         start."""
         begin = self._begin
         if begin is not None and begin.first_txid > 1 and sow.wanted:
-            self.here.report(
+            self.runtime.report(
                 "bootstrap_sow",
                 source=begin.source.name,
                 records=sow.records,
@@ -318,14 +318,14 @@ class BootstrapRun:
 
     def _call_soon(self, call: Any, *arguments: Any) -> None:
         try:
-            self.here.loop.call_soon_threadsafe(call, *arguments)
+            self.runtime.loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
             pass  # the loop is closed: nobody is left to be told
 
     def _take_committed(self, last_txid: int) -> None:
         while self._staged and self._staged[0][0] <= last_txid:
             self._staged_bytes -= self._staged.popleft()[1]
-        if self._connection and self._staged_bytes < self.here.config.staged_bytes_max // 2:
+        if self._connection and self._staged_bytes < self.runtime.config.staged_bytes_max // 2:
             self._connection.hold(False)
         self._settled.set()
 
@@ -354,11 +354,11 @@ class BootstrapRun:
         return found
 
     def _progress(self) -> None:
-        now_s = self.here.loop.time()
+        now_s = self.runtime.loop.time()
         if self._copy is None or self._begin is None:
             return
         found = self.status()
-        self.here.phase = (
+        self.runtime.phase = (
             f"copying from {found['source_name']}: {found['messages']:,} messages, "
             f"{found['percent']} % of its log"
         )
@@ -368,7 +368,7 @@ class BootstrapRun:
 
     def _report(self, event: str) -> None:
         told = {key: value for key, value in self.status().items() if key not in ("done", "why")}
-        self.here.report(event, **told)
+        self.runtime.report(event, **told)
 
     # -- the marker --------------------------------------------------------------------------
     def _mark(self) -> None:

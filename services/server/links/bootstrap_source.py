@@ -31,7 +31,7 @@ SOW_ENTRIES_MIN, SOW_ENTRIES_MAX = 4, 1000
 class BootstrapHost(Protocol):
     """The parts of the instance that it needs beside the runtime (`Upstreams`)."""
 
-    here: InstanceRuntime
+    runtime: InstanceRuntime
     admission: ClientAdmission
     commits: Commits
     reading: JournalReads
@@ -65,7 +65,7 @@ class BootstrapSource:
         self, connection: BootstrapConnection, host: BootstrapHost, header: Header, body: bytes
     ) -> None:
         self._connection = connection
-        self._here = host.here
+        self._runtime = host.runtime
         self._host = host
         self._asks = protocol.read_request(header)
         self._header, self._body = header, body
@@ -78,28 +78,28 @@ class BootstrapSource:
 
     def refusal(self) -> tuple[str, str] | None:
         """Returns why nothing can be copied from here now, if nothing can."""
-        here = self._here
-        name, asks = here.config.name, self._asks.name
+        runtime = self._runtime
+        name, asks = runtime.config.name, self._asks.name
         copies_from = self._host.copies_from
-        if not here.is_serving and copies_from:
+        if not runtime.is_serving and copies_from:
             return "bootstrapping", (
                 f"{name} is itself empty and waits to copy from {', '.join(copies_from)}"
                 f": where that is {asks}, both wait for ever; start one of them without Bootstrap "
                 "first"
             )
-        if not here.is_serving:
-            return "not_ready", f"{name} is {here.phase}"
-        if self._asks.incarnation == here.identity.incarnation:
+        if not runtime.is_serving:
+            return "not_ready", f"{name} is {runtime.phase}"
+        if self._asks.incarnation == runtime.identity.incarnation:
             return "self", f"{name} would copy from itself: correct the address of its Bootstrap"
-        if not here.machine.ready:
+        if not runtime.machine.ready:
             return "not_ready", self._not_caught_up()
         return None
 
     def _not_caught_up(self) -> str:
-        here, asks = self._here, self._asks
-        name, group = here.config.name, here.config.group
+        runtime, asks = self._runtime, self._asks
+        name, group = runtime.config.name, runtime.config.group
         text = f"{name} has not caught up itself: {self._host.admission.reason()}"
-        has_peers = any(of == group for _, of, _ in here.machine.upstreams())
+        has_peers = any(of == group for _, of, _ in runtime.machine.upstreams())
         if has_peers or asks.group != group:
             return text
         # It does not replicate to anybody before it has its copy.
@@ -114,19 +114,19 @@ class BootstrapSource:
 
     async def run(self) -> None:
         """Sends the log, or why not."""
-        connection, here = self._connection, self._here
+        connection, runtime = self._connection, self._runtime
         refused = self.refusal()
         if refused is None:
             try:
                 # It compiles and compares expressions that another instance has chosen.
-                choice, is_whole = await here.in_thread(self._read_choice)
+                choice, is_whole = await runtime.in_thread(self._read_choice)
             except RemoteProtocolError as error:
                 refused = error.reason, str(error)
         if refused is not None:
-            here.report("bootstrap_refused", peer=self._asks.name, text=refused[1])
+            runtime.report("bootstrap_refused", peer=self._asks.name, text=refused[1])
             connection.refuse(*refused)
             return
-        reader = await here.in_thread(here.journal.reader)
+        reader = await runtime.in_thread(runtime.journal.reader)
         # Where the instance stops meanwhile, it closes the reader when its thread has ended.
         self._host.reading.copy_readers.add(reader)
         try:
@@ -139,19 +139,19 @@ class BootstrapSource:
     def _read_choice(self) -> tuple[BootstrapChoice, bool]:
         """Returns what is asked for, and whether that is everything of this instance's log."""
         choice = protocol.read_choice(self._body)
-        return choice, choice.is_whole(self._here.config.topics)
+        return choice, choice.is_whole(self._runtime.config.topics)
 
     async def _send(
         self, reader: LmdbJournalReader, choice: BootstrapChoice, is_whole: bool
     ) -> None:
-        connection, here, asks = self._connection, self._here, self._asks
-        machine = here.machine
+        connection, runtime, asks = self._connection, self._runtime, self._asks
+        machine = runtime.machine
         self._host.commits.cycle.catch_up()
         last_txid = machine.committed_txid
         first_txid, lacks = await self._host.reading.run(_begin, reader)
-        here.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)
+        runtime.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)
         connection.send(
-            protocol.begin(protocol.BootstrapBegin(here.identity, first_txid, last_txid))
+            protocol.begin(protocol.BootstrapBegin(runtime.identity, first_txid, last_txid))
         )
         if is_whole:
             lacks.update(machine.missing.ranges)
@@ -164,7 +164,7 @@ class BootstrapSource:
             runs = await self._host.reading.run(reader.read, cursor_txid, READ_BYTES)
             if not runs or runs[0].first_txid > cursor_txid + 1:
                 connection.refuse(
-                    "removed", f"{here.config.name} removed segments meanwhile: begin again"
+                    "removed", f"{runtime.config.name} removed segments meanwhile: begin again"
                 )
                 return
             runs = [run for run in runs if run.first_txid <= last_txid]
@@ -180,12 +180,12 @@ class BootstrapSource:
             await self._written()
         if connection.is_open:
             connection.send(protocol.END)
-            here.report("bootstrap_served", peer=asks.name, last_txid=cursor_txid)
+            runtime.report("bootstrap_served", peer=asks.name, last_txid=cursor_txid)
 
     async def _send_sow(self, first_txid: int) -> None:
         """Sends the SOW topics as far as the log does not reach back to them."""
         connection, sow = self._connection, self._host.sow
-        wanted = protocol.sow_wanted(self._header, fingerprints(self._here.config))
+        wanted = protocol.sow_wanted(self._header, fingerprints(self._runtime.config))
         for topic in sow.book.topics:
             if topic.stored_as not in wanted:
                 continue
@@ -206,7 +206,7 @@ class BootstrapSource:
     def _is_kept_out(self, topics: Iterable[bytes]) -> bool:
         """Returns whether one of these may not be copied. Then nothing more is: a copy that lacks a
         topic would be taken for whole."""
-        connection, here = self._connection, self._here
+        connection, runtime = self._connection, self._runtime
         permissions = connection.permissions
         if permissions is None:
             return False
@@ -215,11 +215,11 @@ class BootstrapSource:
             return False
         name, asks = topic.decode("utf-8", "replace"), self._asks.name
         text = (
-            f"{asks} may not copy topic {name!r} from {here.config.name}: allow it in "
+            f"{asks} may not copy topic {name!r} from {runtime.config.name}: allow it in "
             "`replicated-topics` of its user, or name the topics that are to be copied in its "
             "bootstrap"
         )
-        here.report("bootstrap_refused", peer=asks, text=text)
+        runtime.report("bootstrap_refused", peer=asks, text=text)
         connection.refuse(NOT_ENTITLED, text)
         return True
 

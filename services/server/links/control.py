@@ -59,7 +59,7 @@ class Links:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         controls: dict[str, LinkControl],
         *,
         commits: CommitCycle,
@@ -70,7 +70,7 @@ class Links:
         greeted: Callable[[str], None],
         keep_refused: Callable[[], None],
     ) -> None:
-        self.here = here
+        self.runtime = runtime
         self.controls = controls
         self.commits = commits
         self.digest = digest
@@ -101,9 +101,9 @@ class Links:
         first: list[Supervisor] = []
         others: list[Supervisor] = []
         for link in self.controls.values():
-            needed = link.config.sync or link.config.group == self.here.config.group
+            needed = link.config.sync or link.config.group == self.runtime.config.group
             (first if needed else others).append(link.process)
-        self._starting = self.here.loop.create_task(run_in_order(first, others))
+        self._starting = self.runtime.loop.create_task(run_in_order(first, others))
 
     async def stop(self) -> None:
         """Ends all of them for good."""
@@ -129,18 +129,20 @@ class LinkControl:
         self.peer_name = ""
         self._peer_client_address = ""
         self.address = ""
-        self.client_name = client_name(links.here.config.name, config)
+        self.client_name = client_name(links.runtime.config.name, config)
         self.pid = 0
         self.why = "starting"
         self.counts: dict[str, Any] = {}
         self._links = links
-        self._here = links.here
-        self.process = Supervisor(links.here, self._start, self._process_ended, self._kill_failed)
-        self._description = pack_description(describe(links.here.config, config.name))
+        self._runtime = links.runtime
+        self.process = Supervisor(
+            links.runtime, self._start, self._process_ended, self._kill_failed
+        )
+        self._description = pack_description(describe(links.runtime.config, config.name))
         self.wake_fd = -1
         """Where `wake` writes to; -1 while there is none."""
         self.woken_txid = 0
-        self.direct_link = DirectLinkControl(links.here, self, links.descriptors)
+        self.direct_link = DirectLinkControl(links.runtime, self, links.descriptors)
         self._wake_lock = threading.Lock()
         self._wake_connection: FramedConnection | None = None
         self._held_at_dial = PublisherRanges()
@@ -170,10 +172,10 @@ class LinkControl:
 
     def _process_ended(self, why: str) -> None:
         self.why = why or self.why
-        self._here.report("link_process_ended", destination=self.name, why=self.why)
+        self._runtime.report("link_process_ended", destination=self.name, why=self.why)
 
     def _kill_failed(self, why: str) -> None:
-        self._here.report("link_kill_failed", destination=self.name, why=why)
+        self._runtime.report("link_kill_failed", destination=self.name, why=why)
 
     async def stop(self) -> None:
         """Ends the link for good."""
@@ -230,30 +232,30 @@ class LinkControl:
             self._said(command, header, body)
 
     def _said(self, command: str, header: Header, body: bytes) -> None:
-        here = self._here
+        runtime = self._runtime
         if command == "hand_over":
             self.direct_link.given(header, body, self.process.number)
         elif command == "keeps":
             self.direct_link.kept(header)
         elif command == "dial":
-            self._here.spawn(self._dial())
+            self._runtime.spawn(self._dial())
         elif command in ("held", "waited"):
             self._parts.append((command, header["root"], body))
         elif command == "connected":
             parts, self._parts = self._parts, []
-            self._here.spawn(self._connected(header, parts))
+            self._runtime.spawn(self._connected(header, parts))
         elif command == "placed":
-            here.spawn(self._links.placements.learn_quietly(from_wire(header["placements"])))
+            runtime.spawn(self._links.placements.learn_quietly(from_wire(header["placements"])))
         elif command == "disconnected":
             self._disconnected(header["why"])
         elif command == "waits":
             self.why = header["why"]
         elif command == "stale":
-            here.perform(here.machine.epoch_refused(self.name))
+            runtime.perform(runtime.machine.epoch_refused(self.name))
         elif command == "counts":
             self.counts = header["counts"]
         elif command == "event":
-            here.report(header["event"], **{"destination": self.name, **header["details"]})
+            runtime.report(header["event"], **{"destination": self.name, **header["details"]})
 
     def take_told(self, told: Told) -> None:
         """Takes what the destination answered, has stored, or will never have, over a direct
@@ -271,13 +273,13 @@ class LinkControl:
         dial_number = self._dial_number
         self._parts = []
         try:
-            epoch = await self._here.state.run(self._next_epoch)
+            epoch = await self._runtime.state.run(self._next_epoch)
         except RaylayError as error:
             self.why = str(error)
             if connection is not None:
                 connection.abort(str(error))
             return
-        held = self._here.machine.held()
+        held = self._runtime.machine.held()
         digest = await self._links.digest.of(held)
         if connection is None or connection is not self.connection:
             return
@@ -296,7 +298,7 @@ class LinkControl:
 
     def _next_epoch(self) -> int:
         """On disk before it is used: no connection of an earlier life has a higher one."""
-        state = self._here.state
+        state = self._runtime.state
         epoch = state.get_number("link_epoch") + 1
         state.put_number("link_epoch", epoch)
         return epoch
@@ -304,22 +306,22 @@ class LinkControl:
     def _is_refused(self, header: Header) -> bool:
         """Returns whether the link may not go on with the server that it has reached; it is told
         why."""
-        here = self._here
-        refused = here.machine.refuse_downstream(
+        runtime = self._runtime
+        refused = runtime.machine.refuse_downstream(
             self.name,
             header["name"],
             header["incarnation"],
             header["generation"],
             header["address"],
         )
-        if not refused and here.is_serving:
+        if not refused and runtime.is_serving:
             return False
         if self.connection is not None:
             self.connection.send(control.refuse(refused))
         return True
 
     async def _connected(self, header: Header, parts: list[tuple[str, int, bytes]]) -> None:
-        here = self._here
+        runtime = self._runtime
         connection = self.connection
         dial_number = self._dial_number
         theirs, waited = self._held_at_dial, RootedRanges()
@@ -337,7 +339,7 @@ class LinkControl:
         await self._links.placements.learn_quietly(from_wire(header["placements"]))
         if self._is_refused(header):
             return
-        ledger = here.machine.destinations[self.name]
+        ledger = runtime.machine.destinations[self.name]
         is_new = header["name"] not in ledger.servers
         if (
             ledger.incarnation != incarnation
@@ -351,7 +353,7 @@ class LinkControl:
                 servers = sorted({*ledger.servers, header["name"]})
                 values[f"servers/{self.name}"] = msgpack.packb(servers)
             try:
-                await here.state.put(values)
+                await runtime.state.put(values)
             except RaylayError as error:
                 self.why = str(error)
                 if connection is not None:
@@ -365,8 +367,8 @@ class LinkControl:
                 return
             if dial_number != self._dial_number:
                 return  # It has lost what it had reached.
-            effects, more = here.machine.compare(self.name, plan)
-            here.perform(effects)
+            effects, more = runtime.machine.compare(self.name, plan)
+            runtime.perform(effects)
             await asyncio.sleep(0)
         if connection is not self.connection or dial_number != self._dial_number:
             return
@@ -377,7 +379,7 @@ class LinkControl:
         self.remember(incarnation, header["name"], header["client"])
         self.address = header["address"]
         self.why = ""
-        here.report(
+        runtime.report(
             "link_logged_on",
             destination=self.name,
             client=self.client_name,
@@ -386,17 +388,17 @@ class LinkControl:
         )
         # Else the resync would end before what is on disk, and who is ready by it would lack that.
         self._links.commits.catch_up()
-        effects, start = here.machine.link_connected(
+        effects, start = runtime.machine.link_connected(
             self.name,
             incarnation,
             plan,
-            here.steady_us(),
+            runtime.steady_us(),
             header["name"],
             generation=header["generation"],
             address=header["address"],
         )
         self._behind_start = []
-        here.perform(effects)
+        runtime.perform(effects)
         # What is left of the incoming connections is for other links; and of two connections that
         # were dialled both ways, one side gives up its own.
         self._links.upstreams.changed()
@@ -417,12 +419,12 @@ class LinkControl:
     async def _removal_is_held(self) -> bool:
         """Keeps tools in other processes from removing what the other side lacks: on disk before
         the link begins. False where that cannot be written: the link dials again."""
-        here = self._here
-        if here.journal.floor_is_written:
+        runtime = self._runtime
+        if runtime.journal.floor_is_written:
             return True
         connection = self.connection
         try:
-            await here.in_thread(here.journal.write_floor)
+            await runtime.in_thread(runtime.journal.write_floor)
         except RaylayError as error:
             self.why = str(error)
             if connection is not None:
@@ -451,14 +453,14 @@ class LinkControl:
         self.direct_link.ended(why)
         self.address = ""
         self.why = why
-        self._here.perform(self._here.machine.link_disconnected(self.name, why))
+        self._runtime.perform(self._runtime.machine.link_disconnected(self.name, why))
         self._links.upstreams.changed()
 
     # -- over the connection that the other side made ----------------------------------------
     def _incoming(self) -> SharedConnection | None:
         """The incoming connection that the link may use."""
-        here = self._here
-        machine = here.machine
+        runtime = self._runtime
+        machine = runtime.machine
         others = [link for link in self._links.controls.values() if link is not self]
         incoming = self._links.upstreams.incoming(self.name)
         if self.is_connected:
@@ -514,7 +516,7 @@ class LinkControl:
             return
         if not self._told_timer:
             self._told_timer = True
-            self._here.loop.call_later(TOLD_LATER_US / 1e6, self._told_due)
+            self._runtime.loop.call_later(TOLD_LATER_US / 1e6, self._told_due)
         self._told_later = last_txid
 
     def _told_due(self) -> None:

@@ -135,13 +135,13 @@ class DirectLinkControl:
     """
 
     def __init__(
-        self, here: InstanceRuntime, link: LinkHost, descriptors: DescriptorReceiver
+        self, runtime: InstanceRuntime, link: LinkHost, descriptors: DescriptorReceiver
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._link = link
         self._descriptors = descriptors
         self._policy = DirectLinkPolicy(
-            is_allowed=here.config.direct_links and not here.config.drills
+            is_allowed=runtime.config.direct_links and not runtime.config.drills
         )
         self._socket: DirectLinkSocket | None = None
         self._counts: dict[str, int] = {}
@@ -165,18 +165,18 @@ class DirectLinkControl:
 
     def tick(self, *, caught_up: bool) -> None:
         """Called regularly: asks for the connection, or keeps it alive."""
-        here, connection = self._here, self._link.connection
+        runtime, connection = self._runtime, self._link.connection
         if self._socket is not None:
             self._socket.tick()
-            if self._socket is not None and here.steady_us() >= self._tells_us:
-                self._tells_us = here.steady_us() + TELLS_US
+            if self._socket is not None and runtime.steady_us() >= self._tells_us:
+                self._tells_us = runtime.steady_us() + TELLS_US
                 self._tell_beside(self._socket)
         elif connection is not None and self._policy.asks(
             caught_up=caught_up,
-            committed_txid=here.machine.committed_txid,
-            now_us=here.steady_us(),
+            committed_txid=runtime.machine.committed_txid,
+            now_us=runtime.steady_us(),
         ):
-            connection.send(encode_frame({"c": "take_over", "tx": here.machine.committed_txid}))
+            connection.send(encode_frame({"c": "take_over", "tx": runtime.machine.committed_txid}))
 
     def committed(self, runs: list[Run]) -> bool:
         """These are on disk. Whether the link need not be told."""
@@ -212,23 +212,23 @@ class DirectLinkControl:
     # -- what the link says ------------------------------------------------------------------
     def kept(self, header: Header) -> None:
         """The link does not hand over its connection."""
-        self._policy.kept(self._here.steady_us(), for_good=header["for_good"])
+        self._policy.kept(self._runtime.steady_us(), for_good=header["for_good"])
 
     def given(self, header: Header, body: bytes, start_number: int) -> None:
         """The link hands it over. All that is committed is taken already."""
-        here, link = self._here, self._link
+        runtime, link = self._runtime, self._link
         state = control.read_hand_over(header, body)
-        behind = self._policy.taken(state.cursor, here.steady_us())
+        behind = self._policy.taken(state.cursor, runtime.steady_us())
         found = self._descriptors.take(link.name, start_number)
         if behind is None or found is None:
             if found is not None:
                 found.close()
             self._say_over("the instance cannot go on with it")
             return
-        self._socket = DirectLinkSocket(here, self, link, state, header)
+        self._socket = DirectLinkSocket(runtime, self, link, state, header)
         link.wakeable_changed()
         self._socket.committed(behind)
-        here.spawn(self._socket.connect(found))
+        runtime.spawn(self._socket.connect(found))
 
     def return_it(self, why: str) -> None:
         """Ends the connection; the link dials again."""
@@ -264,7 +264,7 @@ class DirectLinkControl:
         if self._socket is not None:
             self._socket.abort(why)
         self._descriptors.forget(self._link.name)
-        self._policy.ended(self._here.steady_us())
+        self._policy.ended(self._runtime.steady_us())
 
 
 class DirectLinkSocket(FramedConnection):
@@ -276,19 +276,19 @@ class DirectLinkSocket(FramedConnection):
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         owner: DirectLinkControl,
         link: LinkHost,
         state: DirectLinkState,
         header: Header,
     ) -> None:
         reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
-        super().__init__(here.outbox, here.loop, reader)
-        self._here = here
+        super().__init__(runtime.outbox, runtime.loop, reader)
+        self._runtime = runtime
         self._owner = owner
         self._link = link
         destination = link.config.destination()
-        machine = OutboundLink(destination, link.config.window_bytes, filters=self._here.filters)
+        machine = OutboundLink(destination, link.config.window_bytes, filters=self._runtime.filters)
         machine.take_over(state)
         self.direct = DirectLink(machine)
         self._telling = ReportCoalescer(
@@ -296,7 +296,9 @@ class DirectLinkSocket(FramedConnection):
             lambda *_: None,
             waited_for=destination.sync,
         )
-        self._traces = LinkTraces(here.tracing, here.config.name, header["peer"], header["epoch"])
+        self._traces = LinkTraces(
+            runtime.tracing, runtime.config.name, header["peer"], header["epoch"]
+        )
         self._sent_wire_bytes = 0
         self._due_timer: asyncio.TimerHandle | None = None
         self._behind: list[Run] = []
@@ -319,7 +321,7 @@ class DirectLinkSocket(FramedConnection):
         if self._why:
             self.abort(self._why)
             return
-        self._here.report("link_direct", destination=self._link.name)
+        self._runtime.report("link_direct", destination=self._link.name)
         behind, self._behind = self._behind, []
         self.committed(behind)
 
@@ -453,7 +455,9 @@ class DirectLinkSocket(FramedConnection):
         elif header["c"] == "refused":
             reason = str(header.get("reason") or "refused")[:NAME_BYTES_MAX]
             text = str(header.get("text") or "it gives no reason")[:REFUSAL_CHARACTERS_MAX]
-            self._here.report("link_refused", destination=self._link.name, reason=reason, text=text)
+            self._runtime.report(
+                "link_refused", destination=self._link.name, reason=reason, text=text
+            )
             self.abort(f"{reason}: {text}")
         elif header["c"] != "beat":
             # Still refused, or instances were moved: the link is told when it dials.
@@ -461,7 +465,7 @@ class DirectLinkSocket(FramedConnection):
 
     def failed(self, error: Exception) -> None:
         """Ends the connection: what is done with a frame of the destination's has a fault."""
-        self._here.contain(error, self._link.name, lambda _, text: self.abort(text))
+        self._runtime.contain(error, self._link.name, lambda _, text: self.abort(text))
 
     def broken(self, error: RemoteProtocolError) -> None:
         """The destination broke the protocol."""

@@ -31,8 +31,8 @@ class PlacementKeeper:
     """Owner: the instance's event loop. Lifecycle: `check` once the state is open, `settle` once
     the transports listen, then `learn`."""
 
-    def __init__(self, here: InstanceRuntime) -> None:
-        self._here = here
+    def __init__(self, runtime: InstanceRuntime) -> None:
+        self._runtime = runtime
         self._found = Placements()
         """What was known when it started."""
         self._learning = asyncio.Lock()
@@ -44,8 +44,8 @@ class PlacementKeeper:
 
     def known(self) -> dict[str, InstancePlacement]:
         """The known places of instances that were moved, or followed their node."""
-        here = self._here
-        return here.machine.placements.items() if here.is_serving else self._found.items()
+        runtime = self._runtime
+        return runtime.machine.placements.items() if runtime.is_serving else self._found.items()
 
     def check(self) -> None:
         """Reads what was written down and what the configuration says.
@@ -54,8 +54,8 @@ class PlacementKeeper:
             InstanceRetired: the directory is left over from where the instance lived before: it is
                 not used again, whatever is in it.
         """
-        here = self._here
-        config, state, found = here.config, here.state, self._found
+        runtime = self._runtime
+        config, state, found = runtime.config, runtime.state, self._found
         name = config.name
         kept = state.get(PLACEMENTS_KEY)
         told = from_wire([list(entry) for entry in config.placements])
@@ -69,10 +69,10 @@ class PlacementKeeper:
             found.learn({name: InstancePlacement(config.generation)})
         placement = found.get(name)
         if placement is not None and found.is_retired(name, generation):
-            here.retirement = retired_text(name, placement)
-            here.phase = "retired"
-            here.report("retired", text=here.retirement)
-            raise InstanceRetired(f"{here.directory}: {here.retirement}")
+            runtime.retirement = retired_text(name, placement)
+            runtime.phase = "retired"
+            runtime.report("retired", text=runtime.retirement)
+            raise InstanceRetired(f"{runtime.directory}: {runtime.retirement}")
 
     def settle(self, *, follows: bool) -> None:
         """Writes down where it lives, if others cannot know it from their configurations, and what
@@ -81,22 +81,22 @@ class PlacementKeeper:
         Args:
             follows: its node has another address than it is configured with.
         """
-        here, found = self._here, self._found
-        name, own = here.config.name, self._own()
+        runtime, found = self._runtime, self._found
+        name, own = runtime.config.name, self._own()
         known = found.get(name)
         if known is not None and known.generation == own.generation:
-            found.learn({name: renewed(known, own, here.now_us())})
+            found.learn({name: renewed(known, own, runtime.now_us())})
         elif own.generation:
             found.learn({name: own})
         elif follows:
-            found.learn({name: renewed(None, own, here.now_us())})
+            found.learn({name: renewed(None, own, runtime.now_us())})
         if len(found):
-            here.state.put_now({PLACEMENTS_KEY: msgpack.packb(found.to_wire())})
+            runtime.state.put_now({PLACEMENTS_KEY: msgpack.packb(found.to_wire())})
 
     def _own(self) -> InstancePlacement:
-        here = self._here
+        runtime = self._runtime
         return InstancePlacement(
-            here.identity.generation, here.replication_address, here.client_address
+            runtime.identity.generation, runtime.replication_address, runtime.client_address
         )
 
     def logon_words(
@@ -104,8 +104,8 @@ class PlacementKeeper:
     ) -> UpstreamLogon:
         """Returns what a logon elsewhere says of this instance, with its proof; a link adds the
         rest."""
-        here = self._here
-        identity = here.identity
+        runtime = self._runtime
+        identity = runtime.identity
         logon = UpstreamLogon(
             identity.name,
             identity.group,
@@ -115,10 +115,10 @@ class PlacementKeeper:
             epoch,
             b"",
             generation=identity.generation,
-            placements=here.machine.placements.items(),
+            placements=runtime.machine.placements.items(),
             announces=announces,
         )
-        logon.proof = proof_of(here.config.fabric_key, logon)
+        logon.proof = proof_of(runtime.config.fabric_key, logon)
         return logon
 
     async def learn(self, told: Mapping[str, InstancePlacement]) -> None:
@@ -127,28 +127,28 @@ class PlacementKeeper:
         Raises:
             RaylayError: it cannot be written down; nothing has changed.
         """
-        here = self._here
-        if not told or not here.is_serving:
+        runtime = self._runtime
+        if not told or not runtime.is_serving:
             return
         async with self._learning:
-            placements = here.machine.placements
+            placements = runtime.machine.placements
             news = placements.news(told)
-            if not news or not here.is_serving:
+            if not news or not runtime.is_serving:
                 return
-            name = here.config.name
+            name = runtime.config.name
             heard = news.get(name)
-            if heard is not None and heard.generation == here.identity.generation:
+            if heard is not None and heard.generation == runtime.identity.generation:
                 # From a life whose disk is lost, say: all who hear it are told better.
-                news[name] = renewed(heard, self._own(), here.now_us())
+                news[name] = renewed(heard, self._own(), runtime.now_us())
             known = placements.copy()
             known.learn(news)
-            await here.state.put({PLACEMENTS_KEY: msgpack.packb(known.to_wire())})
-            here.perform(here.machine.placed(news))
-            here.outbox.flush()
+            await runtime.state.put({PLACEMENTS_KEY: msgpack.packb(known.to_wire())})
+            runtime.perform(runtime.machine.placed(news))
+            runtime.outbox.flush()
 
     async def learn_quietly(self, told: Mapping[str, InstancePlacement]) -> None:
         """The same, where it is told again if it fails."""
         try:
             await self.learn(told)
         except RaylayError as error:
-            self._here.report("state_failed", text=str(error))
+            self._runtime.report("state_failed", text=str(error))

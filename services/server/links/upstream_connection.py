@@ -122,7 +122,7 @@ class ConnectedUpstreams:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         links: Mapping[str, SharedConnectionUser],
         *,
         admission: ClientAdmission,
@@ -134,7 +134,7 @@ class ConnectedUpstreams:
         shares: ConnectionShares,
         sow: SowManager,
     ) -> None:
-        self.here = here
+        self.runtime = runtime
         self.shares = shares
         """What of the instance's connections one user, and one address, may have."""
         self.incomplete = IncompleteFrames(
@@ -159,21 +159,23 @@ class ConnectedUpstreams:
         self.connected: dict[int, UpstreamConnection] = {}
         """By number of the connection, from its first moment on."""
         self.unproven = UnprovenLinks()
-        self.stored_epochs = StoredEpochs(lambda: [key for key, _ in here.state.items(EPOCH_KEYS)])
+        self.stored_epochs = StoredEpochs(
+            lambda: [key for key, _ in runtime.state.items(EPOCH_KEYS)]
+        )
         self._links = links
 
     def gone(self, upstream: UpstreamConnection, why: str) -> None:
         """A connection ended."""
         self.connected.pop(upstream.number, None)
         if upstream.is_accepted and upstream.logon is not None:
-            here = self.here
-            here.machine.upstream_left(upstream.number)
-            here.report("upstream_disconnected", peer=upstream.logon.name, why=why)
+            runtime = self.runtime
+            runtime.machine.upstream_left(upstream.number)
+            runtime.report("upstream_disconnected", peer=upstream.logon.name, why=why)
             self.changed()
 
     def changed(self) -> None:
         """An instance connected here or is gone, or a link has other use for it than before."""
-        if self.here.is_serving:
+        if self.runtime.is_serving:
             for link in self._links.values():
                 link.offer_incoming()
 
@@ -226,8 +228,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         certificate: object = None,
     ) -> None:
         reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX)
-        here = upstreams.here
-        super().__init__(here.outbox, here.loop, reader)
+        runtime = upstreams.runtime
+        super().__init__(runtime.outbox, runtime.loop, reader)
         self._incomplete = IncompleteFrame(self._holds_too_much)
         self._unread = IncompleteFrame(self._holds_too_much)
         """What waits for the reader of the stream that it carries."""
@@ -235,13 +237,13 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._counted: tuple[ShareHolder, tuple[ConnectionShares, ...]] | None = None
         """Who it is counted for, and where; None: it is not."""
         self._upstreams = upstreams
-        self._here = here
+        self._runtime = runtime
         self.number = upstreams.doorway.next_number()
         self._came_by = came_by
         self.logon: UpstreamLogon | None = None
         self.is_accepted = False
         self.transport_name = "replication" if came_by is None else came_by.name
-        self._entrance = LinkAccess(self, here)
+        self._entrance = LinkAccess(self, runtime)
         self.permissions: Permissions | None = None
         """What it may bring; None: everything."""
         self.user: str | None = None
@@ -286,7 +288,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.refuse(TOO_MANY, refusal.text)
 
     def _over_share(self, limit: str, text: str) -> None:
-        self._here.over_share(
+        self._runtime.over_share(
             "replication",
             limit,
             peer=self.said_by[:400],
@@ -373,15 +375,15 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self._came_by.admitted(self)
         if self._logon_timer is not None:
             self._logon_timer.cancel()
-        self._here.spawn(copied.run(), self.failed)
+        self._runtime.spawn(copied.run(), self.failed)
 
     def _let_in(self, logon: UpstreamLogon) -> None:
         logon.password = ""
-        logon.proven = is_proven(self._here.config.fabric_key, logon)
+        logon.proven = is_proven(self._runtime.config.fabric_key, logon)
         if self._is_over_share(logon.incarnation, logon.proven):
             return
         self.logon = logon
-        self._here.spawn(
+        self._runtime.spawn(
             self._announced(logon) if logon.announces else self._log_on(logon), self.failed
         )
 
@@ -401,11 +403,11 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             return False
         name = topic.decode("utf-8", "replace")
         text = (
-            f"{self.logon.name} may not replicate topic {name!r} to {self._here.config.name}: "
+            f"{self.logon.name} may not replicate topic {name!r} to {self._runtime.config.name}: "
             "nothing of its batch was taken, and its link goes no further; allow it in "
             "`replicated-topics` of its user, or take the topic out of the destination"
         )
-        self._here.report("upstream_not_entitled", peer=self.logon.name, topic=name, text=text)
+        self._runtime.report("upstream_not_entitled", peer=self.logon.name, topic=name, text=text)
         self.refuse(NOT_ENTITLED, text)
         return True
 
@@ -436,7 +438,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     def failed(self, error: Exception) -> None:
         """The handler of a frame has a fault."""
-        self._here.contain(error, self.said_by, self.refuse)
+        self._runtime.contain(error, self.said_by, self.refuse)
 
     @property
     def said_by(self) -> str:
@@ -459,35 +461,35 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     def _told(self, placements: Mapping[str, InstancePlacement]) -> None:
         """Takes where instances live now, as an open connection tells it."""
         if self._counts(placements):
-            self._here.spawn(self._upstreams.placements.learn_quietly(placements), self.failed)
+            self._runtime.spawn(self._upstreams.placements.learn_quietly(placements), self.failed)
 
     def _counts(self, placements: Mapping[str, InstancePlacement]) -> bool:
         """Returns whether it is believed what a link tells of them: only from this instance's
         fabric."""
-        logon, here = self.logon, self._here
+        logon, runtime = self.logon, self._runtime
         if logon is not None and logon.proven:
             return True
-        if not self._doubted and here.machine.placements.news(placements):
+        if not self._doubted and runtime.machine.placements.news(placements):
             self._doubted = True
-            here.report(
+            runtime.report(
                 "placements_unproven",
                 peer=logon.name if logon is not None else self.peer,
                 text=f"it says where {', '.join(sorted(placements)[:4])} live, and does not prove "
-                f"that it is of the fabric of {here.config.name}: not believed",
+                f"that it is of the fabric of {runtime.config.name}: not believed",
             )
         return False
 
     async def _announced(self, logon: UpstreamLogon) -> None:
         """A moved instance says where it lives now, and goes."""
-        here = self._here
-        if not here.is_serving:
-            self.refuse("not_ready", f"{here.config.name} is {here.phase}")
+        runtime = self._runtime
+        if not runtime.is_serving:
+            self.refuse("not_ready", f"{runtime.config.name} is {runtime.phase}")
             return
         if not self._counts(logon.placements):
             self.refuse(
                 "unproven",
                 f"{logon.name} tells where instances live and does not prove that it is of the "
-                f"fabric of {here.config.name}: `fabric_key` has to be the same in the "
+                f"fabric of {runtime.config.name}: `fabric_key` has to be the same in the "
                 "configurations of both; until then nothing of it is believed",
             )
             return
@@ -497,7 +499,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             self.refuse("storage_error", str(error))
             return
         if self.is_open:
-            self.send(placed(here.machine.placements.items()))
+            self.send(placed(runtime.machine.placements.items()))
             self.outbox.flush()
             self.close("told")
 
@@ -522,20 +524,22 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._upstreams.gone(self, why)
 
     async def _log_on(self, logon: UpstreamLogon) -> None:
-        here = self._here
-        if not here.is_serving:
-            self.refuse("not_ready", f"{here.config.name} is {here.phase}")
+        runtime = self._runtime
+        if not runtime.is_serving:
+            self.refuse("not_ready", f"{runtime.config.name} is {runtime.phase}")
             return
-        machine = here.machine
+        machine = runtime.machine
         try:
             if self._counts(logon.placements):
                 await self._upstreams.placements.learn(logon.placements)
             decided: LinkAdmitted | LinkRefused | None = refused_before(machine, logon)
             if decided is None and not logon.salvages:
-                decided = await here.in_thread(self._validate, logon)
+                decided = await runtime.in_thread(self._validate, logon)
             if decided is None:
                 connected = self._upstreams.epoch_keys()
-                seen, is_anothers = await here.state.run(lambda: self._take_epoch(logon, connected))
+                seen, is_anothers = await runtime.state.run(
+                    lambda: self._take_epoch(logon, connected)
+                )
                 # What is on disk and not taken yet is held: who may not be ready asks for that.
                 self._upstreams.commits.cycle.catch_up()
                 decided = decide(
@@ -553,7 +557,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             return
         if isinstance(decided, LinkRefused):
             reason, text = decided.reason, decided.text
-            here.report("upstream_refused", peer=logon.name, reason=reason, text=text)
+            runtime.report("upstream_refused", peer=logon.name, reason=reason, text=text)
             self.refuse(reason, text)
             return
         if self._logon_timer is not None:
@@ -567,15 +571,15 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self._behind_answer = []
         if self._is_believed or self._upstreams.unproven.may_name(logon.incarnation):
             self._upstreams.met({logon.incarnation: logon.name})
-        here.perform(decided.effects)
+        runtime.perform(decided.effects)
         answer = decided.answer
         same = await self._upstreams.digest.of(answer.held) == logon.digest
-        identity = here.identity
+        identity = runtime.identity
         accepted = LinkAccepted(
             identity.name,
             identity.group,
             identity.incarnation,
-            here.client_address,
+            runtime.client_address,
             same,
             identity.generation,
             machine.placements.items(),
@@ -610,7 +614,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             logon.group,
             logon.incarnation,
             logon.address,
-            logon.proven or not self._here.identity.in_fabric,
+            logon.proven or not self._runtime.identity.in_fabric,
         )
 
     def carry(self, destination: str) -> TunnelStream:
@@ -640,7 +644,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             upstream = unpack_description(logon.name, logon.group, terms, logon.description)
         except RemoteProtocolError as error:
             return LinkRefused(error.reason, str(error))
-        failures = check(upstream.destinations[0], upstream, describe(self._here.config))
+        failures = check(upstream.destinations[0], upstream, describe(self._runtime.config))
         return LinkRefused("validation", told(failures)) if failures else None
 
     def _take_epoch(self, logon: UpstreamLogon, connected: frozenset[str]) -> tuple[int, bool]:
@@ -652,8 +656,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         Args:
             connected: the keys of the links that are connected.
         """
-        state = self._here.state
-        if self._here.identity.in_fabric:
+        state = self._runtime.state
+        if self._runtime.identity.in_fabric:
             proven = {each: state.get_number(each) for each in proven_keys(logon)}
             if not logon.proven:
                 if any(proven.values()):
@@ -666,7 +670,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         seen = state.get_number(key)
         if counts(logon.epoch, seen):
             state.put_number(key, logon.epoch)
-            if not self._here.identity.in_fabric:
+            if not self._runtime.identity.in_fabric:
                 forgotten = self._upstreams.stored_epochs.used(key, connected)
                 if forgotten:
                     state.put_now(dict.fromkeys(forgotten))
@@ -681,11 +685,11 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         lacks, whole = read_lacks(header, body)
         if not self._speaks_of_all("lacks_unproven", "what is lacking for good"):
             return None
-        self._here.perform(self._here.machine.upstream_lacks(self.number, lacks, whole))
+        self._runtime.perform(self._runtime.machine.upstream_lacks(self.number, lacks, whole))
         return None
 
     def _batch(self, header: Header, body: bytes, answers: LookupResult) -> LookupRequest | None:
-        machine = self._here.machine
+        machine = self._runtime.machine
         if self._upstreams.commits.cycle.failure is not None:
             self.refuse(*self._upstreams.commits.cycle.failure)
             return None
@@ -734,7 +738,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             if self.permissions is not None and self._is_kept_out(self.permissions, parts.runs):
                 return None
         runs, awaited = parts.part
-        questions = self._here.machine.asks(runs, answers, awaited)
+        questions = self._runtime.machine.asks(runs, answers, awaited)
         if questions:
             return questions
         self._take_runs(batch, runs, awaited, answers, not parts.is_last)
@@ -755,10 +759,10 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         answers: LookupResult,
         is_part: bool = False,
     ) -> None:
-        here, machine = self._here, self._here.machine
+        runtime, machine = self._runtime, self._runtime.machine
         if batch.yours and self._speaks_of_all("old_copy_unproven", "what is in an old copy"):
-            here.perform(machine.upstream_shows(self.number, batch.yours))
-        here.perform(
+            runtime.perform(machine.upstream_shows(self.number, batch.yours))
+        runtime.perform(
             machine.upstream_batch(
                 self.number,
                 batch.number,
@@ -766,7 +770,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
                 batch.marked,
                 awaited,
                 batch.caught_up,
-                here.steady_us(),
+                runtime.steady_us(),
                 answers,
                 is_part,
             )
@@ -775,9 +779,9 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
 
     def _refuse_records(self, error: CorruptRecord) -> None:
         """Ends the connection for a batch of which nothing may be taken."""
-        here = self._here
+        runtime = self._runtime
         text = f"{self.said_by} sent a batch of which nothing was taken: {error}"
-        here.report("upstream_refused", peer=self.said_by, reason="bad_record", text=text)
+        runtime.report("upstream_refused", peer=self.said_by, reason="bad_record", text=text)
         self.refuse("bad_record", text)
 
     def _speaks_of_all(self, event: str, what: str) -> bool:
@@ -788,8 +792,8 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
             return True
         if event not in self._doubts:
             self._doubts.add(event)
-            name = self._here.config.name
-            self._here.report(
+            name = self._runtime.config.name
+            self._runtime.report(
                 event,
                 peer=logon.name if logon is not None else self.peer,
                 text=f"{self.said_by} says {what} at {name}, and may not replicate every topic to "
@@ -802,7 +806,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
     def _is_believed(self) -> bool:
         """Returns whether its word counts for more than the messages that it brings."""
         logon = self.logon
-        return not self._here.identity.in_fabric or (logon is not None and logon.proven)
+        return not self._runtime.identity.in_fabric or (logon is not None and logon.proven)
 
     @property
     def _awaited_bytes_max(self) -> int:

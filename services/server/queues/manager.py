@@ -74,7 +74,7 @@ class QueueControl:
         self.floor_txid = 0
         """What is up to here is not needed of the journal."""
         self._keeper = keeper
-        self._here = keeper.here
+        self._runtime = keeper.runtime
         self._to_judge: deque[tuple[QueueDelivery, int]] = deque()
         """What the owner decided, and up to where the journal is to be folded before it is judged.
         It is as much as consumers may hold, at most."""
@@ -86,7 +86,9 @@ class QueueControl:
         self._waiting: list[tuple[QueueQuestion, Callable[[QueueAnswer], None]]] = []
         door.acknowledging = lambda keys: self.say(queue_control.done(keys))
         self._left = asyncio.Event()
-        self.process = Supervisor(keeper.here, self._start, self._process_ended, self._kill_failed)
+        self.process = Supervisor(
+            keeper.runtime, self._start, self._process_ended, self._kill_failed
+        )
 
     # -- the process ---------------------------------------------------------------------------
     def _start(self, number: int) -> ChildHandle:
@@ -95,10 +97,10 @@ class QueueControl:
 
     def _process_ended(self, why: str) -> None:
         self.why = why or self.why
-        self._here.report("queue_owner_ended", queue=self.name, why=self.why)
+        self._runtime.report("queue_owner_ended", queue=self.name, why=self.why)
 
     def _kill_failed(self, why: str) -> None:
-        self._here.report("queue_owner_kill_failed", queue=self.name, why=why)
+        self._runtime.report("queue_owner_kill_failed", queue=self.name, why=why)
 
     async def stop(self) -> None:
         """Ends it for good."""
@@ -116,7 +118,7 @@ class QueueControl:
         """An owner connected. Whether it is the right one: its predecessor's socket is closed."""
         if header.get("start") != self.process.number or self.connection is not None:
             return False
-        here = self._here
+        runtime = self._runtime
         self.connection = connection
         self._left.clear()
         self.pid = int(header.get("pid") or 0)
@@ -125,7 +127,7 @@ class QueueControl:
         # What its predecessor drafted is on its way: the fence is behind it.
         self._keeper.author_now()
         self._keeper.owner_came(self.name)
-        machine = here.machine
+        machine = runtime.machine
         begin = self.door.owner_came(machine.next_txid - 1, self._keeper.steady_us())
         said = self._control.OwnerBegin(
             begin.fence_txid,
@@ -134,7 +136,7 @@ class QueueControl:
             begin.leases,
             begin.consumers,
             self._keeper.names,
-            here.steady_base_us - self._keeper.behind_us,
+            runtime.steady_base_us - self._keeper.behind_us,
             self._keeper.clock_steps.all(),
         )
         connection.send(self._control.begin(said))
@@ -189,7 +191,7 @@ class QueueControl:
         elif command == "expired":
             for each in control.read_expired(body):
                 publisher, sequence = each.key
-                self._here.report(
+                self._runtime.report(
                     "queue_message_expired",
                     queue=self.name,
                     bookmark=f"{publisher}|{sequence}|",
@@ -203,7 +205,7 @@ class QueueControl:
             self._answered(header, body)
         elif command == "event":
             details = header.get("details")
-            self._here.report(control.text(header, "event"), queue=self.name, **(details or {}))
+            self._runtime.report(control.text(header, "event"), queue=self.name, **(details or {}))
 
     def _deliver(self, header: Header, body: bytes) -> None:
         control = self._control
@@ -268,7 +270,7 @@ class QueueControl:
                 self._waiting.remove(waiting)
                 told(self._control.QueueAnswer(b"", False, self.why, "not_ready"))
 
-        self._here.loop.call_later(OWNER_WAIT_S, give_up)
+        self._runtime.loop.call_later(OWNER_WAIT_S, give_up)
 
     def _answered(self, header: Header, body: bytes) -> None:
         number, answer = self._control.read_answer(header, body)
@@ -316,12 +318,12 @@ class QueueManager:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         folds: FeatureRegistry,
         commits: Commits,
         start: Callable[[QueueDefinition, int], ChildHandle],
     ) -> None:
-        self.here = here
+        self.runtime = runtime
         self.start = start
         self.deliverer: QueueDeliverer
         """Who sends messages to clients; made behind this."""
@@ -352,17 +354,17 @@ class QueueManager:
     # -- beginning -----------------------------------------------------------------------------
     def open(self) -> list[QueueTopics]:
         """Opens the queues, as the instance's topics see them."""
-        if not self.here.config.queue_definitions:
+        if not self.runtime.config.queue_definitions:
             return []
         from raylay.services.core.queues import Queues
 
-        self.queues = Queues(self.here.config.queue_definitions, self.here.identity)
+        self.queues = Queues(self.runtime.config.queue_definitions, self.runtime.identity)
         self._commits.slowed_s = self.queues.slowed_s
         return self.queues.topics()
 
     def journaled(self) -> tuple[TopicRule, ...]:
         """The topics that are journaled: the queues' own are, whatever else is configured."""
-        config = self.here.config
+        config = self.runtime.config
         matcher = TopicMatcher(config.topics, f"{config.name} Topic")
         return config.topics + tuple(
             TopicRule(each.name, each.message_type)
@@ -372,25 +374,25 @@ class QueueManager:
 
     def serve(self) -> None:
         """From now on it folds what is committed."""
-        queues, here = self.queues, self.here
+        queues, runtime = self.queues, self.runtime
         if queues is None:
             return
         import msgpack
 
         from raylay.services.queues.clock_steps import ClockSteps
 
-        kept = here.state.get(CLOCK_KEY)
+        kept = runtime.state.get(CLOCK_KEY)
         self.clock_steps = ClockSteps([] if kept is None else msgpack.unpackb(kept))
-        self.clock_steps.failed(here.machine.next_txid - 1)
+        self.clock_steps.failed(runtime.machine.next_txid - 1)
         self.behind_us = self.clock_steps.behind_us
         self.clock_is(0)
-        incarnation = here.identity.incarnation.to_bytes(8, "big")
+        incarnation = runtime.identity.incarnation.to_bytes(8, "big")
         for name, door in queues.doors.items():
             door.behind_us = self.behind_us
             self.controls[name] = QueueControl(self, door)
-            if here.state.get(PROXIED_KEY + name) is not None and door.definition.is_distributed:
+            if runtime.state.get(PROXIED_KEY + name) is not None and door.definition.is_distributed:
                 self._proxied[name] = None
-            if here.state.get(HERALD_KEY + name) == incarnation:
+            if runtime.state.get(HERALD_KEY + name) == incarnation:
                 door.is_heralded = True
             elif not door.is_heralded:
                 self._unheralded.add(name)
@@ -400,10 +402,10 @@ class QueueManager:
         """Says who bears this incarnation, and starts the owners."""
         if self.queues is None:
             return
-        if self.queues.herald(self.here.now_us()):
+        if self.queues.herald(self.runtime.now_us()):
             self._author()
         processes = [each.process for each in self.controls.values()]
-        self._starting = self.here.loop.create_task(run_in_order(processes, ()))
+        self._starting = self.runtime.loop.create_task(run_in_order(processes, ()))
 
     async def stop(self) -> None:
         """Ends all owners for good."""
@@ -437,13 +439,13 @@ class QueueManager:
         done = {name for name in self._unheralded if self.queues.doors[name].is_heralded}
         if done:
             self._unheralded -= done
-            incarnation = self.here.identity.incarnation.to_bytes(8, "big")
-            self.here.spawn(self._remember({HERALD_KEY + name: incarnation for name in done}))
+            incarnation = self.runtime.identity.incarnation.to_bytes(8, "big")
+            self.runtime.spawn(self._remember({HERALD_KEY + name: incarnation for name in done}))
 
     async def _remember(self, values: dict[str, bytes | None]) -> None:
         # Heralds are said once more at the next start, and a later step tells of all before it.
         with suppress(RaylayError):
-            await self.here.state.put(values)
+            await self.runtime.state.put(values)
 
     def failed(self, committed_txid: int) -> None:
         """Nothing staged behind this transaction id comes to the disk."""
@@ -454,17 +456,17 @@ class QueueManager:
         self.clock_steps.failed(committed_txid)
         for name, control in self.controls.items():
             control.say(queue_control.failed(tags.get(name, ()), committed_txid))
-        if self._unheralded and self.queues.herald(self.here.now_us()):
+        if self._unheralded and self.queues.herald(self.runtime.now_us()):
             self.author_soon()
 
     def committed(self) -> int:
         """The last transaction that is committed, and may have been acknowledged to somebody."""
         self._commits.cycle.catch_up()
-        return self.here.machine.committed_txid
+        return self.runtime.machine.committed_txid
 
     def folded_txid(self) -> int:
         """All up to there is folded."""
-        return self._folds.folded_txid(self.here.machine.committed_txid)
+        return self._folds.folded_txid(self.runtime.machine.committed_txid)
 
     # -- what owners want ----------------------------------------------------------------------
     def draft(
@@ -481,8 +483,8 @@ class QueueManager:
         assert self.queues is not None
         try:
             for reason, messages in letters:
-                self.queues.letters(door, reason, messages, self.here.now_us())
-            self.queues.draft(door, said, self.here.now_us())
+                self.queues.letters(door, reason, messages, self.runtime.now_us())
+            self.queues.draft(door, said, self.runtime.now_us())
         except RaylayError as error:
             raise RemoteProtocolError(str(error), "bad_record") from None
         self.author_soon()
@@ -490,7 +492,7 @@ class QueueManager:
     def acknowledge(self, door: QueueFrontend, said: Acknowledgment) -> int:
         """Journals an acknowledgment in a client's name; returns of how many messages it is."""
         assert self.queues is not None
-        count = self.queues.acknowledge(door, said, self.here.now_us())
+        count = self.queues.acknowledge(door, said, self.runtime.now_us())
         self.author_soon()
         return count
 
@@ -498,20 +500,20 @@ class QueueManager:
         """Journals what was drafted, at the end of this turn."""
         if not self._is_authoring:
             self._is_authoring = True
-            self.here.loop.call_soon(self._author)
+            self.runtime.loop.call_soon(self._author)
 
     def _author(self) -> None:
-        here = self.here
+        runtime = self.runtime
         if self._commits.cycle.failure is not None:
             # What is drafted waits, as publishers do, until it can be written.
             self._is_authoring = True
-            here.loop.call_later(PROBE_S, self._author)
+            runtime.loop.call_later(PROBE_S, self._author)
             return
         self._is_authoring = False
         assert self.queues is not None
         runs = self.queues.runs()
-        if runs and here.is_serving:
-            here.perform(here.machine.authored(runs, here.steady_us()))
+        if runs and runtime.is_serving:
+            runtime.perform(runtime.machine.authored(runs, runtime.steady_us()))
 
     def author_now(self) -> None:
         """Journals what was drafted, if anything was."""
@@ -549,13 +551,13 @@ class QueueManager:
 
     def steady_us(self) -> int:
         """The time by which leases end and messages expire. It goes on over a restart."""
-        return self.here.steady_us() - self.behind_us
+        return self.runtime.steady_us() - self.behind_us
 
     def clock_is(self, offset_us: int) -> None:
         """Takes what the wall clock, which receive times follow from now on, is ahead of the
         instance's steady one. The owners are told of a step before they are told of what is
         received behind it."""
-        after_txid = self.here.machine.next_txid - 1
+        after_txid = self.runtime.machine.next_txid - 1
         offset_us += self.behind_us
         if self.queues is not None and self.clock_steps.note(after_txid, offset_us):
             import msgpack
@@ -563,7 +565,7 @@ class QueueManager:
             from raylay.services.protocol.child import queue_control
 
             # Messages that are older than the next start of this instance age by it, too.
-            self.here.spawn(self._remember({CLOCK_KEY: msgpack.packb(self.clock_steps.all())}))
+            self.runtime.spawn(self._remember({CLOCK_KEY: msgpack.packb(self.clock_steps.all())}))
             for control in self.controls.values():
                 control.say(queue_control.clock(after_txid, offset_us))
 
@@ -640,23 +642,23 @@ class QueueManager:
         ]
         if not found:
             raise ConfigurationError(
-                f"{self.here.config.name} has no distributed queue {queue!r}: it has "
+                f"{self.runtime.config.name} has no distributed queue {queue!r}: it has "
                 + (", ".join(self.controls) or "none")
             )
-        await self.here.state.put({PROXIED_KEY + name: b"on" if on else None for name in found})
+        await self.runtime.state.put({PROXIED_KEY + name: b"on" if on else None for name in found})
         for name in found:
             if on:
                 self._proxied[name] = None
             elif self._proxied.pop(name, None) is not None:
                 self.controls[name].say(queue_control.proxied(False, ()))
-        self.here.report("queue_proxied", queue=queue, on=on)
+        self.runtime.report("queue_proxied", queue=queue, on=on)
         self.check()
         if not on:
             return f"queue {queue}: messages of other instances are theirs again"
         return (
-            f"queue {queue}: {self.here.config.name} takes over messages of instances that it is "
-            "not connected to. An instance that is only cut off may deliver them too: turn this on "
-            "at one instance, and let no consumers use the others until it is off again"
+            f"queue {queue}: {self.runtime.config.name} takes over messages of instances that it "
+            "is not connected to. An instance that is only cut off may deliver them too: turn this "
+            "on at one instance, and let no consumers use the others until it is off again"
         )
 
     def owner_came(self, queue: str) -> None:
@@ -676,7 +678,7 @@ class QueueManager:
         if self._before_txid is not None:
             # It may move back, to nothing at all: a server of a link may have come back with less.
             floors = [each.floor_txid + 1 for each in self.controls.values()]
-            self.here.journal.removable(min([self._before_txid, *floors]))
+            self.runtime.journal.removable(min([self._before_txid, *floors]))
 
     # -- telling -------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:

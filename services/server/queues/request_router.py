@@ -90,7 +90,7 @@ class QueueRequestRouter:
     def _domain(self, definition: QueueDefinition) -> str:
         if definition.kind != "group_local":
             return ""
-        return definition.domain or self._keeper.here.config.group
+        return definition.domain or self._keeper.runtime.config.group
 
     def _pass_on(self, request: QueueRequest) -> None:
         frame = queue_request(request)

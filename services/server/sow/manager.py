@@ -67,12 +67,12 @@ class SowManager:
 
     def __init__(
         self,
-        here: InstanceRuntime,
+        runtime: InstanceRuntime,
         folds: FeatureRegistry,
         hold: Callable[[tuple[str, str] | None], None],
         removable: Callable[[int], None],
     ) -> None:
-        self._here = here
+        self._runtime = runtime
         self._removable = removable
         self._folds = folds
         self._hold = hold
@@ -111,10 +111,10 @@ class SowManager:
             StorageError: the store cannot be opened or read, and is not known to be damaged; or
                 the journal cannot be read.
         """
-        if not self._here.config.sow:
+        if not self._runtime.config.sow:
             return None
-        path = self._here.directory / SOW_FILE
-        mark = self._here.directory / DAMAGED_MARK
+        path = self._runtime.directory / SOW_FILE
+        mark = self._runtime.directory / DAMAGED_MARK
         if mark.exists():
             self._move_aside(path, "it was found to be damaged in the life before")
             mark.unlink()
@@ -124,7 +124,7 @@ class SowManager:
             self._move_aside(path, str(error))
             feature, problems = self._opened(path)
         for each in problems:
-            self._here.report(each.event, topic=each.topic, text=each.text)
+            self._runtime.report(each.event, topic=each.topic, text=each.text)
         self.feature = feature
         return feature
 
@@ -133,7 +133,7 @@ class SowManager:
         from raylay.services.plugins.sow import sow_book
 
         self._close_store()
-        config, journal = self._here.config, self._here.journal
+        config, journal = self._runtime.config, self._runtime.journal
         store: SowStore = MemorySowStore()
         if not all(each.transient for each in config.sow):
             store = self._store = LmdbSowStore(path)
@@ -159,11 +159,11 @@ class SowManager:
         history is whole."""
         from raylay.services.sow.history_rules import went_on
 
-        here = self._here
+        runtime = self._runtime
         prints: dict[str, tuple[dict[bytes, bytes | None], int]] = {}
-        rules = {each.stored_as: each.rules for each in here.config.sow}
+        rules = {each.stored_as: each.rules for each in runtime.config.sow}
         whole_from_us: dict[str, int] = {}
-        for name, wanted in fingerprints(here.config).items():
+        for name, wanted in fingerprints(runtime.config).items():
             topic = store.topic(name)
             found = topic.get(FINGERPRINT)
             if found is None and topic.chunk(b"", b"\xff", 1):
@@ -171,8 +171,8 @@ class SowManager:
                 store.drop(name)
             elif found is not None and found != wanted:
                 store.drop(name)
-                first_txid = here.journal.first_txid
-                here.report(
+                first_txid = runtime.journal.first_txid
+                runtime.report(
                     "sow_rebuilt",
                     topic=name,
                     text=f"the configuration of SOW topic {name} has changed: it is made"
@@ -187,7 +187,7 @@ class SowManager:
             made: dict[bytes, bytes | None] = {} if found == wanted else {FINGERPRINT: wanted}
             if rules[name].window_us:
                 ruled = topic.get(RULES) if found == wanted else None
-                entry, whole_from_us[name] = went_on(ruled, rules[name], here.now_us())
+                entry, whole_from_us[name] = went_on(ruled, rules[name], runtime.now_us())
                 if ruled != entry:
                     made[RULES] = entry
             if made:
@@ -198,21 +198,21 @@ class SowManager:
 
     def _move_aside(self, path: Path, why: str) -> None:
         """Puts a store away that cannot be used, and says so."""
-        here = self._here
+        runtime = self._runtime
         self._close_store()
         aside = path.with_name(path.name + DAMAGED_SUFFIX)
         if path.exists():
             path.replace(aside)
         path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
         sync_directory(path.parent)
-        first_txid = here.journal.first_txid
+        first_txid = runtime.journal.first_txid
         lost = (
             f"; the journal begins with transaction {first_txid}: what was published before is not "
             "in them"
             if first_txid > 1
             else ""
         )
-        here.report(
+        runtime.report(
             "sow_store_damaged",
             text=f"{path} cannot be used: {why}; it was moved to {aside.name}, and the SOW topics "
             f"are made anew from the journal{lost}",
@@ -226,7 +226,7 @@ class SowManager:
         if not isinstance(error, SowDamaged):
             return False
         self.feature = None
-        self._move_aside(self._here.directory / SOW_FILE, str(error))
+        self._move_aside(self._runtime.directory / SOW_FILE, str(error))
         return True
 
     def folded(self) -> None:
@@ -235,10 +235,10 @@ class SowManager:
         Raises:
             StorageError: it cannot be written, and more would not fit into memory.
         """
-        feature, here = self.feature, self._here
+        feature, runtime = self.feature, self._runtime
         assert feature is not None
-        last_txid = here.journal.recovered.next_txid - 1
-        here.phase = (
+        last_txid = runtime.journal.recovered.next_txid - 1
+        runtime.phase = (
             f"recovering: SOW topics are at transaction {feature.recovered_txid or 0:,} of "
             f"{last_txid:,}"
         )
@@ -246,7 +246,7 @@ class SowManager:
             self._write_here()
             if self.failure and feature.unsaved_bytes > UNSAVED_BYTES_MAX:
                 kind = StorageFull if self._is_full else StorageError
-                raise kind(self.failure, str(here.directory / SOW_FILE))
+                raise kind(self.failure, str(runtime.directory / SOW_FILE))
 
     def serve(self) -> None:
         """From now on it folds what is committed."""
@@ -293,12 +293,12 @@ class SowManager:
     # -- what is due ---------------------------------------------------------------------------
     def check(self) -> None:
         """Called now and then: takes away what has expired, and writes what is due."""
-        feature, here = self.feature, self._here
+        feature, runtime = self.feature, self._runtime
         if feature is None:
             return
         if feature.first_unreadable and not self._has_told:
             self._has_told = True
-            here.report(
+            runtime.report(
                 "sow_unreadable",
                 text=f"{feature.first_unreadable}; this is said once, sow_unreadable of the status "
                 "counts all of them",
@@ -311,14 +311,14 @@ class SowManager:
         floor_txid = feature.floor_txid
         if self._commit is not None or floor_txid is None:
             return
-        now_s = here.loop.time()
+        now_s = runtime.loop.time()
         if self.failure:
             is_due = now_s >= self._write_at_s + RETRY_S
         elif feature.pending_bytes:
             since_s = now_s - self._write_at_s
             is_due = since_s >= WRITE_INTERVAL_S or feature.pending_bytes > PENDING_BYTES
         else:
-            has_moved = floor_txid < here.machine.committed_txid
+            has_moved = floor_txid < runtime.machine.committed_txid
             is_due = has_moved and now_s >= self._write_at_s + IDLE_INTERVAL_S
         if is_due:
             self._begin_write()
@@ -334,40 +334,40 @@ class SowManager:
         self._is_holding = is_much
         if not is_much:
             self._hold(None)
-            self._here.report("sow_store_caught_up")
+            self._runtime.report("sow_store_caught_up")
             return
         why = self.failure or "it is slower than what is published"
         text = (
             f"{UNSAVED_BYTES_MAX:,} bytes of SOW records wait in memory to be written to "
-            f"{self._here.directory / SOW_FILE}: {why}. Nothing is lost; {self._here.config.name} "
-            "takes no messages until they are written: make space on that disk, or let it be "
-            "faster"
+            f"{self._runtime.directory / SOW_FILE}: {why}. Nothing is lost; "
+            f"{self._runtime.config.name} takes no messages until they are written: "
+            "make space on that disk, or let it be faster"
         )
         self._hold(("storage_full" if self._is_full else "storage_error", text))
-        self._here.report("sow_store_behind", text=text)
+        self._runtime.report("sow_store_behind", text=text)
 
     def _tidy(self, only_due: bool = False) -> None:
         """Takes away what is due, in turns: more of it in the next turn of the loop."""
-        feature, here = self.feature, self._here
+        feature, runtime = self.feature, self._runtime
         self._turn = None
-        if feature is None or not here.is_serving or self._is_folding:
+        if feature is None or not runtime.is_serving or self._is_folding:
             return
-        now_us = here.aging_us()
+        now_us = runtime.aging_us()
         changes = feature.tick(now_us, only_due=only_due)
         if changes:
             # Who follows a topic is told: nothing was committed.
-            folded_txid = self._folds.folded_txid(here.machine.committed_txid)
+            folded_txid = self._folds.folded_txid(runtime.machine.committed_txid)
             self._folds.fold(CommitBatch([], folded_txid, changes))
-            here.outbox.flush()
+            runtime.outbox.flush()
         if feature.is_due(now_us):
-            self._turn = here.loop.call_soon(self._tidy, True)
+            self._turn = runtime.loop.call_soon(self._tidy, True)
 
     def _begin_write(self) -> None:
-        feature, here = self.feature, self._here
+        feature, runtime = self.feature, self._runtime
         assert feature is not None and self._store is not None and self._commit is None
-        self._write_at_s = here.loop.time()
-        self._commit = here.loop.run_in_executor(None, self._store.commit, feature.pending())
-        here.spawn(self._finish(self._commit))
+        self._write_at_s = runtime.loop.time()
+        self._commit = runtime.loop.run_in_executor(None, self._store.commit, feature.pending())
+        runtime.spawn(self._finish(self._commit))
 
     async def _finish(self, commit: asyncio.Future[None]) -> None:
         await asyncio.wait((commit,))
@@ -376,7 +376,7 @@ class SowManager:
 
     def _settle(self) -> None:
         """The commit under way has ended."""
-        feature, here, commit = self.feature, self._here, self._commit
+        feature, runtime, commit = self.feature, self._runtime, self._commit
         assert feature is not None and commit is not None
         self._commit = None
         error = commit.exception()
@@ -384,9 +384,9 @@ class SowManager:
             feature.saved()
             if self.failure:
                 self.failure = ""
-                here.report("sow_store_recovered")
+                runtime.report("sow_store_recovered")
             self._look_at_memory()
-            if here.is_serving:
+            if runtime.is_serving:
                 self._release()
         elif isinstance(error, RaylayError):
             feature.not_saved()
@@ -409,7 +409,7 @@ class SowManager:
 
     def _failed(self, error: RaylayError) -> None:
         if not self.failure:
-            self._here.report(
+            self._runtime.report(
                 "sow_store_failed",
                 text=f"{error}; nothing is lost: the records stay in memory, and the journal that "
                 "they are in is kept, until the store can be written again",
@@ -451,14 +451,14 @@ class SowManager:
     async def close(self) -> None:
         """Writes the last state, when nothing is committed any more, and closes the store. Where
         its damage ended the instance, whoever met it, that is noted for the next life."""
-        if isinstance(self._here.fault, SowDamaged):
-            make_file(self._here.directory / DAMAGED_MARK)
+        if isinstance(self._runtime.fault, SowDamaged):
+            make_file(self._runtime.directory / DAMAGED_MARK)
         if self._commit is not None:
             await self._finish(self._commit)
         # What waits to be folded is folded by the next life, from the journal.
         self._folds.enlist(self, False)
         if self.feature is not None and self._store is not None and not self._is_folding:
-            await self._here.in_thread(self._write_here)
+            await self._runtime.in_thread(self._write_here)
         self._close_store()
 
     def _close_store(self) -> None:

@@ -157,10 +157,10 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
     seen: list[tuple[int, ...]] = []
 
     async def work() -> None:
-        server.here.loop = asyncio.get_running_loop()
-        server.here.machine, server.here.is_serving = working.machine, True
-        server.here.journal = cast(Any, SimpleNamespace(front_log_failure=""))
-        server.here.steady_us = lambda: 0  # type: ignore[method-assign]
+        server.runtime.loop = asyncio.get_running_loop()
+        server.runtime.machine, server.runtime.is_serving = working.machine, True
+        server.runtime.journal = cast(Any, SimpleNamespace(front_log_failure=""))
+        server.runtime.steady_us = lambda: 0  # type: ignore[method-assign]
         for name in watched:
             link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
             link.pid, link.process, link.why = 0, SimpleNamespace(starts=0), ""

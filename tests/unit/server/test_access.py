@@ -110,7 +110,7 @@ def guarded(tmp_path: Path) -> InstanceConfig:
 async def logged_on(server: InstanceServer, user: str, **options: Any) -> Any:
     name = options.pop("name", f"client of {user}")
     options.setdefault("password", user * 2)
-    client = Client(name, [server.here.client_address], user_id=user, **options)
+    client = Client(name, [server.runtime.client_address], user_id=user, **options)
     await client.connect()
     try:
         yield client
@@ -141,9 +141,9 @@ class Renaming:
 # -- who is let in -------------------------------------------------------------------------------
 @pytest.mark.parametrize("is_control", [False, True])
 def test_a_user_is_known_by_the_name_that_his_permissions_give(is_control: bool) -> None:
-    here: Any = SimpleNamespace(report=lambda *_, **__: None)
+    runtime: Any = SimpleNamespace(report=lambda *_, **__: None)
     asked = Credentials("a client", "bob", "", is_control=is_control)
-    found = asyncio.run(access.AccessCheck(here, None, Renaming(), "here").ask(asked))
+    found = asyncio.run(access.AccessCheck(runtime, None, Renaming(), "here").ask(asked))
     assert isinstance(found, access.AccessGranted) and found.user == "robert"
     assert found.permissions is not None
 
@@ -181,21 +181,21 @@ def test_no_password_is_computed_for_who_has_gone(
         return may_end.wait(DEADLINE_S)
 
     async def visit(server: InstanceServer) -> None:
-        address, connected = split_address(server.here.client_address), server.clients.connected
+        address, connected = split_address(server.runtime.client_address), server.clients.connected
         gone = []
         for number in range(6):
             _, writer = await asyncio.open_connection(*address)
             logon = {"c": "logon", "v": 1, "client_name": f"c{number}", "cid": "1"}
             writer.write(encode_frame(logon | {"user_id": "bob", "pw": f"x{number}"}))
             gone.append(writer)
-        while len(begun) < modules.HASHES_AT_ONCE or server.here.tasks_running < len(gone):
+        while len(begun) < modules.HASHES_AT_ONCE or server.runtime.tasks_running < len(gone):
             await asyncio.sleep(0)
         for writer in gone:
             writer.close()
         while connected:
             await asyncio.sleep(0)
         may_end.set()
-        while server.here.tasks_running:
+        while server.runtime.tasks_running:
             await asyncio.sleep(0)
         assert len(begun) == modules.HASHES_AT_ONCE
 
@@ -220,7 +220,7 @@ def test_a_flood_of_wrong_logons_of_one_address_keeps_nobody_else_out(
 
         async def log_on(host: str, user: str, password: str) -> asyncio.Task[bytes]:
             reader, writer = await asyncio.open_connection(
-                *split_address(server.here.client_address), local_addr=(host, 0)
+                *split_address(server.runtime.client_address), local_addr=(host, 0)
             )
             name = f"c{len(writers)}"
             writers.append(writer)
@@ -274,7 +274,7 @@ def test_one_user_takes_no_more_than_its_share(tmp_path: Path) -> None:
 
         async def log_on(user: str, name: str = "") -> dict[str, Any]:
             reader, writer = await asyncio.open_connection(
-                *split_address(server.here.client_address)
+                *split_address(server.runtime.client_address)
             )
             writers.append(writer)
             name = name or f"c{len(writers)}"
@@ -354,7 +354,7 @@ def test_half_frames_of_one_user_hold_no_more_than_its_share(tmp_path: Path) -> 
 
         async def begins(user: str, held_bytes: int) -> None:
             reader, writer = await asyncio.open_connection(
-                *split_address(server.here.client_address)
+                *split_address(server.runtime.client_address)
             )
             writers.append(writer)
             readers.append(reader)
@@ -395,7 +395,9 @@ def test_gaps_of_a_user_count_in_the_next_life(
     monkeypatch.setattr(gap_limit, "USER_PIECES_MAX", 20)
 
     async def publish(server: InstanceServer, name: str, count: int) -> dict[str, Any]:
-        reader, writer = await asyncio.open_connection(*split_address(server.here.client_address))
+        reader, writer = await asyncio.open_connection(
+            *split_address(server.runtime.client_address)
+        )
         logon = {"c": "logon", "v": 1, "client_name": name, "cid": "1"}
         writer.write(encode_frame(logon | {"user_id": "amy", "pw": "amyamy"}))
         assert (await answer_to(reader))["status"] == "success"
@@ -409,7 +411,7 @@ def test_gaps_of_a_user_count_in_the_next_life(
     async def first(server: InstanceServer) -> None:
         assert (await publish(server, "one", 15))["status"] == "success"
         key = f"gaps/{publisher_id('one'):016x}"
-        while server.here.state.get(key) != b"amy":
+        while server.runtime.state.get(key) != b"amy":
             await asyncio.sleep(0.01)
 
     async def second(server: InstanceServer) -> None:
@@ -433,7 +435,9 @@ def test_gaps_count_for_an_address_where_nobody_asks_for_users(
     )
 
     async def publish(server: InstanceServer, name: str) -> dict[str, Any]:
-        reader, writer = await asyncio.open_connection(*split_address(server.here.client_address))
+        reader, writer = await asyncio.open_connection(
+            *split_address(server.runtime.client_address)
+        )
         writer.write(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "1"}))
         assert (await answer_to(reader))["status"] == "success"
         build = RecordBuilder(publisher_id(name), "open", "json").build
@@ -767,7 +771,9 @@ def test_who_is_known_gives_way_to_nobody_else(says: str, has_module: bool, tmp_
             return Client("desk", [address], user_id="amy", password="amyamy")
 
         async def stranger() -> tuple[dict[str, Any], asyncio.StreamWriter]:
-            connection = await asyncio.open_connection(*split_address(server.here.client_address))
+            connection = await asyncio.open_connection(
+                *split_address(server.runtime.client_address)
+            )
             logon = {"c": "logon", "v": 1, "client_name": "desk", "user_id": says, "cid": "l"}
             return await said(*connection, logon, b""), connection[1]
 
@@ -929,7 +935,7 @@ def test_two_logons_of_one_segment_are_one_too_many(tmp_path: Path) -> None:
 
 
 async def opened(server: InstanceServer) -> Any:
-    host, port = server.here.client_address.rsplit(":", 1)
+    host, port = server.runtime.client_address.rsplit(":", 1)
     return await asyncio.open_connection(host, int(port))
 
 
@@ -1045,7 +1051,7 @@ def test_so_they_are_where_the_instance_numbers_them(tmp_path: Path) -> None:
         queues = server.clients.queued._keeper.queues
         assert queues is not None
         (door,) = queues.doors.values()
-        connection = await asyncio.open_connection(*split_address(server.here.client_address))
+        connection = await asyncio.open_connection(*split_address(server.runtime.client_address))
         logon = {"c": "logon", "v": 1, "client_name": "bob", "user_id": "bob", "pw": "bobbob"}
         assert (await said(*connection, logon | {"cid": "1"}, b""))["status"] == "success"
         consumer = next(iter(server.clients.sessions)), "s"
@@ -1065,7 +1071,7 @@ def test_so_they_are_where_the_instance_numbers_them(tmp_path: Path) -> None:
         assert (await acknowledge(2))["status"] == "success"
         journaled = {
             each
-            for run in server.here.journal.read(0, 1 << 20)
+            for run in server.runtime.journal.read(0, 1 << 20)
             if run.topic == b"public/work"
             for record in iterate_records(run.payload)
             if record.command == Command.QUEUE_ACKNOWLEDGMENT
@@ -1087,7 +1093,7 @@ def test_subscriptions_of_queues_count_for_a_connection(
     )
 
     async def visit(server: InstanceServer) -> None:
-        connection = await asyncio.open_connection(*split_address(server.here.client_address))
+        connection = await asyncio.open_connection(*split_address(server.runtime.client_address))
 
         async def says(header: dict[str, Any]) -> dict[str, Any]:
             return await said(*connection, header, b"")
@@ -1127,7 +1133,9 @@ def test_the_status_of_all_queues_is_of_those_that_may_be_read(
     (tmp_path / "permissions").write_text(json.dumps(given))
 
     async def visit(server: InstanceServer) -> None:
-        reader, writer = await asyncio.open_connection(*split_address(server.here.client_address))
+        reader, writer = await asyncio.open_connection(
+            *split_address(server.runtime.client_address)
+        )
         who = user or "zoe"
         logon = {"c": "logon", "v": 1, "client_name": who, "user_id": who, "pw": who * 2}
         assert (await said(reader, writer, logon | {"cid": "l"}, b""))["status"] == "success"

@@ -147,11 +147,11 @@ def test_a_failure_lets_everybody_be_read() -> None:
     commits.check_staged(publisher)
     assert publisher.said == ["paused: staged"]
     machine = SimpleNamespace(append_failed=lambda *_: [], committed_txid=0)
-    here: Any = commits._here
-    here.machine, here.steady_us = machine, lambda: 0
-    here.steps = SimpleNamespace(perform=lambda effects: None)
-    here.outbox = SimpleNamespace(flush=lambda: None)
-    here.loop = SimpleNamespace(
+    runtime: Any = commits._runtime
+    runtime.machine, runtime.steady_us = machine, lambda: 0
+    runtime.steps = SimpleNamespace(perform=lambda effects: None)
+    runtime.outbox = SimpleNamespace(flush=lambda: None)
+    runtime.loop = SimpleNamespace(
         call_later=lambda *_: None, call_soon_threadsafe=lambda work, *arguments: work(*arguments)
     )
     commits.cycle.failed(1, StorageFull("no room", "data"))
@@ -163,7 +163,7 @@ def test_a_disk_that_is_watched_is_told_when_it_writes() -> None:
     commits, _ = _with_folds(0)
     assert commits.disk_waits_ms == 0
     started: list[Any] = []
-    cast(Any, commits._here).journal = SimpleNamespace(start=lambda *told: started.extend(told))
+    cast(Any, commits._runtime).journal = SimpleNamespace(start=lambda *told: started.extend(told))
     commits.start(cast(Any, SimpleNamespace(waits_s=1.5)))
     assert started == [commits.cycle.on_disk, commits.cycle.failed]
     assert commits.disk_waits_ms == 1500 and commits.cycle.watch is not None

@@ -348,10 +348,10 @@ def test_what_a_module_of_ones_own_answers(
     monkeypatch.setattr(Says, "answer", answer)
     monkeypatch.setattr(access, "authentication", lambda config, where: Says({}))
     config = replace(configured(tmp_path), admin=AdminConfig(ModuleConfig("says")))
-    here = InstanceRuntime(config, tmp_path)
+    runtime = InstanceRuntime(config, tmp_path)
     with pytest.raises(ControlRefused, match=why):
-        asyncio.run(ControlAccess(here).allow("admit", AMY))
-    assert SECRET not in json.dumps(here.events_log.after(0, 100))
+        asyncio.run(ControlAccess(runtime).allow("admit", AMY))
+    assert SECRET not in json.dumps(runtime.events_log.after(0, 100))
 
 
 @pytest.mark.covers("Configuration", "what an instance cannot judge in time")
@@ -372,14 +372,14 @@ def test_what_is_not_judged_in_time_is_refused(
     monkeypatch.setattr(control, "JUDGED_S_MAX", 0.01)
     monkeypatch.setattr(access, "authentication", lambda config, where: Hangs({}))
     config = replace(configured(tmp_path), admin=AdminConfig(ModuleConfig("says")))
-    here = InstanceRuntime(config, tmp_path)
+    runtime = InstanceRuntime(config, tmp_path)
 
     async def ask() -> None:
-        await asyncio.wait_for(control.ControlAccess(here).allow("kill", AMY), DEADLINE_S)
+        await asyncio.wait_for(control.ControlAccess(runtime).allow("kill", AMY), DEADLINE_S)
 
     with pytest.raises(ControlRefused, match="modules have not answered"):
         asyncio.run(ask())
-    assert here.events_log.after(0, 100)[-1]["event"] == "control_refused"
+    assert runtime.events_log.after(0, 100)[-1]["event"] == "control_refused"
 
 
 def test_modules_of_the_clients_count_where_admin_names_none(tmp_path: Path) -> None:

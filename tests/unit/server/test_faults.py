@@ -59,7 +59,7 @@ def lacks() -> bytes:
 
 def a_link(bench: Bench, *frames: bytes) -> None:
     logon = UpstreamLogon("up", "g", 77, "g", "to-solo", next(bench.numbers), b"", 0, DESCRIPTION)
-    bench.run(bench.server.here.replication_address, link_logon(logon), list(frames))
+    bench.run(bench.server.runtime.replication_address, link_logon(logon), list(frames))
 
 
 def a_client(bench: Bench, *frames: bytes) -> None:
@@ -105,7 +105,7 @@ def test_only_the_connection_ends(
     monkeypatch.setattr(where, name, fault)
     with pytest.raises(AssertionError):  # the bench does not take it for nothing
         does(bench)
-    assert bench.server.here.fault is None and not bench.server.here.is_half_done
+    assert bench.server.runtime.fault is None and not bench.server.runtime.is_half_done
     (told,) = events(bench.server, "connection_fault")
     assert SECRET_WORDS in told["text"] and "127.0.0.1" in told["peer"]
     assert "test_faults.py" in told["at"] and "services/" in told["at"]
@@ -135,7 +135,7 @@ def test_a_fault_in_a_step_ends_the_instance(
     monkeypatch.setattr(where, name, raises())
     with pytest.raises((AssertionError, TimeoutError)):
         does(bench)
-    assert isinstance(bench.server.here.fault, UnfinishedStep)
+    assert isinstance(bench.server.runtime.fault, UnfinishedStep)
     assert not events(bench.server, "connection_fault")
     monkeypatch.undo()
 
@@ -145,7 +145,7 @@ def test_a_file_that_fails_ends_the_instance(bench: Bench, monkeypatch: pytest.M
     monkeypatch.setattr(ClientConnection, "_heartbeat", raises(StorageError))
     with pytest.raises((AssertionError, TimeoutError)):
         a_client(bench, BEAT)
-    assert isinstance(bench.server.here.fault, UnfinishedStep)
+    assert isinstance(bench.server.runtime.fault, UnfinishedStep)
 
 
 @pytest.mark.covers("Configuration", "a fault in the handler of a frame ends that connection")

@@ -35,8 +35,8 @@ def on_its_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
 
 @on_its_loop
 async def test_what_is_due_at_once_is_done_in_one_turn(tmp_path: Path) -> None:
-    here = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
-    here.begin()
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
+    runtime.begin()
     turn = 0
     often: list[int] = []
     seldom: list[int] = []
@@ -51,42 +51,42 @@ async def test_what_is_due_at_once_is_done_in_one_turn(tmp_path: Path) -> None:
         # What is late is done once: a loop that was held up may have them in two turns.
         if len(seldom) >= 3 and set(seldom[-3:]) <= set(often):
             enough.set()
-        here.loop.call_soon(next_turn)
+        runtime.loop.call_soon(next_turn)
 
     def at_often() -> None:
         often.append(turn)
 
     next_turn()
-    here.every(0.01, at_often)
+    runtime.every(0.01, at_often)
     await asyncio.sleep(0.003)  # Each begins at a time of its own.
-    here.every(0.05, at_seldom)
+    runtime.every(0.05, at_seldom)
     async with asyncio.timeout(DEADLINE_S):  # Each finds the other in its turn.
         await enough.wait()
-    here.cancel_timers()
+    runtime.cancel_timers()
     assert len(often) > len(seldom)
 
 
 @on_its_loop
 async def test_what_is_late_is_done_once(tmp_path: Path) -> None:
-    here = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
-    here.begin()
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
+    runtime.begin()
     done_s: list[float] = []
     enough = asyncio.Event()
     interval_s = 0.04  # The loop's timers come up to a millisecond early.
 
     def work() -> None:
-        done_s.append(here.loop.time())
+        done_s.append(runtime.loop.time())
         if len(done_s) == 2:
             # Somebody holds up the loop for five intervals and a half.
             time.sleep(5.5 * interval_s)
         if len(done_s) == 4:
             enough.set()
 
-    began_s = here.loop.time()
-    here.every(interval_s, work)
+    began_s = runtime.loop.time()
+    runtime.every(interval_s, work)
     async with asyncio.timeout(DEADLINE_S):
         await enough.wait()
-    here.cancel_timers()
+    runtime.cancel_timers()
     passed = [int((at_s - began_s) / interval_s + 0.05) for at_s in done_s]
     assert passed[2] - passed[1] >= 5 and passed[3] > passed[2], (
         "what was missed is not made up for"
@@ -131,13 +131,13 @@ class Timer:
 class Pausing:
     """Something that is done each second, or each fifth one where nothing goes on."""
 
-    def __init__(self, here: InstanceRuntime) -> None:
+    def __init__(self, runtime: InstanceRuntime) -> None:
         self.clock = Clock()
-        here.loop = cast(asyncio.AbstractEventLoop, self.clock)
-        here._began_s = 0.0
+        runtime.loop = cast(asyncio.AbstractEventLoop, self.clock)
+        runtime._began_s = 0.0
         self.seconds = 5
         self._done_s: list[float] = []
-        here.every(1.0, lambda: self._done_s.append(self.clock.now_s), lambda: self.seconds)
+        runtime.every(1.0, lambda: self._done_s.append(self.clock.now_s), lambda: self.seconds)
 
     def until(self, now_s: float) -> list[float]:
         """When it was done until then."""
@@ -146,45 +146,45 @@ class Pausing:
         return done
 
 
-def test_what_pauses_is_done_at_multiples_of_its_pause(here: InstanceRuntime) -> None:
-    pausing = Pausing(here)
-    assert pausing.until(0.5) == [] and not here.is_resting
-    assert pausing.until(21.5) == [1.0, 5.0, 10.0, 15.0, 20.0] and here.is_resting
+def test_what_pauses_is_done_at_multiples_of_its_pause(runtime: InstanceRuntime) -> None:
+    pausing = Pausing(runtime)
+    assert pausing.until(0.5) == [] and not runtime.is_resting
+    assert pausing.until(21.5) == [1.0, 5.0, 10.0, 15.0, 20.0] and runtime.is_resting
     # Somebody holds up the loop.
     pausing.clock.now_s = 37.5
     assert pausing.until(46.0) == [37.5, 40.0, 45.0]
     pausing.seconds = 1
-    assert pausing.until(53.5) == [50.0, 51.0, 52.0, 53.0] and not here.is_resting
+    assert pausing.until(53.5) == [50.0, 51.0, 52.0, 53.0] and not runtime.is_resting
     pausing.seconds = 5
-    assert pausing.until(61.0) == [54.0, 55.0, 60.0] and here.is_resting
+    assert pausing.until(61.0) == [54.0, 55.0, 60.0] and runtime.is_resting
 
 
-def test_what_begins_ends_a_pause(here: InstanceRuntime) -> None:
-    pausing = Pausing(here)
+def test_what_begins_ends_a_pause(runtime: InstanceRuntime) -> None:
+    pausing = Pausing(runtime)
     assert pausing.until(7.5) == [1.0, 5.0]
-    here.hurry()
-    here.hurry()
-    assert not here.is_resting
+    runtime.hurry()
+    runtime.hurry()
+    assert not runtime.is_resting
     assert pausing.until(12.5) == [8.0, 10.0], "nothing goes on after all"
-    here.report("link_connected", destination="b")
+    runtime.report("link_connected", destination="b")
     pausing.seconds = 1
     assert pausing.until(15.5) == [13.0, 14.0, 15.0]
-    here.hurry()
-    here.cancel_timers()
+    runtime.hurry()
+    runtime.cancel_timers()
     assert pausing.until(99.0) == []
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> InstanceRuntime:
+def runtime(tmp_path: Path) -> InstanceRuntime:
     return InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
 
 
-async def tidied(reading: JournalReads, here: InstanceRuntime) -> bool:
+async def tidied(reading: JournalReads, runtime: InstanceRuntime) -> bool:
     """Whether a second's call had a thread do something; waits for it."""
     reading.keep_tidy()
-    worked = here.tasks_running > 0
+    worked = runtime.tasks_running > 0
     async with asyncio.timeout(DEADLINE_S):
-        while here.tasks_running:
+        while runtime.tasks_running:
             await asyncio.sleep(0)
     return worked
 
@@ -194,39 +194,39 @@ def unsettled(_: LmdbJournal) -> int:
 
 
 @on_its_loop
-async def test_who_reads_nothing_wakes_no_thread(here: InstanceRuntime) -> None:
-    here.begin()
-    here.journal = open_journal(here.config, here.directory)
-    reading = JournalReads(here)
+async def test_who_reads_nothing_wakes_no_thread(runtime: InstanceRuntime) -> None:
+    runtime.begin()
+    runtime.journal = open_journal(runtime.config, runtime.directory)
+    reading = JournalReads(runtime)
     try:
         await reading.open()
-        for reader in (reading.reader, here.journal):
-            assert not await tidied(reading, here)
+        for reader in (reading.reader, runtime.journal):
+            assert not await tidied(reading, runtime)
             assert not reader.removed()
-            assert await tidied(reading, here)
-        assert not await tidied(reading, here)
-        here.journal.remove(1)  # As the journal does by itself, by age or size.
-        assert await tidied(reading, here), "the oldest may be another one"
-        assert not await tidied(reading, here)
+            assert await tidied(reading, runtime)
+        assert not await tidied(reading, runtime)
+        runtime.journal.remove(1)  # As the journal does by itself, by age or size.
+        assert await tidied(reading, runtime), "the oldest may be another one"
+        assert not await tidied(reading, runtime)
     finally:
         await reading.close()
-        here.journal.close()
+        runtime.journal.close()
 
 
 @on_its_loop
 async def test_where_the_oldest_is_not_found_it_is_looked_for_again(
-    here: InstanceRuntime, monkeypatch: pytest.MonkeyPatch
+    runtime: InstanceRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here.begin()
-    here.journal = open_journal(here.config, here.directory)
-    reading = JournalReads(here)
+    runtime.begin()
+    runtime.journal = open_journal(runtime.config, runtime.directory)
+    reading = JournalReads(runtime)
     try:
         await reading.open()
         with monkeypatch.context() as patched:
             patched.setattr(LmdbJournal, "first_txid", property(unsettled))
             await reading.tidy()
-        assert await tidied(reading, here)
-        assert not await tidied(reading, here)
+        assert await tidied(reading, runtime)
+        assert not await tidied(reading, runtime)
     finally:
         await reading.close()
-        here.journal.close()
+        runtime.journal.close()

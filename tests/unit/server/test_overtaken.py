@@ -52,11 +52,11 @@ def pause(*subs: str) -> bytes:
 
 async def fill(house: House, door: Door, topic: str = "plain", body: Any = BODY) -> None:
     """Publishes several segments more."""
-    reader, journal = house.server.reading, house.server.here.journal
+    reader, journal = house.server.reading, house.server.runtime.journal
     before = len(await reading(house, reader.reader.segments))
     while len(await reading(house, reader.reader.segments)) < before + SEGMENTS:
         await house.publish(door, "p", *[body] * FRAME, topic=topic)
-    await house.server.here.in_thread(journal.settle)
+    await house.server.runtime.in_thread(journal.settle)
 
 
 async def reading(house: House, work: Any) -> Any:
@@ -221,7 +221,7 @@ def test_what_is_removed_while_the_start_is_looked_for_does_not_count_as_before_
                 read_aside(replay, read)
 
             replay.is_aside = True
-            house.server.here.spawn(later())
+            house.server.runtime.spawn(later())
             return False
 
         pump._read_aside = held  # type: ignore[method-assign]

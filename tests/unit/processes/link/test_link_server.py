@@ -31,13 +31,13 @@ def linked() -> tuple[LinkServer, Any, list[Any]]:
     link = LinkServer(LinkConfig("A", "pair", ROOT, 1, "", "", None, to))
     told: list[Any] = []
     stands: Any = SimpleNamespace
-    here = link.here
-    here.loop = asyncio.new_event_loop()
-    here.outbox = stands(flush=lambda: None)
-    here.instance = stands(send=lambda data: told.extend(FrameReader().feed(data)))
+    runtime = link.runtime
+    runtime.loop = asyncio.new_event_loop()
+    runtime.outbox = stands(flush=lambda: None)
+    runtime.instance = stands(send=lambda data: told.extend(FrameReader().feed(data)))
     link.pump.reader = stands(first_txid=1, removed=PublisherRanges)
-    link.dialling._start_answer = here.loop.create_future()
-    here.loop.close()
+    link.dialling._start_answer = runtime.loop.create_future()
+    runtime.loop.close()
     downstream = stands(
         early=[],
         is_open=True,
@@ -109,7 +109,7 @@ def asked_for_its_connection(
     link.pump.machine.take([])
     later: list[Any] = []
     stands: Any = SimpleNamespace
-    link.here.loop = stands(time=lambda: 0.0, call_soon=later.append, call_later=lambda *_: None)
+    link.runtime.loop = stands(time=lambda: 0.0, call_soon=later.append, call_later=lambda *_: None)
     downstream.is_carried, downstream.unsent_bytes = False, 0
     downstream.reader = stands(buffered=0)
     downstream.transport = stands(pause_reading=lambda: None)
@@ -184,8 +184,8 @@ class Dialler(LinkDialler):
     """A link that notes when it would wait, and whose servers answer when they are told to."""
 
     def __init__(self, to: DestinationConfig, rounds: int) -> None:
-        here = LinkRuntime(LinkConfig("A", "pair", ROOT, 1, "", "", None, to))
-        super().__init__(here, Pump(here))
+        runtime = LinkRuntime(LinkConfig("A", "pair", ROOT, 1, "", "", None, to))
+        super().__init__(runtime, Pump(runtime))
         self.rounds = rounds
         self.up: dict[int, str] = {}
         self.done: list[str | int] = []

@@ -20,16 +20,16 @@ class Children:
     """Starts children, and notes what becomes of them."""
 
     def __init__(self, directory: Path) -> None:
-        here = InstanceRuntime(InstanceConfig("A", "G"), directory)
-        here.begin()
+        runtime = InstanceRuntime(InstanceConfig("A", "G"), directory)
+        runtime.begin()
         self.started: list[int] = []
         self.killed: list[int] = []
         self.told: list[str] = []
         self.refuses = False
         self.cannot_be_killed = False
         self._changed = asyncio.Event()
-        self._loop = here.loop
-        self.supervisor = Supervisor(here, self.start, self.tell, self.tell)
+        self._loop = runtime.loop
+        self.supervisor = Supervisor(runtime, self.start, self.tell, self.tell)
 
     def start(self, number: int) -> Child:
         self.started.append(number)

@@ -152,13 +152,13 @@ def test_a_query_is_not_refused_for_what_another_one_was_given_up_for(tmp_path: 
 def test_what_was_given_up_is_told_now_and_then() -> None:
     said: list[dict[str, Any]] = []
     loop = SimpleNamespace(time=lambda: now_s)
-    here: Any = SimpleNamespace(
+    runtime: Any = SimpleNamespace(
         report=lambda event, **told: said.append({"event": event, **told}),
         loop=loop,
         steady_us=lambda: int(now_s * 1e6),
     )
     clients: Any = SimpleNamespace(sessions={}, budgets=FilterBudgets(lambda ends: None))
-    filters = CostlyFilters(here, clients)
+    filters = CostlyFilters(runtime, clients)
     effort, now_s = EvaluationAccount("/a LIKE 'b'"), 100.0
     for passed_s, given_up, told in ((0, 1, 1), (TELL_S - 1, 2, 0), (1, 3, 5), (TELL_S, 0, 0)):
         now_s += passed_s

@@ -184,12 +184,12 @@ class Bench:
 
     async def _start(self) -> None:
         await self.server.start()
-        self.good = Client("good", [self.server.here.client_address])
+        self.good = Client("good", [self.server.runtime.client_address])
         await self.good.connect()
 
     def addresses(self) -> list[str]:
         guarded = self.server.status()["client_transports"]
-        return [self.server.here.client_address, *guarded.values()]
+        return [self.server.runtime.client_address, *guarded.values()]
 
     def run(self, address: str, first: bytes, frames: list[bytes]) -> None:
         async def session() -> None:
@@ -224,8 +224,8 @@ class Bench:
 
         self.loop.run_until_complete(both())
         clients = self.server.clients
-        assert self.server.here.fault is None
-        assert not self.server.here.is_half_done
+        assert self.server.runtime.fault is None
+        assert not self.server.runtime.is_half_done
         faults = ("fatal", "query_failed", "connection_fault")
         assert not [e for e in self.server.events(0) if e["event"] in faults]
         assert not len(clients.incomplete) and not self.server.upstreams.incomplete.bytes
@@ -234,7 +234,7 @@ class Bench:
     def close(self) -> None:
         async def stop() -> None:
             # Behind a fault nothing is acknowledged any more.
-            await self.good.close(flush=self.server.here.fault is None)
+            await self.good.close(flush=self.server.runtime.fault is None)
             await self.server.stop()
 
         self.loop.run_until_complete(stop())
@@ -286,7 +286,7 @@ def test_any_session_of_a_link(
         generation=generation,
     )
     first = link_logon(logon) if is_right else b""
-    bench.run(bench.server.here.replication_address, first, frames)
+    bench.run(bench.server.runtime.replication_address, first, frames)
 
 
 def test_a_step_that_raises_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,5 +300,5 @@ def test_a_step_that_raises_would_be_seen(tmp_path: Path, monkeypatch: pytest.Mo
     beat = encode_frame({"c": "heartbeat", "cid": "h"})
     with pytest.raises(AssertionError):
         bench.run(bench.addresses()[0], encode_frame(LOGON), [beat])
-    assert bench.server.here.fault is None, "only the connection ends"
+    assert bench.server.runtime.fault is None, "only the connection ends"
     bench.close()

@@ -116,15 +116,15 @@ class Ledger:
         self._note(name, (None,))
 
     def _note(self, name: str, trees: tuple[Any, ...]) -> None:
-        here, last = self.house.server.here, self.house.published[name]
-        now_us = here.now_us()
+        runtime, last = self.house.server.runtime, self.house.published[name]
+        now_us = runtime.now_us()
         self.bodies += trees
         for sequence in range(last - len(trees) + 1, last + 1):
             self.identities.append((publisher_id(name), sequence))
             # One time: they were received at once.
             self.times_us.append(now_us)
-        here.clock_offset_us += 1_000_000
-        here.machine.wall_offset_us = here.now_us() - here.steady_us()
+        runtime.clock_offset_us += 1_000_000
+        runtime.machine.wall_offset_us = runtime.now_us() - runtime.steady_us()
 
     def bookmark(self, txid: int) -> str:
         publisher, sequence = self.identities[txid - 1]
@@ -429,10 +429,12 @@ def test_now_amid_a_commit_that_is_folded_in_turns(
         reader.send(rewind("s", "0|1|", "orders", batch=7))
         await looked_up.wait()
         # As a link brings it: it is one commit.
-        here, number = house.server.here, door.connection.number
-        runs = here.machine.client_runs(number, house.records("p", *bodies), count)
-        effects, _ = here.machine.client_published(number, runs, here.steady_us(), LookupResult())
-        here.perform(effects)
+        runtime, number = house.server.runtime, door.connection.number
+        runs = runtime.machine.client_runs(number, house.records("p", *bodies), count)
+        effects, _ = runtime.machine.client_published(
+            number, runs, runtime.steady_us(), LookupResult()
+        )
+        runtime.perform(effects)
         found = await frames_until(
             reader, lambda each: each["c"] == "p" and each["tx"] + each["n"] > count
         )
@@ -510,12 +512,12 @@ def test_other_rules_of_a_history_make_no_past_of_what_it_let_go(
         return replace(WITH_PAST, sow=(replace(STEPS, rules=rules),))
 
     async def first(house: House) -> None:
-        here = house.server.here
+        runtime = house.server.runtime
         # It was a while ago.
-        here.clock_offset_us -= 100_000_000
-        here.machine.wall_offset_us = here.now_us() - here.steady_us()
+        runtime.clock_offset_us -= 100_000_000
+        runtime.machine.wall_offset_us = runtime.now_us() - runtime.steady_us()
         ledgers.append(await filled(house, random.Random(7), "steps", 30))
-        house.server._sow.book.topics[0].state.prune(here.now_us())
+        house.server._sow.book.topics[0].state.prune(runtime.now_us())
 
     async def second(house: House) -> None:
         (ledger,) = ledgers

@@ -53,7 +53,7 @@ def batch(house: House, *topics: str) -> tuple[bytes, int]:
 
 
 def received(house: House, door: Door) -> int:
-    return house.server.here.machine.received_of(door.connection.number)
+    return house.server.runtime.machine.received_of(door.connection.number)
 
 
 async def until_received(house: House, door: Door, least: int) -> None:
@@ -121,7 +121,7 @@ def test_what_is_wrong_at_its_end_refuses_all_of_it(tmp_path: Path) -> None:
         door.send(frame[:-1] + b"!")
         answer = await door.until(lambda header: header.get("reason") == "bad_record")
         assert "fails its checksum" in answer["text"]
-        assert house.server.here.machine.next_txid == 1, "nothing was taken"
+        assert house.server.runtime.machine.next_txid == 1, "nothing was taken"
 
     plain_house(tmp_path, visit)
 
@@ -144,7 +144,7 @@ def test_who_ends_between_its_parts_is_acked_what_is_there(tmp_path: Path, ends:
         again = await house.client("p")
         while house.server.clients.turns.turns.is_scheduled:
             await asyncio.sleep(0)
-        machine = house.server.here.machine
+        machine = house.server.runtime.machine
         assert acked <= taken == machine.intake.highest.get(again.connection.publisher, 0)
         assert machine.next_txid == taken + 1, "each once, and nothing behind it"
         # All of it once more, as its client sends what it has no ack for.
@@ -161,7 +161,7 @@ def test_what_a_filter_lets_nobody_publish_is_refused_between_its_parts(tmp_path
         clients, number = house.server.clients, door.connection.number
         judge = clients.judge(Judge(), "u", "p", "")  # type: ignore[arg-type]
         door.connection.judge = judge
-        house.server.here.machine._publishers._sessions[number].judge = judge
+        house.server.runtime.machine._publishers._sessions[number].judge = judge
         frame, last = batch(house, "log/a")
         door.send(frame, encode_frame({"c": "flush", "a": "persisted", "cid": "f"}))
         await until_received(house, door, 1)
@@ -172,7 +172,7 @@ def test_what_a_filter_lets_nobody_publish_is_refused_between_its_parts(tmp_path
         ]
         refused = [header["s"] for header in said if header.get("reason") == "not_entitled"]
         assert refused == [8, 208]
-        assert house.server.here.machine.next_txid == last - 1
+        assert house.server.runtime.machine.next_txid == last - 1
 
     plain_house(tmp_path, visit)
 

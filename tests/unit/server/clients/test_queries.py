@@ -144,7 +144,7 @@ def in_house(
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await visit(house)
-            assert not faults and not house.server.here.has_ended, faults
+            assert not faults and not house.server.runtime.has_ended, faults
         finally:
             await house.server.stop()
 
@@ -327,7 +327,7 @@ def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path, repl
             if replayed == "read":
                 await reads.wait()
             while replayed == "caught up" and (
-                replay.is_aside or replay.plan.cursor < house.server.here.machine.committed_txid
+                replay.is_aside or replay.plan.cursor < house.server.runtime.machine.committed_txid
             ):
                 await asyncio.sleep(0.001)
         # It does not read for a while: so its queries stand.
@@ -741,7 +741,7 @@ def test_the_past_of_a_topic_with_history(tmp_path: Path) -> None:
         await house.publish(door, "p", {"id": 1, "v": 1}, {"id": 2, "v": 1}, topic="trades")
         state = house.server._sow.book.topics[1].state
         then_us = max(each.updated_us for each in state.records())
-        while house.server.here.now_us() <= then_us + 1:
+        while house.server.runtime.now_us() <= then_us + 1:
             await asyncio.sleep(0)
         await house.publish(door, "p", {"id": 1, "v": 2}, topic="trades")
         as_of = datetime.fromtimestamp(then_us / 1e6, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
@@ -766,9 +766,9 @@ def test_what_expires_leaves_and_does_not_disturb_a_replay(tmp_path: Path) -> No
         await reader.answer_to("b")
         reader.send(ask("s", topic="short", command="sow_and_subscribe", oof=True))
         await group_of(reader, "s")
-        house.stamp_us = house.server.here.now_us()
+        house.stamp_us = house.server.runtime.now_us()
         await house.publish(door, "p", {"id": 1}, topic="short", expiration_s=1)
-        house.server.here.clock_offset_us += 5_000_000
+        house.server.runtime.clock_offset_us += 5_000_000
         house.server._sow.check()
         found = await frames_until(reader, lambda each: each["c"] == "oof")
         header, (record,) = found[-1]
@@ -851,7 +851,7 @@ def test_a_fault_that_nobody_foresaw_ends_the_query_alone(
                 told = await door.until(lambda each: each.get("status") == "failure")
                 assert told["reason"] == "internal_error"
                 assert "solo failed to answer (ZeroDivisionError)" in told["text"]
-        said = house.server.here.events_log.after()
+        said = house.server.runtime.events_log.after()
         event = next(each for each in said if each["event"] == "query_failed")
         assert event["topic"] == "orders"
         assert "in _go_on" in event["text"]
@@ -883,21 +883,21 @@ def test_who_asks_behind_an_ack_waits_for_its_folds_and_others_do_not(
         folds, live = house.server.clients.folds, house.server.clients.live
         reader.send(encode_frame({"c": "subscribe", "sub": "early", "t": "orders", "cid": "e"}))
         await reader.answer_to("e")
-        machine, count = house.server.here.machine, 2_000
+        machine, count = house.server.runtime.machine, 2_000
         # As a link brings it: it is one commit.
         payload = house.records("p", *(b'{"id":%d,"n":%d}' % (n, n) for n in range(count)))
         number = door.connection.number
         runs = machine.client_runs(number, payload, count)
         effects, _ = machine.client_published(
-            number, runs, house.server.here.steady_us(), LookupResult()
+            number, runs, house.server.runtime.steady_us(), LookupResult()
         )
         # Turns behind the first one wait until they are let go, and who waits does not help: no
         # disk is too slow for this.
         monkeypatch.setattr(FoldBarrier, "take", lambda waiting, most: None)
-        steps: Any = house.server.here.perform.__self__  # type: ignore[attr-defined]
+        steps: Any = house.server.runtime.perform.__self__  # type: ignore[attr-defined]
         later, held = steps._later, []
         steps._later = held.append
-        house.server.here.perform(effects)
+        house.server.runtime.perform(effects)
         while machine.committed_txid < count:
             await asyncio.sleep(0)
         assert folds.unfolded, "it is folded in turns"
@@ -946,7 +946,7 @@ def test_a_long_frame_is_prepared_in_turns(tmp_path: Path) -> None:
             encode_frame({"c": "pb", "n": count}, house.records("p", *bodies)),
             encode_frame({"c": "flush", "a": "persisted", "cid": "f"}),
         )
-        received = house.server.here.machine.received_of
+        received = house.server.runtime.machine.received_of
         assert received(door.connection.number) < count
         await house.publish(other, "other", {"n": 1}, topic="plain")
         assert received(door.connection.number) < count, "not behind all of it"

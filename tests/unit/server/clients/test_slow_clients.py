@@ -51,8 +51,8 @@ class Bench:
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
         loop = SimpleNamespace(call_soon=lambda what, *given: self.due.append(lambda: what(*given)))
-        here: Any = SimpleNamespace(loop=loop, report=lambda *_, **__: None)
-        self.buffer = BufferControl(here, "clients", Path("none"), 0, cast(Any, None))
+        runtime: Any = SimpleNamespace(loop=loop, report=lambda *_, **__: None)
+        self.buffer = BufferControl(runtime, "clients", Path("none"), 0, cast(Any, None))
         self.buffer.process = cast(Any, SimpleNamespace(number=1, greeted=lambda: None))
         self.process = Process()
 
@@ -165,8 +165,8 @@ class Slow:
 def test_who_is_offline_is_looked_at_until_it_is_online_again() -> None:
     """Also while nothing waits for it: what brings it back is that somebody looks."""
     loop = SimpleNamespace(time=lambda: 0.0)
-    here: Any = SimpleNamespace(loop=loop, is_resting=False, report=lambda *_, **__: None)
-    pool = ClientPool(here, "clients", Limits(1_000, 10_000, 1.0), Path("none"), cast(Any, None))
+    runtime: Any = SimpleNamespace(loop=loop, is_resting=False, report=lambda *_, **__: None)
+    pool = ClientPool(runtime, "clients", Limits(1_000, 10_000, 1.0), Path("none"), cast(Any, None))
     pool.buffer.wake = lambda: None  # type: ignore[method-assign]
     slow: Any = Slow()
     pool.weigh(slow)
@@ -186,8 +186,8 @@ def test_who_has_lost_what_waited_for_it_counts_no_more() -> None:
     """It ends in a later turn: until then a limit that others pass must not meet it."""
     due: list[Any] = []
     loop = SimpleNamespace(time=lambda: 0.0, call_soon=lambda *what: due.append(what))
-    here: Any = SimpleNamespace(loop=loop, is_resting=False, report=lambda *_, **__: None)
-    pool = ClientPool(here, "clients", Limits(1_000, 10_000, 1.0), Path("none"), cast(Any, None))
+    runtime: Any = SimpleNamespace(loop=loop, is_resting=False, report=lambda *_, **__: None)
+    pool = ClientPool(runtime, "clients", Limits(1_000, 10_000, 1.0), Path("none"), cast(Any, None))
     pool.buffer.wake = lambda: None  # type: ignore[method-assign]
     lost, other = cast(Any, Slow()), cast(Any, Slow())
     lost.end, other.number = (lambda *_: None), CLIENT + 1

@@ -148,7 +148,7 @@ def test_a_publisher_over_its_limit_is_slowed_and_not_killed_and_others_go_on(
     body, count = b'"' + b"x" * 4096 + b'"', 5_000
 
     async def visit(server: InstanceServer) -> None:
-        slow, own = transports(server)["slow"]["address"], server.here.client_address
+        slow, own = transports(server)["slow"]["address"], server.runtime.client_address
         async with (
             Client("fast", servers=[slow], heartbeat_s=5.0) as fast,
             Client("other", servers=[own]) as other,
@@ -160,7 +160,7 @@ def test_a_publisher_over_its_limit_is_slowed_and_not_killed_and_others_go_on(
             assert (told["client"], told["transport"]) == ("fast", "slow")
             assert told["outstanding"] > MOST
             (held,) = [each for each in connections(server) if each.client_name == "fast"]
-            taken = server.here.machine.counters.published
+            taken = server.runtime.machine.counters.published
             # What was read when it was found out is taken; all else waits outside of the instance.
             assert MOST < taken < MOST + 2 * READ_BYTES_MAX // len(body)
             assert not held.reading
@@ -171,11 +171,11 @@ def test_a_publisher_over_its_limit_is_slowed_and_not_killed_and_others_go_on(
             subscription = await other.subscribe("news")
             await other.publish("news", b"1")
             assert (await anext(aiter(subscription))).body == b"1"
-            assert server.here.machine.counters.published == taken + 1 and held.is_open
+            assert server.runtime.machine.counters.published == taken + 1 and held.is_open
             # Its acks come: it is read again, and all of it is durable.
             await server.downgrade("away", force=True)
             await fast.flush()
-            assert server.here.machine.counters.published == count + 1
+            assert server.runtime.machine.counters.published == count + 1
             assert not held._acks.outstanding
         assert len(events(server, "publisher_slowed")) == 1
 
@@ -189,7 +189,7 @@ def test_who_numbers_nothing_is_slowed_without_any_setting(
     monkeypatch.setattr(outstanding, "UNNUMBERED_MAX", MOST)
 
     async def visit(server: InstanceServer) -> None:
-        _, writer = await asyncio.open_connection(*split_address(server.here.client_address))
+        _, writer = await asyncio.open_connection(*split_address(server.runtime.client_address))
         writer.write(encode_frame({"c": "logon", "v": 1, "client_name": "raw", "cid": "l"}))
         await until(lambda: bool(connections(server)))
         frame = encode_frame({"c": "p", "t": "orders", "mt": "json"}, b'"' + b"x" * 9000 + b'"')
@@ -198,7 +198,7 @@ def test_who_numbers_nothing_is_slowed_without_any_setting(
         (held,) = connections(server)
         assert MOST < len(held._acks.outstanding) < MOST + 2 * READ_BYTES_MAX // len(frame)
         await server.downgrade("away", force=True)
-        await until(lambda: server.here.machine.counters.published == 2_000)
+        await until(lambda: server.runtime.machine.counters.published == 2_000)
         await until(lambda: not held._acks.outstanding)
         assert held.is_open
         writer.close()

@@ -21,7 +21,7 @@ class Bench:
         self.said: list[str] = []
         self.sent_away: list[str] = []
         self.pending: list[Any] = []
-        here: Any = SimpleNamespace(
+        runtime: Any = SimpleNamespace(
             config=SimpleNamespace(name="A"),
             directory="data",
             report=lambda event, **_: self.said.append(event),
@@ -34,7 +34,9 @@ class Bench:
             ),
         )
         self.ours, self.theirs = socket.socketpair()
-        self.watch = DiskWatch(here, timeout_s, self.sent_away.append, lambda: [self.ours.fileno()])
+        self.watch = DiskWatch(
+            runtime, timeout_s, self.sent_away.append, lambda: [self.ours.fileno()]
+        )
 
     def waits(self, seconds: float) -> None:
         self.watch.look(self.watch._since_s + seconds)

@@ -136,7 +136,7 @@ def test_a_copy_that_is_one_too_many_tries_again(place: Place) -> None:
         (over,) = events(b, "upstream_over_share")[:1]
         assert (over["limit"], over["user"]) == ("user", "links")
         other.writer.close()
-        assert (await copy).here.machine.next_txid > 1
+        assert (await copy).runtime.machine.next_txid > 1
 
     place.run(visit)
 

@@ -154,8 +154,8 @@ def test_one_frame_of_a_link_that_names_all_there_could_be(tmp_path: Path) -> No
             lacks_frames(lacks(last=FOR_EVER), True)[0],
             encode_frame({"c": "batch", "n": 1, "u": True}),
         ]
-        bench.run(bench.server.here.replication_address, link_logon(logon), frames)
-        assert not events(bench.server, "connection_fault") and bench.server.here.fault is None
+        bench.run(bench.server.runtime.replication_address, link_logon(logon), frames)
+        assert not events(bench.server, "connection_fault") and bench.server.runtime.fault is None
     finally:
         bench.close()
 
@@ -332,12 +332,12 @@ def test_who_may_bring_some_topics_says_nothing_of_all(tmp_path: Path, user: str
             last = lacks_frames(lacks(), True)[0] + encode_frame({"c": "nonsense"})
             peer.writer.write(claims[1] + last)
             assert (await peer.said())[-1]["reason"] == "unknown_command"
-            assert not b.here.machine.went_back and not b.here.machine.missing.is_judging
+            assert not b.runtime.machine.went_back and not b.runtime.machine.missing.is_judging
             for event in ("lacks_unproven", "old_copy_unproven"):
                 (told,) = events(b, event)
                 assert "may not replicate every topic" in told["text"], "once"
         else:
-            while not b.here.machine.went_back:
+            while not b.runtime.machine.went_back:
                 await asyncio.sleep(0)
         peer.writer.close()
 

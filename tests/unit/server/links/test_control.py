@@ -36,8 +36,8 @@ class Connection:
 def greeted(*, moved: bool) -> list[dict[str, Any]]:
     """What a process hears that was started, and whose destination moved before it came."""
     to = DestinationConfig("B", "pair", True, (OLD,), server_names=("B",))
-    here = SimpleNamespace(config=InstanceConfig("A", "pair", destinations=(to,)))
-    links: Any = SimpleNamespace(here=here, greeted=lambda name: None, descriptors=None)
+    runtime = SimpleNamespace(config=InstanceConfig("A", "pair", destinations=(to,)))
+    links: Any = SimpleNamespace(runtime=runtime, greeted=lambda name: None, descriptors=None)
     link = LinkControl(links, to)
     link.offer_incoming = lambda: None  # type: ignore[method-assign]
     if moved:
@@ -72,8 +72,8 @@ def connected_link() -> tuple[LinkControl, Connection, Later]:
     to = DestinationConfig("B", "other", False, (OLD,), server_names=("B",))
     loop = Later()
     config = InstanceConfig("A", "pair", destinations=(to,))
-    here = SimpleNamespace(config=config, loop=loop)
-    links: Any = SimpleNamespace(here=here, descriptors=None)
+    runtime = SimpleNamespace(config=config, loop=loop)
+    links: Any = SimpleNamespace(runtime=runtime, descriptors=None)
     link = LinkControl(links, to)
     connection = Connection()
     link.connection = connection  # type: ignore[assignment]
@@ -114,10 +114,10 @@ async def started(*, comes: bool) -> list[list[str]]:
     awaited = DestinationConfig("awaited", "other", True, (OLD,))
     other = DestinationConfig("other", "other", False, (OLD,))
     config = InstanceConfig("A", "pair", destinations=(other, local, awaited))
-    here: Any = SimpleNamespace(config=config, loop=asyncio.get_running_loop())
+    runtime: Any = SimpleNamespace(config=config, loop=asyncio.get_running_loop())
     nothing: Any = None
     links = Links(
-        here,
+        runtime,
         {},
         commits=nothing,
         digest=nothing,

@@ -99,7 +99,7 @@ def taken_over() -> tuple[DirectLinkSocket, Any, Any, Any]:
     state = machine.hand_over()
     assert state is not None
     stands: Any = SimpleNamespace
-    here = stands(
+    runtime = stands(
         outbox=stands(add=lambda _: None, flush=lambda: None, await_flush=lambda: None),
         loop=stands(time=lambda: 1.0),
         config=stands(name="A"),
@@ -108,9 +108,9 @@ def taken_over() -> tuple[DirectLinkSocket, Any, Any, Any]:
     )
     to = DestinationConfig("B", "g", True, ("127.0.0.1:1",), window_bytes=1)
     link, owner = stands(name="B", config=to), stands()
-    direct = DirectLinkSocket(here, owner, link, state, {"peer": "B", "epoch": 1})
+    direct = DirectLinkSocket(runtime, owner, link, state, {"peer": "B", "epoch": 1})
     direct.is_open = True
-    return direct, here, link, owner
+    return direct, runtime, link, owner
 
 
 def test_what_is_asked_because_of_an_answer_goes_out_behind_what_the_answer_let_go() -> None:
@@ -127,9 +127,9 @@ def test_what_is_asked_because_of_an_answer_goes_out_behind_what_the_answer_let_
 
 
 def test_why_a_destination_refuses_a_direct_connection_is_told() -> None:
-    direct, here, _, owner = taken_over()
+    direct, runtime, _, owner = taken_over()
     events: list[Any] = []
-    here.report = lambda event, **details: events.append((event, details))
+    runtime.report = lambda event, **details: events.append((event, details))
     owner.over = lambda socket, why: events.append(why)
     direct.data_received(refusal("gap", "batch 4 came where 3 was due", None))
     assert events == [

@@ -68,7 +68,7 @@ class Bench:
         self.now_us = 0
         self.events: list[str] = []
         self.machine = SimpleNamespace(committed_txid=0)
-        self.here: Any = SimpleNamespace(
+        self.runtime: Any = SimpleNamespace(
             loop=loop,
             outbox=WriteQueue(loop),
             config=SimpleNamespace(name="A", direct_links=True, drills=False),
@@ -83,7 +83,7 @@ class Bench:
         self.link = Link()
         self.descriptors = DescriptorReceiver()
         self.descriptors.open(path)
-        self.direct_link = DirectLinkControl(self.here, self.link, self.descriptors)
+        self.direct_link = DirectLinkControl(self.runtime, self.link, self.descriptors)
         self.theirs: socket.socket | None = None
         self.kept: socket.socket
         self.reader = FrameReader()
@@ -189,7 +189,7 @@ def test_what_is_committed_until_it_is_open_goes_out_in_order_and_once(tmp_path:
         await bench.opened()
         assert bench.events == ["link_direct"]
         assert bench.commit(4)
-        bench.here.outbox.flush()
+        bench.runtime.outbox.flush()
         found = await bench.batches(2)
         assert [number for number, _ in found] == [8, 9]
         counts = bench.direct_link.counts({"sent_records": 10})
@@ -296,7 +296,7 @@ def test_the_mode_of_a_direct_connection_is_that_of_what_goes_out_next(tmp_path:
         assert bench.direct_link.mode(False)
         await bench.opened()
         bench.commit(1)
-        bench.here.outbox.flush()
+        bench.runtime.outbox.flush()
         assert bench.theirs is not None
         async with asyncio.timeout(DEADLINE_S):
             data = await asyncio.get_running_loop().sock_recv(bench.theirs, 1 << 16)
@@ -315,7 +315,7 @@ def test_when_it_is_over_the_link_hears_it_once_and_what_it_counted_stays(
         bench.give(keeps=True)
         await bench.opened()
         bench.commit(1)
-        bench.here.outbox.flush()
+        bench.runtime.outbox.flush()
         await bench.batches(1)
         assert bench.theirs is not None
         loop = asyncio.get_running_loop()
@@ -355,7 +355,7 @@ def test_what_went_over_several_direct_connections_is_counted_together(tmp_path:
             assert bench.direct_link.is_direct
             await bench.opened()
             bench.commit(txid)
-            bench.here.outbox.flush()
+            bench.runtime.outbox.flush()
             await bench.batches(1)
             bench.direct_link.return_it("it is needed elsewhere")
             async with asyncio.timeout(DEADLINE_S):

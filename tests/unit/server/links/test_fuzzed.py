@@ -50,8 +50,8 @@ class FabricBench(Bench):
     """Its instance has the key of a fabric, and a link of that fabric is connected."""
 
     async def _start(self) -> None:
-        here = self.server.here
-        here.config = replace(here.config, fabric_key=KEY)
+        runtime = self.server.runtime
+        runtime.config = replace(runtime.config, fabric_key=KEY)
         await super()._start()
         self.peer = await Peer.at(self.server)
         logon = UpstreamLogon("true", "g", TRUE, "g", "to-solo", 1, b"", 0, DESCRIPTION, "")
@@ -67,7 +67,7 @@ class FabricBench(Bench):
 
     def still(self) -> None:
         server = self.server
-        machine = server.here.machine
+        machine = server.runtime.machine
         assert [each.logon.name for each in server.upstreams.connected.values() if each.logon] == [
             "true"
         ]
@@ -75,7 +75,9 @@ class FabricBench(Bench):
         assert machine.ready and not machine.went_back and not machine.retired
         assert not len(machine.placements) and not machine.missing.is_judging
         assert not machine.missing.ranges.sets
-        keys = [key for key, _ in server.here.state.items("") if "epoch" in key or "proven" in key]
+        keys = [
+            key for key, _ in server.runtime.state.items("") if "epoch" in key or "proven" in key
+        ]
         own = f"{TRUE:016x}"
         assert keys == [f"epoch/{own}/to-solo", f"proven/{own}", "proven_name/true"], "others' too"
         assert not server.upstreams.incomplete.bytes
@@ -104,7 +106,7 @@ class FabricBench(Bench):
                     await asyncio.sleep(0)
 
         self.loop.run_until_complete(speak())
-        assert self.server.here.fault is None and not self.server.here.is_half_done
+        assert self.server.runtime.fault is None and not self.server.runtime.is_half_done
         self.still()
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ async def connected(server: InstanceServer, *, proven: bool, epoch: int = 5) -> 
 
 
 def known(server: InstanceServer) -> SequenceSet:
-    return server.here.machine.known.get(P) or SequenceSet()
+    return server.runtime.machine.known.get(P) or SequenceSet()
 
 
 @pytest.mark.parametrize("compression", ["", "zstd", "zlib"])
@@ -99,7 +99,7 @@ def test_what_is_wrong_at_its_end_refuses_all_of_it(tmp_path: Path, proven: bool
         block = b"".join(run.encode() for run in runs())
         peer.writer.write(batch(block[:-1] + b"!"))
         (refused,) = [each for each in await peer.said() if each["c"] == "refused"]
-        assert refused["reason"] == "bad_record" and not known(b) and b.here.fault is None
+        assert refused["reason"] == "bad_record" and not known(b) and b.runtime.fault is None
         peer.writer.close()
 
     place.run(visit)
@@ -127,7 +127,7 @@ def test_a_link_that_ends_between_its_parts_leaves_those_and_sends_all_again(
         ack = await again.until("ack")
         while not ack["n"]:
             ack = await again.until("ack")
-        assert list(known(b)) == [(1, COUNT)] and b.here.machine.next_txid == COUNT + 1
+        assert list(known(b)) == [(1, COUNT)] and b.runtime.machine.next_txid == COUNT + 1
         again.writer.close()
 
     place.run(visit)

@@ -51,7 +51,7 @@ async def brings(place: Place, key: str, run: Run, *, proven: bool = False) -> s
     before = facts(b)
     peer.writer.write(batch(run))
     (refused,) = [each for each in await peer.said() if each["c"] == "refused"]
-    assert facts(b) == before and b.here.fault is None
+    assert facts(b) == before and b.runtime.fault is None
     assert '"bad_record"' in await told(b, "upstream_refused", "nothing was taken")
     await publish(b, "orders")
     peer.writer.close()
@@ -93,7 +93,7 @@ def test_an_honest_run_is_taken(tmp_path: Path) -> None:
         await peer.until("accepted")
         peer.writer.write(batch(HONEST))
         await peer.until("ack")
-        assert b.here.machine.known.get(HONEST.publisher) is not None
+        assert b.runtime.machine.known.get(HONEST.publisher) is not None
         peer.writer.close()
 
     place.run(visit)
@@ -120,7 +120,7 @@ async def brought(b: InstanceServer, lie: str) -> None:
 
 
 async def publishes(b: InstanceServer) -> None:
-    async with Client("p", [b.here.client_address]) as client:
+    async with Client("p", [b.runtime.client_address]) as client:
         await client.publish("orders", b'{"id": 1}', message_type="json")
         await client.flush()
 
@@ -135,7 +135,7 @@ def test_an_instance_with_a_bad_run_goes_on_and_starts_again(
 
     async def visit() -> None:
         b = await believed(place)
-        async with Client("s", [b.here.client_address]) as client:
+        async with Client("s", [b.runtime.client_address]) as client:
             orders = await client.subscribe("orders", filter="/id = 1")
             await brought(b, lie)
             await publishes(b)
@@ -146,11 +146,11 @@ def test_an_instance_with_a_bad_run_goes_on_and_starts_again(
             assert "passed over" in await told(b, "run_unreadable")
             assert b.status()["runs_unreadable"]
         await b.stop()
-        again = await place.start(b.here.config)
+        again = await place.start(b.runtime.config)
         await publishes(again)
-        assert b.here.fault is None and again.here.fault is None
+        assert b.runtime.fault is None and again.runtime.fault is None
         await again.stop()
-        journal = again.here.directory / "journal"
+        journal = again.runtime.directory / "journal"
         assert list(verify_journal(journal, None, VerifyResult())), "it is named"
 
     place.run(visit)
@@ -169,7 +169,7 @@ def test_a_source_that_has_a_bad_run_fills_nobody(tmp_path: Path, lie: str) -> N
             await asyncio.sleep(0)
         text = await told(place.servers[1], "bootstrap_failed")
         assert "record" in text or "header of a run" in text
-        assert not copying_from_b.done() and not place.servers[1].here.is_serving
+        assert not copying_from_b.done() and not place.servers[1].runtime.is_serving
         copying_from_b.cancel()
         with suppress(asyncio.CancelledError):
             await copying_from_b

@@ -109,28 +109,28 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         moving = replace(
             CONFIG,
             destinations=(to_b,), client_port=0, replication_port=0, client_advertised=None,
-            replication_advertised=None, announce_to=(b.here.replication_address,),
+            replication_advertised=None, announce_to=(b.runtime.replication_address,),
         )  # fmt: skip
         a = InstanceServer(moving, tmp_path / "A", start_link_process, HERE)
         await a.start()
         changed = event(a, "address_changed")
         assert changed is not None and changed["former"] == FORMER
         found = await until(lambda: caught_up(b, "A"))
-        assert found["address"] == a.here.replication_address
+        assert found["address"] == a.runtime.replication_address
         assert await until(lambda: event(a, "move_announced"))
         told = event(b, "instance_readdressed")
-        assert told is not None and told["address"] == a.here.replication_address
+        assert told is not None and told["address"] == a.runtime.replication_address
         (peer,) = b.clients.peers()
-        assert peer["addresses"] == [a.here.client_address]
+        assert peer["addresses"] == [a.runtime.client_address]
         known = b.placements.known()["A"]
-        assert known[:3] == (0, a.here.replication_address, a.here.client_address)
+        assert known[:3] == (0, a.runtime.replication_address, a.runtime.client_address)
 
         # It starts again there: nothing is new.
-        incarnation = a.here.identity.incarnation
+        incarnation = a.runtime.identity.incarnation
         await a.stop()
         a = InstanceServer(moving, tmp_path / "A", start_link_process, HERE)
         await a.start()
-        assert a.placements.known()["A"] == known and a.here.identity.incarnation == incarnation
+        assert a.placements.known()["A"] == known and a.runtime.identity.incarnation == incarnation
         # Its port is another one: of one generation the last counts, at B as well.
         await a.stop()
         a = InstanceServer(
@@ -138,12 +138,12 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
             HERE,
         )  # fmt: skip
         await a.start()
-        await until(lambda: b.placements.known()["A"].address == a.here.replication_address)
+        await until(lambda: b.placements.known()["A"].address == a.runtime.replication_address)
         await until(lambda: caught_up(b, "A"))
         # Its disk is lost, and its driver knows the present address: what it hears of its former
         # life it tells better.
         await a.stop()
-        port_b = port_of(b.here.replication_address)
+        port_b = port_of(b.runtime.replication_address)
         to_b = replace(to_b, addresses=(f"{HERE}:{port_b}",))
         a = InstanceServer(
             replace(
@@ -154,9 +154,9 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         )  # fmt: skip
         await a.start()
         assert a.placements.known() == {}
-        await until(lambda: b.placements.known()["A"].address == a.here.replication_address)
+        await until(lambda: b.placements.known()["A"].address == a.runtime.replication_address)
         await until(lambda: caught_up(b, "A"))
-        assert not a.here.retirement and not b.here.retirement
+        assert not a.runtime.retirement and not b.runtime.retirement
         await a.stop()
         await b.stop()
 

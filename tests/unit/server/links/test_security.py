@@ -103,7 +103,7 @@ class Place:
 
     def sender(self, to: InstanceServer, authenticator: ModuleConfig | None) -> InstanceConfig:
         destination = DestinationConfig(
-            "B", "g", False, (to.here.replication_address,), server_names=("B",),
+            "B", "g", False, (to.runtime.replication_address,), server_names=("B",),
             topics=(TopicRule(".*", exclude_validation=("replicate",)),),
             retry_ms_min=20, retry_ms_max=50, authenticator=authenticator,
         )  # fmt: skip
@@ -154,14 +154,14 @@ async def told(server: InstanceServer, name: str, word: str = "") -> str:
 
 
 async def publish(server: InstanceServer, *topics: str) -> None:
-    async with Client("p", [server.here.client_address]) as client:
+    async with Client("p", [server.runtime.client_address]) as client:
         for topic in topics:
             await client.publish(topic, b"{}", message_type="json")
         await client.flush()
 
 
 async def holds(server: InstanceServer, messages: int) -> None:
-    while server.here.machine.next_txid <= messages:
+    while server.runtime.machine.next_txid <= messages:
         await asyncio.sleep(0.01)
 
 
@@ -189,7 +189,7 @@ def test_nothing_passes_with_a_wrong_one_until_the_file_is_corrected(place: Plac
         assert "B does not let A in" in text and "correct the `authenticator`" in text
         text = await told(b, "logon_denied")
         assert '"user": "links"' in text and '"transport": "replication"' in text
-        assert b.here.machine.next_txid == 1 and not b.here.machine.upstreams()
+        assert b.runtime.machine.next_txid == 1 and not b.runtime.machine.upstreams()
         (state,) = a.status()["destinations"].values()
         assert not state["connected"]
         place.no_secret()
@@ -227,7 +227,7 @@ def test_who_may_not_replicate_is_kept_out(user: str, place: Place) -> None:
         await told(a, "link_refused", '"auth"')
         text = await told(b, "logon_denied", user)
         assert user != "clients" or "clients has no replication-logon" in text
-        assert not b.here.machine.upstreams()
+        assert not b.runtime.machine.upstreams()
 
     place.run(visit)
 
@@ -237,7 +237,7 @@ def test_what_the_instance_says_counts_where_the_destination_says_nothing(place:
     async def visit() -> None:
         b = await place.start(place.guarded())
         await place.start(replace(place.sender(b, None), authenticator=place.says()))
-        while not b.here.machine.upstreams():
+        while not b.runtime.machine.upstreams():
             await asyncio.sleep(0.01)
 
     place.run(visit)
@@ -257,7 +257,7 @@ def test_a_topic_that_may_not_be_replicated_stops_its_link(place: Place) -> None
         # It tries again, more and more slowly, and none of the batch is taken.
         while len(events(b, "upstream_not_entitled")) < 3:
             await asyncio.sleep(0.01)
-        assert b.here.machine.next_txid == 2, "nothing of that batch is taken"
+        assert b.runtime.machine.next_txid == 2, "nothing of that batch is taken"
         (state,) = a.status()["destinations"].values()
         assert state["unacked"] == 2, "and nothing of it is acknowledged"
 
@@ -306,7 +306,7 @@ def test_a_challenge_is_answered(place: Place, challenged: None) -> None:
 def copying(source: InstanceServer, authenticator: ModuleConfig | None) -> InstanceConfig:
     return replace(
         GUARDED, name="C", authenticator=authenticator,
-        bootstrap=BootstrapConfig((source.here.replication_address,), retry_ms_min=20),
+        bootstrap=BootstrapConfig((source.runtime.replication_address,), retry_ms_min=20),
     )  # fmt: skip
 
 
@@ -323,7 +323,7 @@ def test_a_copy_needs_the_same_logon(place: Place) -> None:
         assert "B does not let C in" in text
         place.no_secret()
         place.password.write_text(SECRET)
-        assert (await c).here.machine.next_txid > 1
+        assert (await c).runtime.machine.next_txid > 1
 
     place.password.write_text(WRONG)
     place.run(visit)
@@ -343,18 +343,20 @@ def test_a_copy_is_given_topics_that_it_may_have_and_ends_at_others(place: Place
         c = await place.start(
             replace(whole, name="C", bootstrap=chosen, topics=(TopicRule("orders"),))
         )
-        assert c.here.machine.next_txid > 1
+        assert c.runtime.machine.next_txid > 1
         started = asyncio.ensure_future(place.start(replace(whole, name="D")))
         text = await told(b, "bootstrap_refused", "secret")
         assert "D may not copy topic" in text and "replicated-topics" in text
         assert "may not copy topic" in await told(place.servers[2], "bootstrap_failed")
-        assert place.servers[2].here.phase != "serving" and len(events(b, "bootstrap_served")) == 1
+        assert (
+            place.servers[2].runtime.phase != "serving" and len(events(b, "bootstrap_served")) == 1
+        )
         (place.path / "permissions").write_text(
             json.dumps(PERMISSIONS | {"some": {"replication-logon": True, "replicated-topics": [
                 {"topic": "orders", "write": True}, {"topic": "secret", "read": True},
             ]}})
         )  # fmt: skip
-        assert (await started).here.machine.next_txid > 2
+        assert (await started).runtime.machine.next_txid > 2
 
     place.run(visit)
 
@@ -365,7 +367,7 @@ def test_a_copy_that_is_challenged(place: Place, challenged: None) -> None:
         b = await place.start(asks)
         await publish(b, "orders")
         c = await place.start(copying(b, ModuleConfig("asks")))
-        assert c.here.machine.next_txid > 1
+        assert c.runtime.machine.next_txid > 1
 
     place.run(visit)
 
@@ -387,7 +389,7 @@ def test_a_link_over_the_connection_of_the_other_side_logs_on_too(place: Place) 
         a = await place.start(asks)
         await publish(b, "orders")
         await told(b, "link_refused", '"auth"')
-        assert a.here.machine.next_txid == 1 and not a.here.machine.upstreams()
+        assert a.runtime.machine.next_txid == 1 and not a.runtime.machine.upstreams()
         place.password.write_text(SECRET)
         await holds(a, 1)
         assert b.status()["destinations"]["A"]["address"] == "over A's connection"
@@ -404,7 +406,7 @@ def test_news_of_a_moved_instance_need_a_logon(place: Place) -> None:
         a = await place.start(replace(GUARDED, name="A", authenticator=place.says()))
         await a.placements.learn({"Z": InstancePlacement(1, "z:1", "z:2")})
         work = asyncio.ensure_future(
-            Announcer(a.here, a.placements, (b.here.replication_address,)).run()
+            Announcer(a.runtime, a.placements, (b.runtime.replication_address,)).run()
         )
         assert "B does not let A in" in await told(a, "move_not_announced")
         assert not b.placements.known()
@@ -434,7 +436,7 @@ def test_a_salvage_needs_a_logon(place: Place) -> None:
         # It is let in now, and asked whether it is retired, which it is not.
         with pytest.raises(FabricError, match="A"):
             await asyncio.to_thread(salvage, directory, {}, timeout_s=5.0)
-        assert b.here.machine.next_txid == 1
+        assert b.runtime.machine.next_txid == 1
 
     place.run(visit)
 
@@ -451,7 +453,7 @@ def test_a_reset_asks_for_what_a_link_may_bring_anew(place: Place) -> None:
         assert await b.reset_entitlement("links") == 1
         await told(a, "link_refused", "entitlement_reset")
         await told(a, "link_refused", '"auth"')
-        assert not b.here.machine.upstreams()
+        assert not b.runtime.machine.upstreams()
 
     place.run(visit)
 
@@ -466,7 +468,9 @@ class Peer:
 
     @classmethod
     async def at(cls, server: InstanceServer) -> Peer:
-        return cls(*await asyncio.open_connection(*split_address(server.here.replication_address)))
+        return cls(
+            *await asyncio.open_connection(*split_address(server.runtime.replication_address))
+        )
 
     async def said(self) -> list[Header]:
         """All until the connection ends."""
@@ -510,11 +514,11 @@ def logon(user: str, password: str, **words: Any) -> UpstreamLogon:
 
 
 def facts(server: InstanceServer) -> tuple[Any, ...]:
-    machine = server.here.machine
+    machine = server.runtime.machine
     return (
         machine.next_txid, machine.known.digest(), machine.placements.to_wire(), machine.retired,
         machine.went_back, machine.missing.ranges.count,
-        server.here.state.get_number(f"epoch/{77:016x}/B"),
+        server.runtime.state.get_number(f"epoch/{77:016x}/B"),
     )  # fmt: skip
 
 
@@ -586,7 +590,7 @@ def test_who_is_let_in_still_has_to_prove_what_it_says_of_others(place: Place) -
         peer.writer.write(link_logon(said))
         await peer.until("accepted")
         await told(b, "placements_unproven")
-        assert not len(b.here.machine.placements)
+        assert not len(b.runtime.machine.placements)
         peer.writer.close()
 
     place.run(visit)
@@ -666,7 +670,7 @@ def test_a_link_that_does_not_describe_its_instance_is_refused(proven: bool, pla
         assert refused["reason"] == "bad_description" and "is missing" in refused["text"]
         assert '"bad_description"' in await told(b, "upstream_refused")
         assert facts(b) == before, "no epoch is taken of it"
-        assert not b.here.machine.upstreams()
+        assert not b.runtime.machine.upstreams()
 
     place.run(visit)
 

@@ -87,7 +87,7 @@ def link(server: InstanceServer, name: str) -> dict[str, Any]:
 
 
 async def publish(server: InstanceServer, count: int = 3) -> None:
-    async with Client("p", servers=[server.here.client_address]) as client:
+    async with Client("p", servers=[server.runtime.client_address]) as client:
         for _ in range(count):
             await client.publish("orders", b"{}")
         await client.flush()
@@ -104,7 +104,7 @@ def test_a_link_with_its_certificate_and_one_that_is_never_handed_over(tmp_path:
 
     async def work(fabric: Fabric) -> None:
         b = await fabric.start(replace(PLAIN, name="B", replication_terms=serving()))
-        where = b.here.replication_address
+        where = b.runtime.replication_address
         a = await fabric.start(
             replace(PLAIN, destinations=(to("B", where, made.dialling(made.client)),))
         )
@@ -143,7 +143,7 @@ def test_what_is_wrong_with_a_link_is_said(tmp_path: Path) -> None:
         b = await fabric.start(
             replace(PLAIN, name="B", replication_terms=serving(), replication_transports=more)
         )
-        where = b.here.replication_address
+        where = b.runtime.replication_address
         unsecured = str(replication(b, "open")["address"])
         assert not replication(b, "shut")["enabled"]
         gone = TlsConfig(ca_file="/no/such.pem")
@@ -178,7 +178,7 @@ def test_the_line_of_a_drill_lies_above_tls(tmp_path: Path) -> None:
 
     async def work(fabric: Fabric) -> None:
         b = await fabric.start(replace(PLAIN, name="B", replication_terms=serving()))
-        there = to("B", b.here.replication_address, made.dialling(made.client))
+        there = to("B", b.runtime.replication_address, made.dialling(made.client))
         a = await fabric.start(replace(PLAIN, destinations=(there,), drills=True))
         await until(lambda: link(a, "B")["caught_up"])
         await a.inject("line", 0.3, {"destination": "B", "mode": "cut"})
@@ -199,7 +199,7 @@ def test_a_shared_connection_carries_both_directions_over_tls(tmp_path: Path) ->
         b = await fabric.start(
             replace(PLAIN, name="B", replication_terms=serving(), destinations=(back,))
         )
-        there = to("B", b.here.replication_address, made.dialling(made.client))
+        there = to("B", b.runtime.replication_address, made.dialling(made.client))
         a = await fabric.start(replace(PLAIN, destinations=(there,)))
         await until(lambda: link(b, "A")["caught_up"])
         assert link(b, "A")["address"] == "over A's connection"
@@ -230,7 +230,7 @@ def test_a_link_over_the_connection_of_the_other_side_is_known_by_that_ones_cert
         b = await fabric.start(
             replace(PLAIN, name="B", replication_terms=serving(), destinations=(back,))
         )
-        there = to("B", b.here.replication_address, made.dialling(made.client))
+        there = to("B", b.runtime.replication_address, made.dialling(made.client))
         asks = ModuleConfig("certificates", {"Name": name})
         a = await fabric.start(
             replace(PLAIN, destinations=(there,), replication_authentication=asks)
@@ -254,7 +254,7 @@ def test_an_empty_instance_copies_over_tls(tmp_path: Path) -> None:
     async def work(fabric: Fabric) -> None:
         b = await fabric.start(replace(PLAIN, name="B", replication_terms=serving()))
         await publish(b)
-        copied = BootstrapConfig((b.here.replication_address,), tls=made.dialling(made.client))
+        copied = BootstrapConfig((b.runtime.replication_address,), tls=made.dialling(made.client))
         c = await fabric.start(replace(PLAIN, name="C", bootstrap=copied))
         assert c.status()["messages"] == 3
 
@@ -273,7 +273,7 @@ def test_a_moved_instance_says_so_over_tls(tmp_path: Path) -> None:
             replace(PLAIN, fabric_key=key, announce_tls=made.dialling(made.client))
         )
         await a.placements.learn({"Z": InstancePlacement(1, "z:1", "z:2")})
-        announcer = Announcer(a.here, a.placements, (b.here.replication_address,))
+        announcer = Announcer(a.runtime, a.placements, (b.runtime.replication_address,))
         await announcer.run()
         assert b.placements.known()["Z"] == InstancePlacement(1, "z:1", "z:2")
 
@@ -284,7 +284,7 @@ def test_a_moved_instance_says_so_over_tls(tmp_path: Path) -> None:
 def test_who_speaks_no_tls_to_a_replication_port_is_told(tmp_path: Path, said: bytes) -> None:
     async def work(fabric: Fabric) -> None:
         b = await fabric.start(replace(PLAIN, name="B", replication_terms=serving()))
-        where = split_address(b.here.replication_address)
+        where = split_address(b.runtime.replication_address)
         reader, writer = await asyncio.open_connection(*where)
         writer.write(said)
         ((header, _),) = FrameReader().feed(await reader.read())

@@ -199,7 +199,7 @@ def test_who_proves_nothing_gets_no_message_of_a_queue(place: Place) -> None:
         await peer.until("accepted")
         peer.writer.write(asking(1, "work") + lacks_frames(lacks(), True)[0])
         await told(b, "lacks_unproven")
-        assert not asked and b.here.machine.missing.ranges.count == 0
+        assert not asked and b.runtime.machine.missing.ranges.count == 0
         peer.writer.close()
 
     place.run(visit)
@@ -217,7 +217,7 @@ def test_without_a_key_who_may_bring_every_topic_says_what_is_lacking(
         await peer.until("accepted")
         peer.writer.write(lacks_frames(lacks(), True)[0] + encode_frame({"c": "batch", "n": 1}))
         await peer.until("ack")
-        assert b.here.machine.missing.is_judging is (user == "links")
+        assert b.runtime.machine.missing.is_judging is (user == "links")
         peer.writer.close()
 
     place.run(visit)
@@ -231,14 +231,14 @@ def test_nothing_on_disk_is_of_who_proves_nothing(place: Place, monkeypatch: Any
         b = await place.start(place.guarded())
         named: dict[int, str] = {}
         b.upstreams.met = named.update
-        before = dict(b.here.state.items(""))
+        before = dict(b.runtime.state.items(""))
         for number in range(4):
             peer = await Peer.at(b)
             said = {"incarnation": 100 + number, "name": f"n{number}", "destination": f"d{number}"}
             peer.writer.write(unproven(**said))
             await peer.until("accepted")
             peer.writer.close()
-        assert dict(b.here.state.items("")) == before
+        assert dict(b.runtime.state.items("")) == before
         assert sorted(named) == [100, 101], "queues keep the names that they are told"
         # An older connection of the same link is known by its epoch; who proves it is written down.
         peer = await Peer.at(b)
@@ -248,7 +248,7 @@ def test_nothing_on_disk_is_of_who_proves_nothing(place: Place, monkeypatch: Any
         true.writer.write(link_logon(logon("links", SECRET, placements={})))
         await true.until("accepted")
         true.writer.close()
-        assert {key for key, _ in b.here.state.items("epoch/")} == {f"epoch/{77:016x}/B"}
+        assert {key for key, _ in b.runtime.state.items("epoch/")} == {f"epoch/{77:016x}/B"}
         assert named[77] == "A"
 
     place.run(visit)
@@ -275,7 +275,7 @@ def test_without_a_key_epochs_on_disk_are_those_of_so_many_links(
             await asyncio.sleep(0)
 
     def stored(b: InstanceServer) -> list[int]:
-        keys = [key for key, _ in b.here.state.items("epoch/")]
+        keys = [key for key, _ in b.runtime.state.items("epoch/")]
         return sorted(int(key.split("/")[1], 16) for key in keys)
 
     async def visit() -> None:
@@ -289,7 +289,7 @@ def test_without_a_key_epochs_on_disk_are_those_of_so_many_links(
         assert stored(b) == [1, 3, 5]
         await goes(b, stays, 0)
         await b.stop()
-        again = await place.start(b.here.config)
+        again = await place.start(b.runtime.config)
         for incarnation in (6, 7):
             await goes(again, await comes(again, incarnation), 0)
         assert len(stored(again)) == 3 and {6, 7} <= {*stored(again)}, "those of before count, too"

@@ -123,7 +123,7 @@ class Bench:
             queue_definitions=definitions
             or (QueueDefinition("work", "json", underlying="orders"),),
         )
-        self.here = SimpleNamespace(
+        self.runtime = SimpleNamespace(
             config=config,
             identity=Identity("a", "g", 0xA, life=3),
             machine=SimpleNamespace(
@@ -147,10 +147,10 @@ class Bench:
         commits = SimpleNamespace(cycle=self.storage)
         self.folds = folding()
         self.keeper = QueueManager(
-            cast(Any, self.here), self.folds, cast(Any, commits), cast(Any, None)
+            cast(Any, self.runtime), self.folds, cast(Any, commits), cast(Any, None)
         )
         self.sessions: dict[int, Session] = {}
-        self.clients = QueueClients(cast(Any, self.here), self.keeper, cast(Any, self.sessions))
+        self.clients = QueueClients(cast(Any, self.runtime), self.keeper, cast(Any, self.sessions))
         self.keeper.open()
         self.keeper.serve()
 
@@ -164,11 +164,11 @@ class Bench:
                 self.state[key] = value
 
     def author(self, runs: list[Run], now_us: int) -> list[Any]:
-        txid = self.here.machine.next_txid
+        txid = self.runtime.machine.next_txid
         for run in runs:
             run.first_txid = txid
             txid += run.count
-        self.here.machine.next_txid = txid
+        self.runtime.machine.next_txid = txid
         self.authored += runs
         return []
 
@@ -232,8 +232,8 @@ def test_a_sampled_message_has_a_span_below_its_lease_and_its_client_is_told_of_
     def span(name: str, parent: bytes, start: int, end: int, said: Any, *, own: bytes) -> None:
         spans.append((name, parent, start, end, said, own))
 
-    bench.here.tracing = NoTracing("a", TracingOptions())
-    bench.here.tracing.span = span  # type: ignore[method-assign, assignment]
+    bench.runtime.tracing = NoTracing("a", TracingOptions())
+    bench.runtime.tracing.span = span  # type: ignore[method-assign, assignment]
     bench.owner()
     client = bench.client()
     context = new_context()
@@ -264,9 +264,9 @@ def test_a_sampled_message_has_a_span_below_its_lease_and_its_client_is_told_of_
 
 def test_without_queues_there_is_nothing() -> None:
     bench = Bench()
-    bench.here.config.queue_definitions = ()
-    keeper = QueueManager(cast(Any, bench.here), folding(), cast(Any, None), cast(Any, None))
-    assert keeper.open() == [] and keeper.journaled() == bench.here.config.topics
+    bench.runtime.config.queue_definitions = ()
+    keeper = QueueManager(cast(Any, bench.runtime), folding(), cast(Any, None), cast(Any, None))
+    assert keeper.open() == [] and keeper.journaled() == bench.runtime.config.topics
     keeper.serve()
     keeper.run()
     keeper.check()
@@ -737,7 +737,7 @@ def test_an_owner_is_told_of_the_settings_of_the_clock_and_has_the_steady_one() 
     begin = control.read_begin(frame.header, frame.body)
     assert (begin.steady_base_us, begin.clock_steps) == (7, [(8, -5_000_000)])
     assert not owner.said("clock")
-    bench.here.machine.next_txid = 20
+    bench.runtime.machine.next_txid = 20
     bench.keeper.clock_is(-5_000_010)
     bench.keeper.clock_is(0)
     assert [control.read_clock(each.header) for each in owner.said("clock")] == [(19, 0)]
@@ -747,15 +747,15 @@ def test_what_the_clock_was_set_by_makes_nothing_older_at_the_next_start() -> No
     """Expiration would end messages that are a minute old, as if an hour had passed."""
     hour_us, minute_us = 3_600_000_000, 60_000_000
     bench = Bench()
-    bench.here.spawn = asyncio.run
+    bench.runtime.spawn = asyncio.run
     bench.keeper.clock_is(hour_us)
     again = Bench(state=bench.state, next_txid=21)
     # The steady clock of the instance begins with the wall clock, which is right by now.
-    again.here.steady_us = lambda: 100 * hour_us
+    again.runtime.steady_us = lambda: 100 * hour_us
     (frame,) = again.owner().said("begin")
     begin = control.read_begin(frame.header, frame.body)
     steps = ClockSteps(begin.clock_steps)
-    now_us = again.here.steady_us() - again.here.steady_base_us + begin.steady_base_us
+    now_us = again.runtime.steady_us() - again.runtime.steady_base_us + begin.steady_base_us
     for txid, received_us in ((5, 99 * hour_us - minute_us), (15, 100 * hour_us - minute_us)):
         # The first one was received before, by the clock that was an hour behind.
         assert now_us - steps.steady_us(txid, received_us, now_us) == minute_us
@@ -770,16 +770,16 @@ def test_leases_end_by_the_steady_clock_while_the_clock_on_the_wall_is_set() -> 
     bench = Bench()
     bench.owner()
     client = bench.client()
-    bench.here.now_us = lambda: NOW_US - 3_600_000_000
+    bench.runtime.now_us = lambda: NOW_US - 3_600_000_000
     bench.delivers(TWO)
     ((header, _),) = client.said("p")
     assert header["lp"] == 500
     bench.keeper.check()
     assert bench.work.door.lease_count == 1
-    bench.here.now_us = lambda: NOW_US + 3_600_000_000
+    bench.runtime.now_us = lambda: NOW_US + 3_600_000_000
     bench.keeper.check()
     assert bench.work.door.lease_count == 1
-    bench.here.steady_us = lambda: NOW_US + 500_000
+    bench.runtime.steady_us = lambda: NOW_US + 500_000
     bench.keeper.check()
     assert bench.work.door.lease_count == 0
 

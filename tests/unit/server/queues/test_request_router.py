@@ -54,31 +54,31 @@ class Meeting:
 
 
 def test_what_an_owner_asks_for_goes_out_over_every_link() -> None:
-    here = Meeting()
-    request = here.asks()
+    runtime = Meeting()
+    request = runtime.asks()
     assert request == QueueRequest(0xA, 3, 1, "a", "work", "json", "", 2, [(7, 1, 3, "b")])
-    assert here.carried() == [[request], [request]]
+    assert runtime.carried() == [[request], [request]]
 
 
 def test_what_another_asks_for_is_told_the_owner_and_passed_on_once() -> None:
     request = replace_of(Meeting().asks())
-    here = Meeting()
-    here.asking.came(request)
-    here.asking.came(request)
-    (told,) = here.owner.said("request")
+    runtime = Meeting()
+    runtime.asking.came(request)
+    runtime.asking.came(request)
+    (told,) = runtime.owner.said("request")
     assert told.header["from"] == "z"
     assert control.read_request(told.header, told.body) == TransferRequest(
         2, [TransferCandidate((7, 1), 3, "b")]
     )
-    assert here.carried() == [[request], [request]]
+    assert runtime.carried() == [[request], [request]]
 
 
 def test_another_queue_of_the_name_is_not_told_but_its_request_goes_on() -> None:
     request = replace_of(Meeting().asks())
-    for here in (Meeting(GROUP_LOCAL), Meeting(LOCAL)):
-        here.asking.came(request)
-        assert not here.owner.said("request")
-        assert here.carried() == [[request], [request]]
+    for runtime in (Meeting(GROUP_LOCAL), Meeting(LOCAL)):
+        runtime.asking.came(request)
+        assert not runtime.owner.said("request")
+        assert runtime.carried() == [[request], [request]]
 
 
 @pytest.mark.covers("Queues", "a group-local queue is of a group")
@@ -87,10 +87,10 @@ def test_a_group_local_queue_is_asked_within_its_domain() -> None:
     assert own.asks().domain == "g"
     named = replace(GROUP_LOCAL, domain="east")
     request = replace_of(Meeting(named).asks())
-    here, elsewhere = Meeting(named), Meeting(GROUP_LOCAL)
-    here.asking.came(request)
+    runtime, elsewhere = Meeting(named), Meeting(GROUP_LOCAL)
+    runtime.asking.came(request)
     elsewhere.asking.came(request)
-    assert here.owner.said("request") and not elsewhere.owner.said("request")
+    assert runtime.owner.said("request") and not elsewhere.owner.said("request")
 
 
 def test_an_instance_takes_requests_from_its_links(tmp_path: Path) -> None:
