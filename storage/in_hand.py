@@ -69,11 +69,12 @@ class InHand:
         self.clear()
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
-        """These are in hand, and nothing else."""
+        """Notes these sequences of a publisher as in hand, in place of the former ones; `deaths` is
+        how many processes in a row ended with them."""
         _SLOT.pack_into(self._map, 0, publisher, first, last, deaths)
 
     def clear(self) -> None:
-        """Nothing is in hand."""
+        """Notes that nothing is in hand."""
         self._map[: _SLOT.size] = _NOTHING
 
     def close(self) -> None:

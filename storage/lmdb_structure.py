@@ -3,7 +3,8 @@
 LMDB trusts its pages: one damaged page number or node offset ends the process with SIGBUS or an
 assertion (measured: about one in fifty random hits), where a damaged segment must be an error that
 names the file. This walk reads every branch and leaf page and each overflow page's header, and
-refuses what would lead outside the file. Payloads have their own checksums (records.py).
+refuses what would lead outside the file. Payloads have their own checksums
+(services/messages/records.py).
 
     page (16 bytes)   u64 number, u16, u16 flags, u16 lower, u16 upper — or u32 pages, for overflow
     meta              u32 magic, u32 version, u64, u64 map size, two databases, u64 last page, u64

@@ -9,8 +9,8 @@
 
 `SyncClient` is the same for scripts without an event loop. `machine.py` decides, with `outbox.py`
 (what was published), `failover.py` (which server), `subscription_registry.py` and
-`subscription_state.py` (what was subscribed); they are pure as `messages.py` is. `base.py` performs
-what they decide.
+`subscription_state.py` (what was subscribed); they are pure as `messages.py` is. `runtime.py`
+performs what they decide.
 
 Tracing: hand in an object with the methods of `Tracer` (telemetry/client_traces.py has one).
 Stores: anything with the methods of `PublishStoreProtocol` and `BookmarkStoreProtocol`;

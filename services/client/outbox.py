@@ -63,9 +63,9 @@ BUILDERS_MAX = 10_000
 UNANSWERED_MESSAGES_MAX = 4
 """Messages of small frames under way, behind which the next small frame waits for an answer."""
 CROWD_MESSAGES = 2.0
-"""In the small frames of late: with as many, one frame is under way at a time."""
+"""Messages a small frame, on average: with as many, one frame is under way at a time."""
 CROWD_PART = 8
-"""A frame counts so much of that."""
+"""The newest frame counts for one part in so many of the running average of messages a frame."""
 SMALL_FRAME_MESSAGES = 64
 SMALL_FRAME_BYTES = 64 * 1024
 """A frame of more messages or bytes would hardly cost less a message if it were larger."""
@@ -259,7 +259,7 @@ class PublishOutbox:
 
         Args:
             origin_time_us: the wall clock; the record's is later where it must be.
-            command: what the record does (records.py); 0: it is a publish.
+            command: what the record does (services/messages/records.py); 0: it is a publish.
 
         Raises:
             PublishStoreFull: the store is at its limit; nothing was done.

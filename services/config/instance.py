@@ -176,7 +176,8 @@ class InstanceConfig:
         announce_to: replication addresses that are told where this instance lives now, if it was
             moved or has another address than its configuration says.
         node_address: its node's, where it listens there; where the node comes back with another
-            one, the instance follows (node_address.py). Empty: it was given its hosts.
+            one, the instance follows (services/server/links/node_address.py). Empty: it was given
+            its hosts.
         drills: whether drills may break it (docs/drills.md).
         journal_actions: what is done to old segments on a schedule, in this order.
         client_message_types: that the transport of `client_port` is for; none: any.

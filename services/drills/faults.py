@@ -48,18 +48,18 @@ class Injector(Protocol):
     """Breaks and mends. Called in a thread; may block."""
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """Breaks it. Returns what else there is to say.
+        """Injects the fault. Returns remarks for the report of the drill.
 
         Raises:
             FabricError: it cannot be broken; nothing is then.
         """
 
     def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
-        """It stays broken. Called each second."""
+        """Keeps the fault on for `left_s` more. Called each second."""
 
     def heal(self, step: FaultStep, hit: FaultHit) -> list[str] | None:
-        """Mends it, or what is left to mend. Called once, also when the drill is interrupted, and
-        never while one of the others runs. Returns what else there is to say, if anything."""
+        """Ends the fault, or what is left of it. Called once, also when the drill is interrupted,
+        and never while one of the others runs. Returns remarks for the report, if any."""
 
 
 class FaultPlaces:

@@ -13,8 +13,9 @@ another one. So each time errs to the side that accuses nobody: a record is writ
 received (it was on disk later), an acknowledgment and a delivery when the client had it (it was
 given earlier).
 
-What the checkers make of it (checkers.py): all laws are judged but one. `removal` finds
-nothing to judge: no journal is asked to remove segments, because the journals are the record.
+What the checkers make of it (services/verification/checkers.py): all laws are judged but one.
+`removal` finds nothing to judge: no journal is asked to remove segments, because the journals are
+the record.
 `store` sees a publish store through what its client was told, so it cannot catch a store that
 forgets in silence; `unacked` at the end can. After a downgrade or a restart what an ack could still
 rely on is excused more widely than in the simulator, which knows each instance's pending messages.
@@ -213,7 +214,8 @@ class LostDisk:
     instance: str
     runs: list[Run]
     upto_txid: int = TXID_MAX
-    """What it had committed when nothing was owed to it any more: acks were given up to there."""
+    """The last transaction that it had committed when its peers owed it nothing any more: messages
+    up to there may have been acknowledged because of it."""
 
 
 class ClockOffset(NamedTuple):

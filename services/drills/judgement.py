@@ -169,7 +169,8 @@ def judged(
     total: PublishRecord,
     splits: bool,
 ) -> tuple[Verdict, int]:
-    """Every place against what is owed to its region, and how much came late and was flagged.
+    """Judges every journal and subscriber of each region against what publishers recorded. Returns
+    the verdict, and how many messages came late and were flagged as such, which is allowed.
 
     Args:
         groups: region to its instances.

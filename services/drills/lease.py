@@ -66,11 +66,12 @@ class FaultLease:
         self._until_s = time.monotonic() + left_s
 
     def end(self) -> None:
-        """Has the instance mend it. Does not wait."""
+        """Has the instance end the fault. Does not wait."""
         self._over.set()
 
     def await_end(self) -> list[str]:
-        """Returns when the instance has mended it or did not answer. What there is to say."""
+        """Waits until the instance has ended the fault, or has not answered. Returns a remark where
+        the fault may have ended too early."""
         self._thread.join()
         if self._silent_s <= LEASE_S:
             return []

@@ -20,7 +20,8 @@ STEP_US = 500_000
 
 
 def add_slow(page: Page, result: DrillResult) -> None:
-    """The whole way of each client that was kept from reading; nothing where none was."""
+    """Adds the section on slow clients: what became of each client that was kept from reading.
+    Adds nothing where there was none."""
     judgement = result.judgement
     verdict = judgement.slow if judgement is not None else None
     if verdict is None or result.crowd is None:

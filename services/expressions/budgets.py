@@ -121,7 +121,9 @@ class FilterBudget:
         return not self.is_spent
 
     def spend_slowly(self, steps: int) -> None:
-        """Pays for steps of what looks at one message in a turn."""
+        """Charges steps to the budget, and not to the limit of this turn: for work that looks at
+        one
+        message a turn."""
         self.steps += steps
         self._left -= steps
         self._is_exhausted = self._is_exhausted or self._left < 0

@@ -169,5 +169,5 @@ class PublisherRanges(SharedMap[SequenceSet]):
 
     def digest(self) -> bytes:
         """Sets are equal where their digests are, whatever publishers number: it is a sum
-        (digests.py), so that it can be kept up (running_digest.py)."""
+        (digests.py), so that it can be kept up (services/replication/running_digest.py)."""
         return summed(sum(digest_of(key, value) for key, value in self.sets.items()))

@@ -52,7 +52,8 @@ class PreparedRun(NamedTuple):
     Attributes:
         runs: what is left of it, in order, in several parts where it has become long.
         refused: what is not.
-        authored: what the instance itself writes in the stead of some of it (self_publisher.py).
+        authored: what the instance itself writes in the stead of some of it
+        (services/replication/instance/self_publisher.py).
     """
 
     runs: Sequence[Run]

@@ -40,10 +40,11 @@ class SuspectNote(Protocol):
     """A note that outlives the process, and costs only a few bytes of memory to write."""
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
-        """These are in hand, and nothing else."""
+        """Notes these sequences of a publisher as in hand, in place of the former ones; `deaths` is
+        how many processes in a row ended with them."""
 
     def clear(self) -> None:
-        """Nothing is in hand."""
+        """Notes that nothing is in hand."""
 
 
 class NoSuspectNote:
@@ -57,7 +58,9 @@ class NoSuspectNote:
 
 
 class Suspects:
-    """Owner: the instance's loop. Lifecycle: one life of the instance.
+    """The messages that may have ended earlier processes, and the note of what is in hand.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
         note: of what is in hand.
@@ -82,7 +85,7 @@ class Suspects:
         self._note.set(run.publisher, first, last, deaths + 1)
 
     def end(self) -> None:
-        """Nothing is in hand."""
+        """Notes that nothing is in hand."""
         self._note.clear()
 
     def isolated(self, run: Run, known: Sequence[Range]) -> tuple[list[Run], list[RefusedRecords]]:

@@ -229,9 +229,10 @@ def _closing(found: list[PatternPart], begin: int) -> int:
 
 
 def _weight(size: int) -> int:
-    """Returns the most that a character takes, by how many instructions RE2 makes of a pattern. A
-    small one has few states, so that RE2 soon knows them all; of a large one it may have to follow
-    each instruction at each character."""
+    """Returns the upper bound of what matching one character costs, for a pattern of which RE2
+    makes
+    `size` instructions. A small pattern has few states, so that RE2 soon knows them all; of a large
+    one it may have to follow each instruction at each character."""
     return 2 if size <= SMALL_PROGRAM else 6 * size
 
 

@@ -105,8 +105,8 @@ class TopicRule:
         message_type: `*` takes any type.
         filter: content filter of a Destination's Topic, as written; empty: none. It is compared at
             connect, too.
-        include_validation: checks at connect (validation.py); None: all.
-        exclude_validation: checks left out; wins over `include_validation`.
+        include_validation: checks at connect (services/replication/membership/validation.py); None:
+        all. exclude_validation: checks left out; wins over `include_validation`.
     """
 
     name: str

@@ -5,9 +5,9 @@
 Every instance that holds a topic holds the same messages, so one of them is read. What counts as a
 message's time is an expression: when it was published, or a field of its body. With `updates` each
 change of a window is published as it happens; without, each window once, when the watermark has
-passed its end. What is published is written down before the first of it leaves (staging.py), and
-what was read stands in the checkpoint: a job that is killed at any point and run again with the
-same checkpoint publishes each result once.
+passed its end. What is published is written down before the first of it leaves
+(services/pipeline/publishing/staging.py), and what was read stands in the checkpoint: a job that is
+killed at any point and run again with the same checkpoint publishes each result once.
 """
 
 from __future__ import annotations

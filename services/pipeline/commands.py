@@ -91,7 +91,7 @@ class BodyMode(StrEnum):
 
 
 class ReplayClock(StrEnum):
-    """The time of a message that a replay keeps."""
+    """The timestamp of messages whose intervals a replay reproduces."""
 
     RECEIVE = "receive_time"
     ORIGIN = "origin_time"

@@ -13,7 +13,9 @@ _Version = tuple[int, int, int]
 
 
 class WatchedFile:
-    """Owner: the module. Lifecycle: `read` when the module is made, then `look` as often as one
+    """The text of a file, read again when the file has changed.
+
+    Owner: the module. Lifecycle: `read` when the module is made, then `look` as often as one
     likes: it costs a look at the file's date.
 
     Args:

@@ -14,7 +14,10 @@ from raylay.services.protocol.frames import FrameReader, Header
 
 
 class ChildProgram:
-    """Owner: the program's actor. Lifecycle: `begin`, then until `gone` is done."""
+    """A child program of an instance, from its start to its end.
+
+    Owner: the program's actor. Lifecycle: `begin`, then until `gone` is done.
+    """
 
     loop: asyncio.AbstractEventLoop
     gone: asyncio.Future[str]

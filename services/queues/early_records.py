@@ -190,7 +190,8 @@ class PublisherRangeMap(Generic[Value]):
 
 
 class _Arrivals(NamedTuple):
-    """Arrivals behind the floor, in order."""
+    """A range of early records that arrived after the floor, which is the oldest message that a
+    rebuilt queue begins with. In the order of the journal."""
 
     txid: int
     publisher: int

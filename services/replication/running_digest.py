@@ -16,7 +16,9 @@ SLICE_PUBLISHERS = 1_000
 
 
 class RunningDigest:
-    """Owner: an instance's event loop. Lifecycle: one life of the instance.
+    """The digest of what an instance holds.
+
+    Owner: an instance's event loop. Lifecycle: one life of the instance.
 
     Invariant: `value` is the digest of the sets that were worked off last.
     """

@@ -17,7 +17,10 @@ _RECORDS = int(Kind.RECORDS)
 
 
 class CommitTraces:
-    """Owner: the instance's event loop."""
+    """The spans of commits and of acknowledgments to publishers.
+
+    Owner: the instance's event loop.
+    """
 
     def __init__(self, runtime: InstanceRuntime, upstreams: ConnectedUpstreams) -> None:
         self._runtime = runtime

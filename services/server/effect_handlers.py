@@ -46,7 +46,9 @@ PAUSE_S = 0.0005
 
 
 class EffectHandlers:
-    """Owner: the instance's event loop.
+    """The table of the machine's effects, each with the method that performs it.
+
+    Owner: the instance's event loop.
 
     Args:
         folds: the features that fold what is committed.

@@ -38,7 +38,10 @@ _WARNINGS = frozenset(
 
 
 class EventLog:
-    """Owner: the instance. Numbers run from 1 and are never used twice in one process."""
+    """The last events of an instance.
+
+    Owner: the instance. Numbers run from 1 and are never used twice in one process.
+    """
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger

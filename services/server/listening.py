@@ -50,7 +50,10 @@ UNIX_PATH_BYTES_MAX = 100
 
 
 class InstanceListeners:
-    """Owner: the event loop. Lifecycle: `begin`, then `close` and `remove`, once each."""
+    """The listening sockets of an instance.
+
+    Owner: the event loop. Lifecycle: `begin`, then `close` and `remove`, once each.
+    """
 
     def __init__(
         self,

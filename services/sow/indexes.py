@@ -45,7 +45,7 @@ class IndexedRecord(Protocol):
 
 
 class IndexedChange(Protocol):
-    """The change of a record (state.Change)."""
+    """The change of a record (`SowChange`)."""
 
     @property
     def key(self) -> bytes:

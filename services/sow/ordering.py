@@ -29,10 +29,11 @@ PORTION_ROWS = 1_000
 _CUT_ROWS_MAX = 4_000
 """Where so few rows are wanted, those that cannot be among them are dropped as they come."""
 _CUT_BYTES = 1024 * 1024
-"""Of the rows that wait to be dropped, where they are large."""
+"""Where the rows that are kept exceed as many bytes, surplus rows are dropped before
+`_CUT_ROWS_MAX`."""
 _SHOWN_CHARACTERS_MAX = 200
 _ROW_MEMORY_BYTES = 400
-"""Of a row that is kept, beside its bytes and the texts of its place."""
+"""Memory of a row that is kept, beside its bytes and the texts of its place."""
 
 Place = tuple[Any, ...]
 """Where a row stands: places compare as their rows."""

@@ -40,7 +40,7 @@ Row = bytes
 
 
 class RecordSource(Protocol):
-    """The records of a topic, taken in turns (query.SowQuery)."""
+    """The records of a topic, taken in turns (`RecordScan`)."""
 
     done: bool
     saved_bytes: int

@@ -148,8 +148,8 @@ class SowState:
         self._pruned_to = VERSION
         self._older_kept = False
         self._to_prune = self._to_forget = 0
-        """So many are to be looked at for what was added: twice as many, so that what has its time
-        behind it is taken away as fast as it comes."""
+        """Versions, and deletions, that are still to be examined. Each addition adds two, so that
+        removal keeps pace with growth."""
         self._expirations, self._forgotten_to = RecordExpirations(), TOMBSTONE
         self.pending_bytes = 0
         """Of what the store does not have yet, about."""

@@ -14,7 +14,9 @@ _TRACED = int(Flag.TRACED)
 
 
 class LinkTraces:
-    """Owner: who sends for one destination. Lifecycle: one connection.
+    """The spans of one destination's messages.
+
+    Owner: who sends for one destination. Lifecycle: one connection.
 
     Args:
         instance, peer: who sends to whom.

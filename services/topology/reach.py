@@ -20,8 +20,7 @@ it is certain.
 **Scenarios.** An instance down, a site down, links of failover lists at another server of their
 list: sets of scenarios are bits of one number, so that one pass for each publisher decides nearly
 all of them (failure_analysis.py); what that pass leaves open is searched again for that scenario
-alone, up to
-`survey.EXACT_MAX` times.
+alone, up to `failure_analysis.EXACT_MAX` times.
 """
 
 from __future__ import annotations

@@ -812,6 +812,21 @@ def test_nobody_asks_whether_an_object_is_half_built() -> None:
     assert asks == {"services/pipeline/tables/source.py"}
 
 
+def misnamed_files(path: Path) -> Iterator[str]:
+    """The files that strings of a module name without their path, and that are not beside it."""
+    bases = (path.parent, path.parent.parent, ROOT / "services", ROOT)
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for name in re.findall(r"(?<![\w./-])((?:[a-z_]+/)*[a-z_]+\.py)\b", node.value):
+                if not any((base / name).exists() for base in bases):
+                    yield f"{name_of(path)}:{node.lineno} {name}"
+
+
+def test_files_that_docstrings_name_are_there() -> None:
+    wrong = [each for path in files(*PARTS) for each in misnamed_files(path)]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_a_class_name_stands_for_one_class() -> None:
     wrong = names_twice({name_of(path): parsed(path) for path in files(*PARTS)})
     assert not wrong, "\n".join(wrong)

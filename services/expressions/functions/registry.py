@@ -70,8 +70,9 @@ class Function:
         least: arguments that it needs.
         repeats: whether there may be more of the last.
         takes_null: whether NULL reaches it.
-        character_steps: what it takes for each character of its texts (work.py).
-        counts: whether it is given the evaluation's meter before all else, and counts what it does
+        character_steps: what it takes for each character of its texts
+        (services/expressions/work.py). counts: whether it is given the evaluation's meter before
+        all else, and counts what it does
             besides.
         needs: what it asks of the surroundings: `message`, `client`, `instance`, `state` (of a
             topic's state or of a queue), `clock` or `chance`; "": nothing. It is their first

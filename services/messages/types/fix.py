@@ -84,8 +84,8 @@ class Nvfix(MessageType):
         return self._joined(parts)
 
     def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
-        """In the order of the first body, so that what stands between the tags of a repeating group
-        stays there; other values of a tag take the places of those that there were."""
+        """Serializes a merged message in the order of the first body, so that the fields of a
+        repeating group stay together. A new value of a tag takes the place of the former one."""
         base = known[0]
         left = {tag: _values(value) for tag, value in tree.items()}
         occurrences = {tag: len(_values(value)) for tag, value in base.tree.items()}

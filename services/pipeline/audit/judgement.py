@@ -217,7 +217,7 @@ class UnexplainedGap:
 
     @property
     def question(self) -> AgeQuestion:
-        """What is to be found out."""
+        """The look-up of since when the instance has lacked these sequences."""
         return AgeQuestion(self.publisher, self.sequences)
 
 

@@ -1,7 +1,8 @@
 """The job `replay`: messages of a lake or a journal into a topic of a running fabric.
 
     STAGING/<job>/replay.json       what is replayed, and in which chunks: written once
-    STAGING/<job>/state.json …      the publisher and what is published (staging.py)
+    STAGING/<job>/state.json …      the publisher and what is published
+    (services/pipeline/publishing/staging.py)
 
 One instance's log is replayed, in its order, by one publisher. What is chosen is counted first and
 cut into chunks by transaction id. A chunk is staged by Spark while the one before it is published;

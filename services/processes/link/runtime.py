@@ -19,8 +19,11 @@ class ControlSocket(Protocol):
 
 
 class LinkRuntime:
-    """Owner: the link's event loop. `loop` and `outbox` are there when it runs, `instance` when its
-    instance's socket is connected."""
+    """The configuration, loop and sockets that the parts of a link share.
+
+    Owner: the link's event loop. `loop` and `outbox` are there when it runs, `instance` when its
+    instance's socket is connected.
+    """
 
     def __init__(self, config: LinkConfig) -> None:
         self.config = config

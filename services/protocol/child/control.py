@@ -28,7 +28,8 @@
 
     instance to link
       epoch         epoch, digest, generation, placements, proof: the answer to `dial`; the epoch is
-                    on disk; body: what the instance tells of itself (description.py)
+                    on disk; body: what the instance tells of itself
+                    (services/protocol/link/description.py)
       aim           addresses: dial these from now on; placements: news of moved instances
       refuse        why: go on to the next server, this one may not be used
       part          of: held (when the digests agreed), notice, mark or unavailable, root; body: a

@@ -141,7 +141,7 @@ def _with_have(header: Header, have: PublisherRanges | None) -> bytes:
 
 
 class DeliveryProtocol(Protocol):
-    """The fields of a delivery that are written (`subscriptions.delivery.Delivery`)."""
+    """The fields of a delivery that are written (services/subscriptions/delivery.py)."""
 
     first_txid: int
     receive_time_us: int

@@ -118,8 +118,8 @@ def _digest(decides: bytes) -> bytes:
 
 
 def sow_wanted(header: Header, held: Mapping[str, bytes]) -> list[str]:
-    """The SOW topics that a request asks for, as they are held: of another configuration its
-    records are of no use.
+    """Returns the SOW topics of a request that have the same configuration here: records that were
+    made under another configuration cannot be copied.
 
     Args:
         held: what decides which records a topic has here, by its name in the store.

@@ -1,4 +1,5 @@
-"""The protocol between a link and the instance downstream: frames (frames.py), one connection.
+"""The protocol between a link and the instance downstream: frames (services/protocol/frames.py),
+one connection.
 
     link to instance
       logon      v: the version that it speaks, name, group, incarnation, expect (group),
@@ -18,7 +19,7 @@
                  body: awaited (ranges root by root), then runs back to back
       carry, carry_end   as below
       placed     placements: news of them
-      queue      asks for messages of a queue: queue_requests.py
+      queue      asks for messages of a queue: services/protocol/child/queue_requests.py
       beat
 
     instance to link
@@ -41,8 +42,9 @@ A carried stream is the connection of a link in the other direction: the whole o
 from its logon on, between the instance and the link's own instance. One at a time; the next one has
 a higher number, and what still comes of an earlier one is passed over.
 
-Placements (placement.py) are an array for each instance that was moved or has another address than
-before: name, generation, address, address for clients, and of the latter since when.
+Placements (services/replication/membership/placement.py) are an array for each instance that was
+moved or has another address than before: name, generation, address, address for clients, and of the
+latter since when.
 
 `ranges` are a msgpack map of publisher to a flat array: first, last, first, last, …
 Numbers are per connection and start at 1. Range sets are cut into parts of about 32 KiB, where

@@ -1,5 +1,5 @@
 """Messages that are on disk here and not durable yet, with their waiters and ages (design.md 4,
-"Two acknowledgments"; acknowledgment.py has roots and waiters).
+"Two acknowledgments"; services/replication/acknowledgment.py has roots and waiters).
 
 Whoever journals says `stage`; whoever finds out, behind the commit, that a sync destination is owed
 says `wait`, else `durable`; a destination's answer makes that durable which nothing hinders.
@@ -83,13 +83,14 @@ class Durability:
 
     # -- what comes, and what fails ----------------------------------------------------------
     def stage(self, root: int, publisher: int, first: int, last: int) -> None:
-        """first..last is on its way to the disk, and not durable before it is there."""
+        """Notes that first..last is on its way to the disk, and not durable before it is there."""
         self.pending.of(root).of(publisher).add(first, last)
         if root != UNAWAITED:
             self.awaited.of(root).of(publisher).add(first, last)
 
     def stage_ranges(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """The same of several; a note of what is there already is for a root that waits anew."""
+        """Notes several ranges as `stage` does. Where they are on the disk already, another root
+        waits for them now."""
         self.pending.of(root).add_ranges(publisher, ranges)
         if root != UNAWAITED:
             self.awaited.of(root).add_ranges(publisher, ranges)

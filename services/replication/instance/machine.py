@@ -15,9 +15,10 @@ owns its own state and only adds to what is outgoing:
 Invariants:
   known = held (committed) + staged; pending is part of known; durable = held - pending.
   Nothing is acknowledged, delivered or told to a link before its commit.
-  pending and awaited are kept root by root (acknowledgment.py); each is part of known; awaited
-  never shrinks while the instance lives, but for what failed or was refused. A run's root is 0 when
-  it is not flagged AWAITED, else the first incarnation of its path, else this instance.
+  pending and awaited are kept root by root (services/replication/acknowledgment.py); each is part
+  of known; awaited never shrinks while the instance lives, but for what failed or was refused. A
+  run's root is 0 when it is not flagged AWAITED, else the first incarnation of its path, else this
+  instance.
   A waiter is acted upon only when the run or note that names it is committed.
 """
 

@@ -677,8 +677,9 @@ class OutboundLink:
         return effects
 
     def _ask_for_what_is_shown(self, held: Ranges) -> None:
-        """These came there by others. The destination did not know them when it was asked for them
-        by their names, and the question was lost."""
+        """Asks again for acks of messages that the destination has since got by another path: it
+        did
+        not know them when it was first asked for them by name, so that request was lost."""
         for root, named in self._named.roots.items():
             for publisher, ranges in held.items():
                 sought = named.get(publisher)

@@ -18,7 +18,10 @@ LOOK_S_MAX = 2.0
 
 
 class ChildLiveness:
-    """Owner: who looks now and then. Lifecycle: that of the child's connection."""
+    """The beats between an instance and a child, and how long the child has been silent.
+
+    Owner: who looks now and then. Lifecycle: that of the child's connection.
+    """
 
     __slots__ = ("_heard_s", "_is_asked", "_looked_s", "silent_s")
 

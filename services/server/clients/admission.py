@@ -7,7 +7,10 @@ from raylay.services.server.runtime import InstanceRuntime
 
 
 class ClientAdmission:
-    """Owner: the instance's event loop. Only reads."""
+    """The answer to whether clients may log on now. Only reads.
+
+    Owner: the instance's event loop.
+    """
 
     def __init__(self, runtime: InstanceRuntime, commits: CommitCycle) -> None:
         self._runtime = runtime

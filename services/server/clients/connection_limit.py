@@ -46,7 +46,9 @@ def shares_of_files(instance: str, most: int) -> ConnectionShares:
 
 
 class ConnectionLimit:
-    """Owner: the instance's event loop. Lifecycle: one life of the instance.
+    """The count and the limit of connections of an instance.
+
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
 
     Invariant: of all connections those that have not logged on are known in the order in which they
     came.

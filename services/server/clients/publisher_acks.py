@@ -17,7 +17,9 @@ FLUSHES_MAX = 10_000
 
 
 class PublisherAcks:
-    """Owner: a client's connection. Lifecycle: that of the connection.
+    """The replies to a client's publishes.
+
+    Owner: a client's connection. Lifecycle: that of the connection.
 
     Args:
         send: sends a frame to the client.

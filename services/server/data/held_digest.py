@@ -10,7 +10,10 @@ from raylay.services.server.cooperative import yield_between
 
 
 class HeldDigest:
-    """Owner: the instance's event loop."""
+    """The digest that links ask for, kept between them.
+
+    Owner: the instance's event loop.
+    """
 
     def __init__(self) -> None:
         self._digest = RunningDigest()

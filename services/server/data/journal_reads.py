@@ -99,7 +99,9 @@ class _NextPart:
 
 
 class JournalReads:
-    """Owner: the instance's event loop. Lifecycle: `open` once the journal is, then `run` and
+    """The queue of reads, and the thread that does them.
+
+    Owner: the instance's event loop. Lifecycle: `open` once the journal is, then `run` and
     `read_for`, then `close`.
 
     Attributes:

@@ -13,7 +13,8 @@ from raylay.storage.journal import written_before
 
 
 class Maintenance:
-    """Owner: the instance's event loop."""
+    """Compresses, archives and removes sealed segments, on request and on schedule, and tells what
+    holds retention back. Owner: the instance's event loop."""
 
     def __init__(self, runtime: InstanceRuntime, reading: JournalReads) -> None:
         self._runtime = runtime

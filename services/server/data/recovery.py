@@ -35,7 +35,9 @@ _NOWHERE = (-1, -1)
 
 
 class InstanceRecovery:
-    """Owner: the instance's event loop; `recover` runs in a thread.
+    """The identity of an instance and its recovery from the data directory.
+
+    Owner: the instance's event loop; `recover` runs in a thread.
 
     Lifecycle: `open` once the state is, `incarnation`, `recover`, then what is written down.
     """

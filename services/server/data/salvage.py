@@ -1,7 +1,8 @@
 """`raylay journal salvage`: a retired data directory, whose links run once more.
 
 Owner of the directory's lock while it runs. What decides is `Salvage` and a link's own machine
-(replication/membership/salvage.py, outbound.py); here are the sockets, the journal and the clock.
+(replication/membership/salvage.py, services/replication/link/outbound.py); here are the sockets,
+the journal and the clock.
 """
 
 from __future__ import annotations

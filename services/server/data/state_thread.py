@@ -13,7 +13,10 @@ Result = TypeVar("Result")
 
 
 class StateThread:
-    """Owner: the instance. Work is done in the order in which it was asked for."""
+    """A state store whose work is done by a thread of its own.
+
+    Owner: the instance. Work is done in the order in which it was asked for.
+    """
 
     def __init__(self, store: StateStore) -> None:
         self._store = store

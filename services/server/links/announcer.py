@@ -29,7 +29,10 @@ _NOT_TAKEN = ("auth", "not_ready", "storage_error", "unproven")
 
 
 class Announcer:
-    """Owner: the instance's event loop. Lifecycle: `run` once, beside a serving instance."""
+    """The announcement of a moved instance to its fabric.
+
+    Owner: the instance's event loop. Lifecycle: `run` once, beside a serving instance.
+    """
 
     def __init__(
         self, runtime: InstanceRuntime, placements: PlacementKeeper, addresses: tuple[str, ...]

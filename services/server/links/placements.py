@@ -28,8 +28,11 @@ PLACEMENTS_KEY = "placements"
 
 
 class PlacementKeeper:
-    """Owner: the instance's event loop. Lifecycle: `check` once the state is open, `settle` once
-    the transports listen, then `learn`."""
+    """The placements that an instance knows, and their copy on disk.
+
+    Owner: the instance's event loop. Lifecycle: `check` once the state is open, `settle` once
+    the transports listen, then `learn`.
+    """
 
     def __init__(self, runtime: InstanceRuntime) -> None:
         self._runtime = runtime

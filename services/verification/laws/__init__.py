@@ -1,1 +1,1 @@
-"""The laws that checkers.py lists, and what is where in a history."""
+"""The laws that services/verification/checkers.py lists, and what is where in a history."""

@@ -328,7 +328,8 @@ class Logs:
 
         Excused: it was on a disk of theirs that was lost since, or that they have no more since
         they were moved, and the link has not caught up with anybody since; and another content of
-        it is there that was never compared with this one (see the top of checkers.py)."""
+        it is there that was never compared with this one (see the top of
+        services/verification/checkers.py)."""
         server = reached or self.server.get(link)
         names = (*addresses, server) if server is not None else addresses
         if any(self.has(name, key, digest) for name in names):

@@ -1,4 +1,4 @@
-"""The law of publish stores, one of those that checkers.py lists."""
+"""The law of publish stores, one of those that services/verification/checkers.py lists."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ class _Acknowledgments:
 def store(history: RunHistory) -> list[Violation]:
     """A publish store forgets only what some instance acked or refused, and nothing acked is
     refused later by anyone. Another content is another message: what a logon names durable may be
-    of another client of that name (see the top of checkers.py), and so may be what another instance
-    than the one that acked it holds, or on another disk, and refuses it for. So may be what it is
-    refused for where its ack was forgotten (`_Acks`), and an acknowledgment of a queue where its
-    client does not know of the ack (`_Acknowledgments`).
+    of another client of that name (see the top of services/verification/checkers.py), and so may be
+    what another instance than the one that acked it holds, or on another disk, and refuses it for.
+    So may be what it is refused for where its ack was forgotten (`_Acks`), and an acknowledgment of
+    a queue where its client does not know of the ack (`_Acknowledgments`).
 
     A number is used once, also what an instance gave and lost when an older copy was put in place
     of its directory."""
@@ -186,7 +186,8 @@ def store(history: RunHistory) -> list[Violation]:
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)
                 acks.heard(key, digests.get((operation.client, key), 0))
-                # By a logon also what is the other client's (see the top of checkers.py).
+                # By a logon also what is the other client's (see the top of
+                # services/verification/checkers.py).
                 if key not in settled:
                     text = f"{at(operation.time_us)} {operation.client} forgot {named(key)}, "
                     found.append(Violation("store", text + "never acked"))

@@ -150,7 +150,9 @@ class _QueueReplay:
             self._journals[operation.instance] = _Journal()
 
     def _more_was_known(self) -> None:
-        """Of any message, at one that is no more."""
+        """Marks every message of every journal as uncertain: an instance that is gone may have
+        known
+        more about it."""
         for each in self._journals.values():
             self._risk(each.messages)
 

@@ -11,7 +11,7 @@ with what decides in instances.
     online      who reads on and was not disconnected is online again
 
 That everything comes once, in order, and that nothing is lost is judged of each subscriber, this
-one too (verdict.py).
+one too (services/drills/verdict.py).
 """
 
 from __future__ import annotations
