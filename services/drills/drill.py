@@ -124,7 +124,7 @@ class Drill(EvidenceCollector):
             raise
 
     async def _while_it_runs(self, course: Coroutine[Any, Any, DrillResult]) -> DrillResult:
-        """What a drill comes to, on a fabric that nobody stops meanwhile.
+        """Runs a drill on a fabric that nobody stops meanwhile, and returns its result.
 
         Raises:
             FabricError: somebody does.
@@ -374,8 +374,8 @@ def _handlers_kept() -> Iterator[None]:
 
 
 async def to_the_end(function: Callable[..., Answer], *arguments: Any) -> Answer:
-    """What a function gives that runs in a thread. Cancelled, it waits for it all the same: an
-    injector that still breaks something must not be overtaken by what mends it."""
+    """Returns the result of a function that runs in a thread. A cancelled caller still waits for
+    the thread: an injector that still breaks something must not be overtaken by what mends it."""
     running = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     cancelled = False
     while not running.done():
@@ -429,8 +429,8 @@ class _SlowConsumer:
 
 
 def unwhole(statuses: Mapping[str, Mapping[str, Any]], *, busy: bool = False) -> list[str]:
-    """What is not as it should be when nothing is broken and nobody publishes; `busy`: somebody
-    does, and something may be owed at any moment."""
+    """Lists everything that differs from an intact fabric on which nobody publishes. `busy`:
+    somebody publishes, and acknowledgments may be outstanding at any moment."""
     wrong = []
     for name, status in statuses.items():
         if not status["ready"]:

@@ -67,7 +67,7 @@ class DrillLock:
 
 
 def _marked(path: Path) -> dict[str, Any]:
-    """What a mark says; nothing where there is none, or it is torn."""
+    """Returns the content of a mark file; an empty dict where there is none, or it is torn."""
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -200,7 +200,8 @@ class EvidenceCollector:
         )
 
     def _archive(self, name: str, directory: Path) -> Path | None:
-        """Where archived segments lie of an instance whose data is in `directory` now."""
+        """Returns the directory of the archived segments of an instance whose data is in
+        `directory` now."""
         settings, record = self.fabric._known()
         chosen = instance_config(settings, record, settings.instance(name)).archive_directory
         if chosen is None:
@@ -231,7 +232,7 @@ class EvidenceCollector:
         return journals
 
     def _read_lost(self, name: str, aside: Path) -> list[Run]:
-        """What was on a disk that was lost."""
+        """Reads the journal of a disk that was lost."""
         runs, why = read_journal(aside, 0, archive=self._archive(name, aside))
         if why:
             self._unread.append(f"the journal that {name} lost cannot be read further: {why}")
@@ -310,7 +311,7 @@ class EvidenceCollector:
         )
 
     def _judge_slow(self) -> SlowVerdict | None:
-        """What became of subscribers that were kept from reading, by events and samples."""
+        """Judges, by events and samples, how subscribers fared that were kept from reading."""
         crowd, injected = self._crowd, self._result.injected
         steps = {n: step for n, step in enumerate(self.scenario.steps, 1)}
         stalls = [
@@ -353,7 +354,7 @@ class EvidenceCollector:
         )
 
     def _judge_sow(self, after_txid: Mapping[str, int], members: Mapping[str, Any]) -> SowVerdict:
-        """What instances answered of the drills' SOW topic, against their journals."""
+        """Compares the instances' answers about the drills' SOW topic with their journals."""
         new = {lost.instance for lost in self._disks.lost}
         journals: dict[str, list[SowWrite]] = {}
         for name in list(self._sow.rows):
@@ -375,7 +376,8 @@ class EvidenceCollector:
     def _judge_queue(
         self, after_txid: Mapping[str, int], statuses: Mapping[str, Mapping[str, Any]]
     ) -> QueueVerdict:
-        """What consumers were given of the drills' queue, against publishers and journals."""
+        """Compares the deliveries from the drills' queue with its publishers' records and the
+        journals."""
         new = {lost.instance for lost in self._disks.lost}
         read: dict[str, Read] = {}
         for name in self._queue.names:
@@ -418,7 +420,8 @@ class EvidenceCollector:
         journals: Mapping[str, list[Run]],
         after_txid: Mapping[str, int],
     ) -> list[int]:
-        """When an instance journaled something as the first, since the drill began."""
+        """Returns the times at which an instance was the first to journal something, since the
+        drill began."""
         found: list[int] = []
         lost = [(each.instance, each.runs) for each in self._disks.lost]
         new = {name for name, _ in lost}
@@ -435,7 +438,8 @@ class EvidenceCollector:
         return found
 
     def _alarms(self) -> list[str]:
-        """What instances reported during the drill and never should, in answers and in logs."""
+        """Lists the events that no instance should ever report and that were reported during the
+        drill, in answers and in logs."""
         found = [
             (event["instance"], event) for event in self._watcher.events if event["event"] in ALARMS
         ]

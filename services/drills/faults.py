@@ -85,13 +85,13 @@ class FaultPlaces:
         return bool(self._here[name])
 
     def errand(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function gives on the host of an instance."""
+        """Calls a function on the host of an instance, and returns its result."""
         if self._here[name]:
             return function(*arguments)
         return self.fabric.on_node_of(name, function, *arguments)
 
     def status(self, name: str) -> dict[str, Any]:
-        """What an instance says of itself.
+        """Returns the status that an instance reports.
 
         Raises:
             FabricError: it does not answer.
@@ -100,8 +100,8 @@ class FaultPlaces:
         return found
 
     def last_status(self, name: str) -> dict[str, Any]:
-        """What an instance said last, where it is still that process: one that stands still does
-        not answer now.
+        """Returns the last known status of an instance while its process is the same one: an
+        instance that stands still does not answer now.
 
         Raises:
             FabricError: it has to be asked, and does not answer.
@@ -302,7 +302,7 @@ class InternalFault:
 
 
 def line_of(step: FaultStep, *, forward: bool, both: bool) -> dict[str, Any]:
-    """How a link's line is while the step lasts; empty: as ever.
+    """Returns the impairment of a link's line while the step lasts; empty: the line is as usual.
 
     A link sends data one way and gets acknowledgments the other way. Where only what one side sends
     is lost, a link of that side loses what it sends, and one towards it what comes back.
@@ -322,8 +322,8 @@ def line_of(step: FaultStep, *, forward: bool, both: bool) -> dict[str, Any]:
 
 
 def not_elsewhere(status: Mapping[str, Any], region: Iterable[str]) -> list[str]:
-    """Why the rest of its region may lack something that an instance acknowledged, a line a link
-    of its own; empty: it has everything.
+    """Lists the reasons why the rest of the region may lack something that an instance
+    acknowledged, one line for each of its links; empty: the region has everything.
 
     Args:
         status: of the instance.
@@ -407,7 +407,8 @@ class LoseDisk(MomentaryFault):
         return [f"what was on it is in {aside}" + ("" if self._keep else " until the verdict")]
 
     def _await_elsewhere(self, name: str, region: Iterable[str]) -> dict[str, Any]:
-        """What an instance says at a moment at which the rest of its region has all it acked.
+        """Waits until the rest of the region has everything that an instance acknowledged, and
+        returns the instance's status at that moment.
 
         Raises:
             FabricError: there is no such moment for a minute.
@@ -443,7 +444,7 @@ def _signal_all(pids: Iterable[int], number: int) -> None:
 
 
 def lost_disks(directory: Path) -> list[str]:
-    """What drills put aside of a data directory and did not remove."""
+    """Lists the data directories that drills put aside and did not remove."""
     found = directory.parent.glob(f"{glob.escape(directory.name)}{LOST}*")
     return sorted(str(path) for path in found)
 

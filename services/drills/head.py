@@ -107,7 +107,7 @@ class HeadFault(MomentaryFault):
 
 
 def gcs_port() -> int:
-    """Of the GCS of the Ray that this process is connected to."""
+    """Returns the port of the GCS of the Ray cluster that this process is connected to."""
     import ray
 
     return int(str(ray.get_runtime_context().gcs_address).rpartition(":")[2])
@@ -141,7 +141,8 @@ def gcs_process(port: int) -> tuple[int, list[str], dict[str, str]]:
 
 
 def _listening(port: int) -> set[str]:
-    """How `/proc/PID/fd` shows the sockets that listen on a port of this host."""
+    """Returns the names, as `/proc/PID/fd` shows them, of the sockets that listen on a port of this
+    host."""
     found = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

@@ -227,7 +227,8 @@ class ClockOffset(NamedTuple):
     offset_us: int
 
     def true_us(self, time_us: int) -> int:
-        """When it was that the instance said this; where that is open, the earlier time."""
+        """Returns the true time of a moment that the instance reported; where two times are
+        possible, the earlier one."""
         without_us = time_us - self.offset_us
         if self.since_us - CLOCK_SLACK_US <= without_us <= self.until_us + CLOCK_SLACK_US:
             return min(time_us, without_us) if self.offset_us > 0 else without_us
@@ -368,7 +369,8 @@ class HistoryBuilder:
         return found
 
     def _told(self, name: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """What an instance told, in its log or when it was asked. Twice is as good as once."""
+        """Yields the events of an instance, from its log and from its answers. Duplicates do no
+        harm."""
         if self.logs is not None:
             yield from _events(self.logs, name)
         for event in self.missed:

@@ -70,9 +70,9 @@ class RunJudgement:
 def read_journal(
     directory: Path, after_txid: int, publishers: Iterable[int] = (), archive: Path | None = None
 ) -> tuple[list[Run], str]:
-    """What a journal holds behind a transaction id, of these publishers (none: of all), in order,
-    without the records where the headers tell which they are; and why it cannot be read any
-    further, empty where it was read to its end. Runs on the journal's host.
+    """Returns the runs of a journal behind a transaction id, of these publishers (none: of all), in
+    order, without the records where the headers tell which they are; and the reason why the journal
+    cannot be read any further, empty where it was read to its end. Runs on the journal's host.
 
     Args:
         directory: of the instance's data.
@@ -211,8 +211,8 @@ def seen(
     members: Mapping[str, HistoryMember],
     lost: Sequence[LostDisk] = (),
 ) -> tuple[dict[str, PublishRecord], PublishRecord]:
-    """What is owed to each region, and to all, of a load that nobody wrote down: everything that an
-    instance journaled as the first, between two of its transaction ids.
+    """Returns the messages owed to each region, and to all, of a load that nobody wrote down:
+    everything that an instance was the first to journal, between two of its transaction ids.
 
     Args:
         after_txid: of the disk with which each began; a new disk counts from 1 again.
@@ -261,8 +261,9 @@ def _add_seen(
 def unjudged(
     times_us: Mapping[str, Sequence[int]], faults: Iterable[tuple[int, str]], word: str
 ) -> list[str]:
-    """Why a verdict would say nothing: all is well with what nobody published. What can only be
-    acknowledged when a fault is over counts as well: it is what the fault was survived by.
+    """Lists the reasons why a verdict would be meaningless: nothing can be wrong where nothing was
+    published. Messages that can only be acknowledged when a fault is over count as well: they show
+    that the fault was survived.
 
     Args:
         times_us: who published to the moments at which something of it was `word`.
@@ -289,7 +290,8 @@ def judge_laws(
     *,
     own_load: bool = False,
 ) -> tuple[list[checkers.Violation], RunHistory | None]:
-    """What the history breaks; no history where it is too long for that.
+    """Checks the history against the laws, and returns the violations with the history; no history
+    where it is too long to be judged.
 
     Args:
         own_load: clients were not recorded and journals begin somewhere: only laws that need

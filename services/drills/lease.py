@@ -88,7 +88,8 @@ class FaultLease:
             self._asked(0.0, PATIENT_ASK_S)
 
     def _begin(self) -> FabricError | None:
-        """Why it could not be broken."""
+        """Asks for the fault until somebody breaks it; returns the error where it could not be
+        broken."""
         deadline_s = time.monotonic() + BEGIN_S_MAX
         while error := self._asked(self._first_s, PATIENT_ASK_S):
             if time.monotonic() > deadline_s or self._over.wait(RETRY_S):
@@ -111,7 +112,7 @@ class FaultLease:
                 answered_s = now_s
 
     def _asked(self, seconds: float, timeout_s: float) -> FabricError | None:
-        """Why there was no answer."""
+        """Asks once; returns the error where there was no answer."""
         try:
             self._ask(seconds, timeout_s)
         except FabricError as error:

@@ -343,7 +343,7 @@ class LoadClients:
         self.complaints: list[str] = []
 
     def options(self, name: str, group: str) -> dict[str, Any]:
-        """What a client of the drill is made with."""
+        """Returns the options of a client of the drill."""
         total = self._load.rate_per_s * max(1, len(self.publishers))
         made = self._fabric.client_options(name, group=group)
         if "tracer" in made:
@@ -392,7 +392,7 @@ class LoadClients:
         return sum(publisher.unacknowledged for publisher in self.publishers)
 
     def record(self) -> PublishRecord:
-        """What was published and acknowledged until now."""
+        """Returns the ranges that were published and acknowledged until now."""
         record = PublishRecord()
         for each in self.publishers:
             if each.published:

@@ -156,7 +156,8 @@ def stood_ms(times_us: Sequence[int], since_us: int, until_us: int) -> float:
 
 
 def downgrades(events: Iterable[Mapping[str, Any]]) -> list[DowngradePeriod]:
-    """Of what instances tell, in order of time: a downgrade ends with its upgrade or a restart."""
+    """Returns the downgrades that instances reported, from their events in order of time: a
+    downgrade ends with its upgrade or a restart."""
     open_: dict[tuple[str, str], int] = {}
     found: list[DowngradePeriod] = []
     for event in events:
@@ -181,9 +182,9 @@ def open_meanwhile(
     since_us: int,
     until_us: int,
 ) -> dict[tuple[str, str], float]:
-    """How many milliseconds lines (instance, destination) were open between two moments at which
-    they were to be impaired, of what instances tell in order of time. An instance that starts again
-    has open lines until it hears of the fault."""
+    """Returns the milliseconds for which lines (instance, destination) were open between two
+    moments at which they were to be impaired, from the instances' events in order of time. An
+    instance that starts again has open lines until it hears of the fault."""
     open_ms = dict.fromkeys(lines, 0.0)
     opened: dict[tuple[str, str], int] = {}
     for event in events:
@@ -223,8 +224,8 @@ def acked_while_downgraded(acks: Iterable[AckGroup], found: Sequence[DowngradePe
 def ready_again_us(
     samples: Sequence[Sample], instance: str, since_us: int, *, restarted: bool
 ) -> int | None:
-    """When an instance served again after it was hit; None: it never did. `restarted`: as another
-    process than before."""
+    """Returns the time at which an instance served again after it was hit; None: it never did.
+    `restarted`: as another process than before."""
     before = {sample.pid for sample in samples if sample.time_us < since_us and sample.pid}
     for sample in samples:
         if sample.instance != instance or sample.time_us <= since_us or not sample.ready:
@@ -235,7 +236,8 @@ def ready_again_us(
 
 
 def whole_again_us(samples: Sequence[Sample], names: Iterable[str], since_us: int) -> int | None:
-    """When the fabric was whole for good: each instance from its last sample on that is not."""
+    """Returns the time from which the fabric stayed whole: behind the last sample of each instance
+    that is not whole."""
     latest_us = since_us
     for name in names:
         own = [each for each in samples if each.instance == name and each.time_us > since_us]
@@ -266,8 +268,8 @@ def caused(
 
 
 def until_whole(samples: Iterable[Sample], final: Sequence[Sample]) -> list[Sample]:
-    """What was watched until the last look, at which everything was whole: a look behind it that
-    found nobody in time says nothing.
+    """Returns the samples up to the last look, at which everything was whole: a later look that
+    found nobody in time is no evidence.
 
     Args:
         samples: in order of time.
@@ -363,7 +365,7 @@ def recovery(
     samples: Sequence[Sample],
     names: Sequence[str],
 ) -> RecoveryTimes:
-    """What followed on one fault, until `until_us`.
+    """Measures the recovery from one fault, until `until_us`.
 
     Args:
         acks, deliveries: region to client to the moments of its acks, or of what it was given.

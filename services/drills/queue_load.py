@@ -92,7 +92,7 @@ class QueueProducer:
             await asyncio.sleep(1 / RATE_PER_S)
 
     def produced(self) -> ProducerRecord:
-        """What it published, for the verdict."""
+        """Returns the record of its publishes, for the verdict."""
         persisted = self.client.persisted_sequence if self.client is not None else 0
         return ProducerRecord(publisher_id(self.name), self.group, self.times_us, persisted)
 
@@ -438,9 +438,9 @@ class QueueLoad:
             self.complaints.append(f"{name} waits for acks: {error!r}; {client.status}")
 
     def note_left(self, statuses: Mapping[str, Mapping[str, Any]]) -> None:
-        """What instances say that their queues hold. Of one that does not answer it is what
-        it said before; of one that never did, or has not read all that its journal had when this
-        was first asked, something."""
+        """Notes the depths of the queues that instances report. An instance that does not answer
+        counts with its last report; one that never answered, or has not read all that its journal
+        had when this was first asked, counts as holding something."""
         for name in self.names:
             status = statuses.get(name, {})
             told = status.get("queues", {}).get(self._stored_as, {})
@@ -471,7 +471,7 @@ class QueueLoad:
         *,
         is_undisturbed: bool,
     ) -> QueueVerdict:
-        """What is wrong.
+        """Judges the load on the queue.
 
         Args:
             journals: of the instances in `names`, as far as they could be read.
@@ -516,7 +516,7 @@ class KillConsumers:
         return [f"they held {some} that they had not acknowledged"]
 
     def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
-        """Who is dead stays so."""
+        """Does nothing: a consumer that is dead stays so."""
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
         """Others come."""
@@ -526,7 +526,7 @@ class KillConsumers:
 def _joined(
     groups: Sequence[str], members: Mapping[str, HistoryMember], topics: Sequence[str]
 ) -> list[str]:
-    """Of these regions the first one, and those to which links lead from it and back."""
+    """Returns the first of these regions, and those that links connect to it in both directions."""
     if not groups:
         return []
     reach = [reaching(members, topic, SOW_TYPE) for topic in topics]

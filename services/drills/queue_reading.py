@@ -30,8 +30,9 @@ def read_queue(
     publishers: Iterable[int],
     archive: Path | None = None,
 ) -> tuple[Read, str]:
-    """What a journal says of a queue behind a transaction id; and why it cannot be read any
-    further, empty where it was read to its end. Runs on the journal's host.
+    """Returns the records of a queue in a journal behind a transaction id; and the reason why the
+    journal cannot be read any further, empty where it was read to its end. Runs on the journal's
+    host.
 
     Args:
         directory: of the instance's data.

@@ -286,8 +286,9 @@ def _details(page: Page, result: DrillResult) -> None:
 
 # -- traces --------------------------------------------------------------------------------------
 def in_flight(result: DrillResult) -> list[tuple[InjectedFault, list[TraceSpan]]]:
-    """Of each fault two messages with all their spans: of those that were traced and on their way
-    when it happened the one that waited longest, and the same of those published just after."""
+    """Returns two messages for each fault, with all their spans: of those that were traced and on
+    their way when it happened the one that waited longest, and likewise of those published just
+    after."""
     if result.traces is None or not result.traces.exists():
         return []
     # A fabric that runs for long has gigabytes of them.

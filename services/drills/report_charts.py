@@ -178,7 +178,7 @@ def _ack_times(
     marks: list[charts.MomentMark],
     bands: list[charts.Band],
 ) -> None:
-    """How long publishers waited, by region."""
+    """Adds the publishers' waiting times, by region."""
     began, ended, origin = result.began_us, result.ended_us, first_fault_us(result)
     ages = [
         charts.Series(
@@ -233,7 +233,7 @@ def _ages(
     marks: list[charts.MomentMark],
     bands: list[charts.Band],
 ) -> None:
-    """How long each sync link has owed the oldest of what it owes."""
+    """Adds the age of the oldest message that each sync link owes."""
     oldest: dict[tuple[str, str], float] = {}
     for sample in result.samples:
         for name, link in sample.links.items():

@@ -19,7 +19,7 @@ WAIT_STEP_US = 250_000
 
 
 def add_queue(page: Page, result: DrillResult) -> None:
-    """What became of the messages of the drills' queue; nothing where there was no load on it."""
+    """Adds the fate of the messages of the drills' queue; nothing where there was no load on it."""
     judgement = result.judgement
     verdict = judgement.queue if judgement is not None else None
     if verdict is None:
@@ -58,7 +58,7 @@ def add_queue(page: Page, result: DrillResult) -> None:
 
 
 def told(found: Takeover) -> str:
-    """What others did for a region, in words."""
+    """Describes in words how other regions took over a region's messages."""
     text = f"The consumers in {found.region} died with {many(found.held, 'message')} in hand."
     if found.first_ms is None:
         return f"{text} Nobody else had any of the region's messages while they were away."
@@ -71,7 +71,7 @@ def told(found: Takeover) -> str:
 
 
 def tiles(judgement: RunJudgement) -> Iterator[tuple[str, Any, str]]:
-    """How soon others took over."""
+    """Yields a tile for each takeover: how soon other consumers had the region's messages."""
     verdict = judgement.queue
     for each in verdict.takeovers if verdict is not None else ():
         yield (

@@ -229,7 +229,7 @@ def _phases(result: DrillResult, verdict: SlowVerdict) -> Iterator[tuple[str, in
 
 
 def _others(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
-    """How long deliveries to the others took meanwhile."""
+    """Adds the latencies of deliveries to the other subscribers meanwhile."""
     points, origin_us = latencies(result), first_fault_us(result)
     if not points:
         return
@@ -264,7 +264,7 @@ def _within(points: Iterable[tuple[int, float]], since_us: int, until_us: int) -
 
 
 def tiles(judgement: RunJudgement) -> Iterator[tuple[str, Any, str]]:
-    """How much waited, and how soon it was taken."""
+    """Yields a tile for each slow subscriber: how much waited for it, and how soon it was taken."""
     verdict = judgement.slow
     for way in verdict.ways if verdict is not None else ():
         if way.online_us:

@@ -14,7 +14,7 @@ UNJUDGED_LAWS = (
 
 
 def first_fault_us(result: DrillResult) -> int:
-    """When the first fault began, else the drill; microseconds since 1970."""
+    """Returns the time at which the first fault began, else the drill; microseconds since 1970."""
     return result.injected[0].began_us if result.injected else result.began_us
 
 
@@ -74,7 +74,7 @@ def _of_queue(judgement: RunJudgement) -> str:
 
 
 def story(result: DrillResult) -> list[str]:
-    """What happened, in plain words, a paragraph a fault."""
+    """Tells the course of the drill in plain words, a paragraph a fault."""
     judgement = result.judgement
     assert judgement is not None
     load = result.scenario.load

@@ -181,11 +181,11 @@ class FaultStep(Section):
 
     @property
     def kind(self) -> FaultKind:
-        """What its fault hits and needs."""
+        """Kind of its fault: what that hits and needs."""
         return FAULTS[self.fault]
 
     def sentence(self, target: str) -> str:
-        """What is done, for people: `SIGKILL of Chicago-1`."""
+        """Describes the step for people: `SIGKILL of Chicago-1`."""
         return _SENTENCES[self.fault].format(
             target=target,
             lasts=format_milliseconds(self.lasts_ms),
@@ -272,7 +272,7 @@ class DrillScenario(Section):
 
     @property
     def seconds(self) -> float:
-        """How long the load runs."""
+        """Duration of the load."""
         return (self.before_ms + self.faults_ms + self.after_ms) / 1000
 
     @property
@@ -447,7 +447,7 @@ class Targets:
         self._groups = settings.groups()
 
     def resolve(self, step: FaultStep) -> FaultHit:
-        """What a step hits.
+        """Resolves the target of a step.
 
         Raises:
             ConfigurationError: its target is nothing of this fabric; says what there is.

@@ -120,7 +120,7 @@ class SowWriter:
 
 
 async def ask(name: str, keys: list[bytes], options: Mapping[str, Any]) -> dict[bytes, SowRow]:
-    """What one instance has under these keys.
+    """Returns the records that one instance has under these keys.
 
     Args:
         name: of the client.
@@ -254,7 +254,7 @@ class SowLoad:
         *,
         is_excused: bool,
     ) -> SowVerdict:
-        """What is wrong with the answers.
+        """Judges the instances' answers.
 
         Args:
             journals: by instance what it has of the writers.
@@ -294,8 +294,9 @@ class SowLoad:
 def read_changes(
     directory: Path, after_txid: int, publishers: Iterable[int], archive: Path | None = None
 ) -> tuple[list[SowWrite], str]:
-    """What a journal has of these publishers' changes behind a transaction id; and why it cannot be
-    read any further, empty where it was read to its end. Runs on the journal's host."""
+    """Returns these publishers' changes in a journal behind a transaction id; and the reason why
+    the journal cannot be read any further, empty where it was read to its end. Runs on the
+    journal's host."""
     found: list[SowWrite] = []
     wanted = frozenset(publishers)
 

@@ -40,7 +40,7 @@ def lines(step: FaultStep, hit: FaultHit) -> list[tuple[str, str]]:
 
 
 def parts(step: FaultStep, hit: FaultHit, settings: FabricSettings) -> frozenset[Part]:
-    """What a step breaks."""
+    """Returns the parts that a step breaks."""
     found: list[Part] = [("line", *line) for line in lines(step, hit)]
     if step.fault in ("kill_link", "stop_link"):
         found += [("link", name, destination) for name, destination, _ in hit.ways]
@@ -98,7 +98,7 @@ def refuse_overlaps(scenario: DrillScenario, settings: FabricSettings) -> None:
 
 
 def undoing(one: int, other: int, part: Part) -> str:
-    """Why two steps, by their numbers, do not go together."""
+    """Explains why two steps, given by their numbers, do not go together."""
     return (
         f"steps {one} and {other} both break {described(part)} at the same time and would undo "
         "each other: let one begin when the other is over, or give it another target"

@@ -51,12 +51,12 @@ class PublishRecord:
 
     @property
     def published_messages(self) -> int:
-        """How many messages were published."""
+        """Number of messages that were published."""
         return _size(self.published)
 
     @property
     def persisted_messages(self) -> int:
-        """How many of them were acknowledged."""
+        """Number of messages that were acknowledged."""
         return _size(self.persisted)
 
 
@@ -164,7 +164,7 @@ def judge(places: Mapping[str, Iterable[SequenceStretch]], record: PublishRecord
 
 
 def stretches_of_run(run: Run) -> Iterator[SequenceStretch]:
-    """What a journal's run holds; notes hold no messages."""
+    """Yields the sequences that a journal's run holds; notes hold no messages."""
     if run.kind != Kind.RECORDS:
         return
     if run.contiguous and run.topic:
