@@ -325,7 +325,7 @@ def _whole_path(journal: str) -> str:
 
 
 def _published(directory: Path) -> int:
-    """How many results have their sequences."""
+    """Returns the number of results that have their sequences."""
     try:
         state = json.loads((directory / STAGING_OF_CHECKPOINT / STATE_FILE).read_bytes())
     except FileNotFoundError:

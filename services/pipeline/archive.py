@@ -141,17 +141,17 @@ class Lake:
 
     @property
     def meta(self) -> Path:
-        """Where the lake's own files are."""
+        """Directory of the lake's own files."""
         return self.directory / META
 
     @property
     def messages(self) -> Path:
-        """Where what is archived is."""
+        """Directory of the archived messages."""
         return self.directory / MESSAGES
 
     @property
     def staging(self) -> Path:
-        """Where a stretch is written aside."""
+        """Directory in which a stretch is staged."""
         return self.meta / "staging"
 
     @classmethod
@@ -317,7 +317,7 @@ def _archive_one(
 
 
 def _identity(place: JournalPlace) -> str:
-    """What tells a journal from another one of its instance's name."""
+    """Returns a name that tells a journal from another one of an instance of the same name."""
     found = place.incarnation()
     if found:
         return found
@@ -398,7 +398,8 @@ def _another(lake: Lake, place: JournalPlace, text: str) -> StorageError:
 
 
 def _end(files: list[Path]) -> list[int] | None:
-    """What tells the last record of some files of a lake; None where there are none."""
+    """Returns the numbers that identify the last record of some files of a lake; None where there
+    is none."""
     newest, last = 0, None
     for path in files:
         found = pc.max(_read_columns(path, ["txid"])["txid"]).as_py() or 0
@@ -424,7 +425,8 @@ def _read_columns(path: Path, columns: list[str]) -> pa.Table:
 
 
 def _removable(place: JournalPlace, upto: int, damaged: set[int]) -> int:
-    """Where the first segment begins of which something is not archived; 0: it is the oldest."""
+    """Returns the first transaction id of the oldest segment that must stay, as something of it is
+    not archived; 0: no segment can be removed."""
     firsts = [file.first_txid for file in place.files()]
     whole = [first for first in firsts if first <= upto + 1]
     kept = next((at for at, first in enumerate(whole) if first in damaged), len(whole) - 1)
@@ -508,8 +510,8 @@ def _write(
 def _looked_at(
     spark: SparkSession, place: JournalPlace, after: int, last: int
 ) -> tuple[int, list[int], list[str]]:
-    """How many records of a stretch are sound, of which segments some are not, and a sentence for
-    each place: what Spark's tables do not tell."""
+    """Returns the number of sound records of a stretch, the segments with damage, and a sentence
+    for each damaged place: details that Spark's tables do not give."""
     stretches = plan(place, after, last, Predicate())
     spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))
     found: list[tuple[int, int, list[str]]] = []
@@ -563,7 +565,8 @@ def _written(rows: DataFrame, out: Path) -> tuple[int, int]:
 
 
 def _fingerprint(rows: DataFrame) -> tuple[int, int]:
-    """How many rows, and a checksum of all of their columns that does not depend on their order."""
+    """Returns the number of rows, and a checksum of all their columns that does not depend on their
+    order."""
     return _numbers(rows.agg(*_measures(rows)).collect()[0].asDict())
 
 

@@ -101,7 +101,8 @@ class JournalPlace:
         return {f"{incarnation:016x}": name for incarnation, name, *_ in values}
 
     def _state(self, prefix: bytes) -> dict[bytes, bytes]:
-        """What the instance's state has under keys that begin so; nothing where there is none."""
+        """Reads the entries of the instance's state under keys that begin so; an empty dict where
+        there is no state."""
         path = Path(self.journal).parent / STATE_FILE
         if not path.is_file():
             return {}
@@ -329,9 +330,9 @@ def sound_runs(block: bytes) -> Iterator[Run]:
 
 
 def record_told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
-    """What tells what a journal has at a transaction id from anything else that may be there: of a
-    message `TOLD_BY`, of a note its kind, its time of receipt and a checksum. Times in
-    microseconds. None where nothing is there, or it cannot be read."""
+    """Returns the numbers that tell a journal's record at a transaction id from any other that may
+    be there: for a message those named in `TOLD_BY`, for a note its kind, its time of receipt and a
+    checksum. Times in microseconds. None where nothing is there, or it cannot be read."""
     if txid < 1:
         return None
     try:
@@ -484,8 +485,7 @@ INDEXES_MAX = 4096
 
 
 def segment_index(file: SegmentFile) -> SegmentIndex | None:
-    """What a sealed segment says of itself; None where it says nothing. Remembered: it never
-    changes."""
+    """Returns the index of a sealed segment; None where it has none. Cached: it never changes."""
     try:
         key = (str(file.path), os.stat(file.path).st_ino)
         if key not in _indexes:
@@ -638,7 +638,7 @@ class StretchReader:
                 at = self._behind(segment, key)
 
     def _behind(self, segment: OpenSegment, key: int) -> int:
-        """Where the block begins that follows a damaged one, whose runs tell what is lost."""
+        """Returns the key of the block behind a damaged one; its runs tell what is lost."""
         try:
             rest = segment.blocks(key + 1, WHOLE_SEGMENT_BYTES)
         except CorruptRecord:

@@ -264,8 +264,8 @@ exec {python} "$@"
 
 @lru_cache(maxsize=1)
 def worker_python() -> str:
-    """What Spark starts as its workers' Python: this one, with PySpark as it is installed, and with
-    the source loaded before the workers are forked (spark_worker.py).
+    """Returns the program that Spark starts as its workers' Python: this one, with PySpark as it is
+    installed, and with the source loaded before the workers are forked (spark_worker.py).
 
     Spark puts a zipped PySpark first in their path, which each daemon compiles anew; with the
     loading of the source that is two seconds of a core at each daemon, several times in each query.

@@ -87,7 +87,7 @@ def ages_of(
     sequences: Any,
     times_us: Any,
 ) -> dict[int, Age]:
-    """What some messages of one instance answer.
+    """Answers the questions about ages from some messages of one instance.
 
     Args:
         questions: by number.
@@ -123,7 +123,7 @@ def merged(parts: Iterable[Mapping[int, Age]]) -> dict[int, Age]:
 
 
 def unanswered(questions: Mapping[int, AgeQuestion], ages: Mapping[int, Age]) -> int:
-    """Of how many sequences nobody has anything any more."""
+    """Counts the sequences that no instance has any more."""
     return sum(
         question.sequences.count - (ages[number].known.count if number in ages else 0)
         for number, question in questions.items()

@@ -230,7 +230,7 @@ def _planned(
 
 
 def _only(wanted: PublisherRanges) -> Predicate:
-    """What leaves out the segments and runs that have none of these sequences."""
+    """Returns a predicate that skips the segments and runs without any of these sequences."""
     predicate = Predicate()
     predicate.push("publisher", "In", list(wanted.sets))
     bounds = [(each.first() or 0, each.last() or 0) for each in wanted.sets.values()]
@@ -277,7 +277,7 @@ def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
 def _for_each(
     spark: SparkSession, do: Callable[[Any], Any], values: Sequence[Any], progress: Progress
 ) -> list[Any]:
-    """What a function gives for each of some values, a task each."""
+    """Calls a function for each of some values, a task each, and returns the results."""
     spread = spark.sparkContext.parallelize(values, len(values))
     return _collected(spark, spread.map(partial(_done_or_failure, do)), progress)
 
@@ -314,7 +314,7 @@ def _parts_or_failure(stretch: JournalStretch, on_corrupt: OnCorrupt) -> Stretch
 
 
 def stretch_parts(stretch: JournalStretch, on_corrupt: OnCorrupt = "stop") -> StretchParts:
-    """What one stretch says. Runs in a task.
+    """Summarizes one stretch of a journal. Runs in a task.
 
     Raises:
         CorruptRecord: a record is damaged, and `on_corrupt` is `stop`.

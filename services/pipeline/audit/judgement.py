@@ -140,7 +140,8 @@ class Audit:
         return found
 
     def owed_notes(self, *, overdue: bool) -> list[str]:
-        """What is owed, a few words an instance: longer than it may be, or not so long."""
+        """Describes the owed messages, a few words an instance: those owed for longer than allowed,
+        or the others."""
         return [
             f"{messages:,} owed for up to {for_s:,.0f} s at {instance}"
             for instance, (messages, for_s) in self.owed().items()
@@ -154,7 +155,7 @@ class Audit:
         return not self.faults()
 
     def faults(self) -> list[str]:
-        """What spoils the verdict, a few words each."""
+        """Lists everything that spoils the verdict, a few words each."""
         found = [
             (self.lost, "lost"),
             (self.count("duplicates"), "held more than once"),
@@ -342,7 +343,8 @@ def _published(
 
 
 def _origin(instance: str, incarnation: str, origins: Mapping[str, Origin]) -> Origin:
-    """Where an instance says that something was published; without an incarnation there itself."""
+    """Returns the origin that an instance reports for a publish; without an incarnation it was
+    published at the instance itself."""
     return origins.get(incarnation, UNKNOWN) if incarnation else Origin((instance,))
 
 
@@ -357,7 +359,7 @@ class _PublisherTopic:
     origins: Mapping[str, Origin]
 
     def held(self, instance: str) -> SequenceSet:
-        """What an instance holds of it, of whatever type."""
+        """Returns the sequences of it, of every message type, that an instance holds."""
         found = self.here.get(instance)
         return found.held if found is not None else SequenceSet()
 
@@ -378,8 +380,9 @@ class _PublisherTopic:
         )
 
     def to_come(self, instance: str, lacking: SequenceSet) -> SequenceSet:
-        """Of what an instance lacks that which stands above all that it has from where that was
-        published. What was published at the instance itself enters it no second time."""
+        """Returns the missing sequences above the instance's highest one from the same origin:
+        still in flight, not lost. Messages that were published at the instance itself enter it no
+        second time."""
         found = SequenceSet()
         for origin, sequences in self.published.items():
             if origin == Origin((instance,)):
@@ -459,7 +462,8 @@ def _reasons(
 def _explained(
     lacking: SequenceSet, publisher: int, log: LogContents
 ) -> Iterator[tuple[str, SequenceSet]]:
-    """Of what an instance lacks what its journal explains, by reason; the caller takes each out."""
+    """Yields the missing sequences that the instance's journal explains, by reason; the caller
+    takes each out."""
     for reason, noted in (
         ("removed", log.removed),
         ("unavailable", log.unavailable),
@@ -484,7 +488,7 @@ def _entry(
 
 
 def ranges_named(sequences: SequenceSet) -> dict[str, Any]:
-    """How many there are, and the first of their ranges."""
+    """Returns the number of sequences, and the first of their ranges."""
     ranges = list(sequences)
     return {
         "messages": sequences.count,

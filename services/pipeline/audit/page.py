@@ -286,7 +286,7 @@ def _conflicts(page: Page, found: Audit) -> None:
 
 
 def _sow(page: Page, found: Audit) -> None:
-    """Of each SOW topic what its instances have."""
+    """Adds a table for each SOW topic with the records of its instances."""
     for each in found.sow:
         name = f"SOW topic {each['topic']} ({each['message_type']})"
         instances = list(each["records"])

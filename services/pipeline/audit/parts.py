@@ -144,8 +144,9 @@ def set_of(sequences: Any) -> SequenceSet:
 
 
 def content_numbers(headers: Any) -> Any:
-    """What each record says as one number, uint64: its digest and what else two records of one
-    identity have in common (`services/messages/content_digest.py::content_keys`).
+    """Returns one number for the content of each record, uint64: its digest and all that two
+    records of one identity have in common besides
+    (`services/messages/content_digest.py::content_keys`).
 
     Args:
         headers: records' headers, as columns.RECORD.
@@ -360,8 +361,9 @@ def conflicts_of(sequences: Any, digests: Any) -> list[int]:
 
 
 def open_blocks(logs: Iterable[LogContents]) -> PublisherRanges:
-    """Where two contents of one sequence are possible: the sequences of the blocks whose checksums
-    differ between instances, that one instance holds twice, or that stand on two topics."""
+    """Returns the sequences for which two contents are possible: those of the blocks whose
+    checksums differ between instances, those that one instance holds twice, and those that stand on
+    two topics."""
     sums: dict[tuple[int, str], list[dict[int, int]]] = defaultdict(list)
     topics: dict[int, dict[str, SequenceSet]] = defaultdict(dict)
     found = PublisherRanges()

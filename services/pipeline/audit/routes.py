@@ -147,7 +147,7 @@ def _changed(
 
 
 def expected_by(settings: FabricSettings) -> Expectation:
-    """What a fabric's configuration brings where for certain, with all instances up."""
+    """Returns the deliveries that a fabric's configuration guarantees with all instances up."""
     return ConfiguredRoutes(settings).why
 
 

@@ -89,7 +89,8 @@ def sow_sources(record: FabricRecord, places: Iterable[JournalPlace]) -> list[So
 def compare_sow(
     sources: Sequence[SowSource], run: Run, now_us: int, settle_s: float
 ) -> list[dict[str, Any]]:
-    """What differs between instances, a dict a topic that two of them have.
+    """Compares the SOW topics of instances, and returns a dict for each topic that two of them
+    have.
 
     Args:
         run: does a thing for each source.

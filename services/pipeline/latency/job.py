@@ -223,8 +223,8 @@ def link_types_of(settings: FabricSettings) -> dict[tuple[str, str], str]:
 
 
 def traces_of(source: str) -> Path | None:
-    """Where a fabric writes its trace files, by its directory, file or name; None where it writes
-    none, or the source is something else."""
+    """Returns the directory of a fabric's trace files, by its directory, file or name; None where
+    it writes none, or the source is something else."""
     record = record_of(source)
     if record is None:
         return None
@@ -235,9 +235,9 @@ def traces_of(source: str) -> Path | None:
 
 
 def clocks(links: Sequence[LatencyRow]) -> list[ClockDifference]:
-    """What pairs of links in both directions say of clocks: no message arrives before it is
-    sent, so the smallest lag of one direction bounds the difference from above, that of the other
-    from below."""
+    """Estimates clock differences from pairs of links in both directions: no message arrives before
+    it is sent, so the smallest lag of one direction bounds the difference from above, that of the
+    other from below."""
     least = {(row.source, row.target): row.min_ms for row in links}
     return [
         ClockDifference(source, target, -least[target, source], ahead)

@@ -278,7 +278,8 @@ def check_target(options: WriteOptions, topics: Iterable[tuple[str, str]] = ()) 
 
 
 def fixed_topics(options: WriteOptions, schema: StructType) -> list[tuple[str, str]]:
-    """What all rows of a table are published as, where the options say it and no column does."""
+    """Returns the topic and type of all rows of a table, where the options set them and no column
+    does."""
     if {"topic", "message_type"} & set(schema.names):
         return []
     return [(options.topic, options.message_type or MESSAGE_TYPE_DEFAULT)]
@@ -504,7 +505,7 @@ class StreamWriter(_WriteJob, DataSourceStreamArrowWriter):
 
 
 def staging_of(options: WriteOptions) -> Path:
-    """Where micro-batches are staged.
+    """Returns the directory in which micro-batches are staged.
 
     Raises:
         ConfigurationError: neither a staging directory nor a local checkpoint is given.
@@ -532,8 +533,9 @@ def query_of(options: WriteOptions) -> str:
 
 
 def _plan_of(options: WriteOptions, number: int) -> str:
-    """What tells the micro-batch that a local checkpoint plans under a number from another one of
-    that number: a restarted query finds the file as it was. Empty where it says nothing."""
+    """Returns a digest of the plan of a micro-batch in a local checkpoint, which tells it from
+    another one of its number: a restarted query finds the file as it was. Empty where there is no
+    plan."""
     checkpoint = _checkpoint(options)
     if checkpoint is None:
         return ""

@@ -186,7 +186,7 @@ def rows_checksum(batch: pa.RecordBatch) -> int:
 
 
 def _hashes(column: pa.Array, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Of a column of few different strings."""
+    """Hashes a column of few different strings."""
     coded = column.dictionary_encode()
     values = [checksum64(value.encode(), seed) for value in coded.dictionary.to_pylist()]
     found: np.ndarray[Any, np.dtype[np.uint64]]

@@ -47,5 +47,5 @@ class Schedule:
 
 
 def ready(due_us: Times, sent: int, now_us: int) -> int:
-    """How many more may be sent now, where `sent` of them are sent."""
+    """Returns the number of further messages that are due now, where `sent` of them are sent."""
     return max(0, int(np.searchsorted(due_us, now_us, side="right")) - sent)

@@ -113,7 +113,7 @@ class ReplaySelection:
         return self.marked(rows).where(KEPT).drop(KEPT)
 
     def to_json(self) -> dict[str, Any]:
-        """What is compared when a job goes on."""
+        """Returns the values that are compared when a job goes on."""
         values = asdict(self)
         for name in ("first", "last"):
             values[name] = values[name] and values[name].isoformat()
@@ -154,7 +154,7 @@ def _value(schema: str, mode: Mode) -> Column:
 
 @contextmanager
 def _told_in_one_line() -> Iterator[None]:
-    """What Spark says of an error of ours, or of its own."""
+    """Turns errors of Spark into a configuration error of one line."""
     from pyspark.errors import PySparkException
 
     try:
@@ -314,7 +314,7 @@ class SparkSource:
         return plan
 
     def _counted(self, grain: Column) -> list[Any]:
-        """How many rows of the times and topics the filter takes and leaves out."""
+        """Counts the rows of the selected times and topics that the filter takes and leaves out."""
         from pyspark.sql import functions as F
 
         rows = (
@@ -479,7 +479,7 @@ def cut(
 
 
 def _summed(rows: list[Any], name: str) -> int:
-    """Of the publishes."""
+    """Sums a column over the publishes."""
     return sum(row[name] for row in rows if row["publishes"])
 
 

@@ -167,7 +167,7 @@ class Batches:
 
     @property
     def names(self) -> Sequence[Names]:
-        """What the headers of the runs so far said, each once."""
+        """Names in the headers of the runs so far, each once."""
         return self._names
 
     # -- runs --------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class Batches:
         log.warning("%s: left out", made)
 
     def _kept(self, headers: Any, txids: Any) -> Any:
-        """Which rows may be wanted; None: all of them."""
+        """Marks the rows that may be wanted; None: all of them."""
         keep = None
         for name, values in (
             ("txid", txids),
@@ -398,7 +398,7 @@ def _bounded(value: int) -> int:
 
 
 def _starts(data: bytes, at: int, end: int, count: int) -> Any:
-    """Where each of a run's records begins.
+    """Returns the position of each of a run's records.
 
     Raises:
         CorruptRecord: their lengths do not fit; the offset is where the next run begins.
@@ -455,7 +455,7 @@ class Rows:
         self._body_end = starts + headers["length"] - headers["trace_length"]
 
     def sound(self) -> Any:
-        """Which rows have lengths that fit and a version that can be read; None: all of them."""
+        """Marks the rows that have lengths that fit and a readable version; None: all of them."""
         wrong = (self._ends[-1] > self._body_end) | (self._headers["version"] != RECORD_VERSION)
         return ~wrong if wrong.any() else None
 

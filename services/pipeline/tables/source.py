@@ -369,7 +369,7 @@ class StreamReader(_StretchSource, DataSourceStreamReader, SupportsTriggerAvaila
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins: `starting`."""
+        """Returns the offset at which a new query begins: `starting`."""
         txids = _txids("starting", self.options.starting)
         found = self.options.places()
         if self.options.topic:
@@ -391,7 +391,8 @@ class StreamReader(_StretchSource, DataSourceStreamReader, SupportsTriggerAvaila
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch reads: all instances by the same share, where limited.
+        """Returns the end of the next micro-batch: all instances are read by the same share, where
+        the rate is limited.
 
         Raises:
             StorageError: an instance's journal is another one than the query read, or was put back.
