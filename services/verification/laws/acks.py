@@ -54,7 +54,7 @@ def acknowledged(history: RunHistory) -> list[Violation]:
 
 
 def closure(logs: Logs, ack: AckGiven, key: Key) -> list[Violation]:
-    """What an acked message lacks here and along the links that were sync."""
+    """Returns the places, here and along the links that were sync, that lack an acked message."""
     root = ack.instance
     digest = logs.digests.get((ack.client, *key), 0)
     if not logs.has(root, key, digest):
@@ -122,8 +122,9 @@ def _unacknowledged(
 
 
 def nothing_lost(history: RunHistory) -> list[Violation]:
-    """What was acked is in some log at the end, unless every disk that had it then was lost. What
-    retention had removed from a disk before its instance was moved, no salvage brings back."""
+    """An acked message is in some log at the end, unless every disk that had it then was lost.
+    Messages that retention had removed from a disk before its instance was moved are not brought
+    back by a salvage."""
     topology = history.topology
     logs = Logs(topology)
     transient = transient_keys(history)

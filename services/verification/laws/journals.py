@@ -272,9 +272,9 @@ def loops(history: RunHistory) -> list[Violation]:
 
 
 def authored(history: RunHistory) -> list[Violation]:
-    """What an instance writes itself takes effect once, in order, and when it is on disk there; or
-    it is undone. In one life of the instance nothing is left over: what it drafted and did not
-    hand over when it died, nobody has heard of."""
+    """A record that an instance writes itself takes effect once, in order, and when it is on disk
+    there; or it is undone. In one life of the instance nothing is left over: nobody has heard of a
+    record that was drafted and not handed over when the instance died."""
     left: defaultdict[str, dict[Key, None]] = defaultdict(dict)
     on_disk: set[Key] = set()
     found = []
@@ -311,11 +311,12 @@ def authored(history: RunHistory) -> list[Violation]:
 
 
 def state(history: RunHistory) -> list[Violation]:
-    """What is published on a topic with state is made of the value as staged: it says which message
-    comes before it there, and in the journal that one does. Once: whoever gets it from there
-    journals it as it is; of an instance that was given back an older copy of its directory, and
-    bears its incarnation on, as it was made before or since. What an instance writes itself says
-    nothing. What a state refused is in no journal."""
+    """A publish on a topic with state is built on the value as staged: it names the message that
+    comes before it there, and that message does precede it in the journal. This happens once: an
+    instance that gets it from there journals it unchanged; an instance that was given an older
+    copy of its directory, and keeps its incarnation, may show the value built before or since. A
+    record that an instance writes itself names nothing. A publish that a state refused is in no
+    journal."""
     refused = {
         (operation.publisher, operation.sequence)
         for operation in history.operations
@@ -389,9 +390,9 @@ def sow(history: RunHistory) -> list[Violation]:
 
 
 def folds(history: RunHistory) -> list[Violation]:
-    """What was committed is folded in the journal's order, each message once, when it is on disk
-    and who waits for the ack of it was told. What is delivered is in the state already. In the end
-    nothing is left over: of an instance that lives, all that came in this life."""
+    """Commits are folded in the journal's order, each message once, when it is on disk and the
+    publisher waiting for its ack was told. A delivered message is in the state already. In the end
+    nothing is left over: an instance that lives has folded all that came in this life."""
     due: defaultdict[str, dict[Key, None]] = defaultdict(dict)
     upto: defaultdict[tuple[str, str], int] = defaultdict(int)
     found: list[Violation] = []
@@ -529,8 +530,9 @@ def _owing(owing: DestinationDebt) -> str:
 
 
 def unavailable(history: RunHistory) -> list[Violation]:
-    """What an instance lacks in the end, and an upstream had whose link carries everything, it has
-    recorded. It records nothing that it has, and takes back what comes after all."""
+    """An instance has recorded every message that it lacks in the end and that an upstream had
+    whose link carries everything. It records nothing that it has, and withdraws the record of a
+    message that comes after all."""
     logs = Logs(history.topology)
     found = []
     lacked: defaultdict[int, set[Key]] = defaultdict(set)
@@ -567,7 +569,8 @@ def unavailable(history: RunHistory) -> list[Violation]:
 
 
 def settled(history: RunHistory) -> list[Violation]:
-    """What was durable when a recovery point was written does not wait again after a restart."""
+    """Messages that were durable when a recovery point was written do not wait again after a
+    restart."""
     return [
         Violation(
             "settled",

@@ -530,8 +530,9 @@ class Logs:
         ]
 
     def waiting(self, name: str, key: Key, root: str) -> str:
-        """Who waits for what this instance still owes: `own` when the waiters from here on lead to
-        the client at `root` over links that are sync; else why nobody there waits."""
+        """Tells whether a client still waits for this message: `own` when the waiters from here on
+        lead to the client at `root` over links that are sync; else the reason why nobody there
+        waits."""
         met: set[str] = set()
         chain = self.incarnation_of[root]
         while name not in met:
@@ -569,7 +570,7 @@ def let_out(copy: Copy, mode: Mode, key: Key, root: int) -> bool:
 
 
 def transient_keys(history: RunHistory) -> set[Key]:
-    """What was published on topics that nobody journals."""
+    """Returns the messages that were published on topics that nobody journals."""
     if not history.transient:
         return set()
     return {

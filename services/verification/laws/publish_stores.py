@@ -78,7 +78,7 @@ class _Acks:
         self._disks[name] += crash.lost
 
     def moved(self, instance: str) -> None:
-        """What has its name from now on begins on another disk."""
+        """Notes that the instance of this name begins on another disk from now on."""
         self._disks[instance] += 1
 
 

@@ -129,7 +129,7 @@ class QueueEvidence:
 
 
 def violations(found: QueueEvidence) -> list[Violation]:
-    """What is wrong; empty: nothing."""
+    """Returns the violations; empty: there are none."""
     published = {key for each in found.produced for key in each.every()}
     owed = {key for each in found.produced for key in each.owed()}
     broken = [
@@ -207,7 +207,8 @@ def _again(found: QueueEvidence, published: set[Key]) -> Iterable[Violation]:
 
 
 def _known_us(each: HandedMessage, time_us: int, excuses: Iterable[ExcusedPeriod]) -> int:
-    """When the queue of an instance knows what came to the instance at a time."""
+    """Returns the latest time at which an instance's queue knows a record that came to the instance
+    at a time."""
     until_us = time_us
     for excuse in excuses:
         on = time_us < excuse.until_us and excuse.since_us <= each.time_us
@@ -274,7 +275,7 @@ class Takeover:
 def taken_over(
     kill: Kill, produced: Sequence[ProducerRecord], given: Sequence[HandedMessage]
 ) -> Takeover:
-    """What others did for a region.
+    """Measures how other regions took over a region's messages.
 
     Args:
         given: in order of time.
@@ -306,7 +307,7 @@ def taken_over(
 
 
 def first_given(given: Iterable[HandedMessage]) -> dict[Key, HandedMessage]:
-    """Of each message the first time that a consumer had it."""
+    """Returns the first delivery of each message to a consumer."""
     found: dict[Key, HandedMessage] = {}
     for each in given:
         found.setdefault(each.key, each)
@@ -382,7 +383,7 @@ def _were(count: int) -> str:
 def verdict_of(
     found: QueueEvidence, done: Mapping[str, int], kills: Iterable[Kill], notes: Sequence[str] = ()
 ) -> QueueVerdict:
-    """What a load came to.
+    """Judges a load on a queue.
 
     Args:
         done: by region, messages that its consumers acknowledged.

@@ -48,7 +48,8 @@ class _Journal:
     serves: bool = False
 
     def register(self, key: Key) -> Register:
-        """Whose a message is: what was said of it counts, else who took it in has it."""
+        """Returns the ownership of a message: that of its best transfer, else of the instance that
+        took it in."""
         return self.moves.get(key) or self.messages[key]
 
     def left(self) -> dict[Key, Register]:

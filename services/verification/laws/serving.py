@@ -319,7 +319,8 @@ def told_missing(history: RunHistory) -> list[Violation]:
     found: list[Violation] = []
 
     def removed_behind(subscriber: str, name: str) -> tuple[set[Key], set[Key]]:
-        """What it is to be told, and all that is removed there and that it has not got."""
+        """Returns the messages whose removal the subscriber must be told of, and all that are
+        removed there and that it has not got."""
         had = got[subscriber]
         firsts: dict[int, int] = {}
         for publisher, sequence in had:
@@ -385,11 +386,11 @@ def told_missing(history: RunHistory) -> list[Violation]:
 
 
 def fully_durable(history: RunHistory) -> list[Violation]:
-    """What an instance sends to a fully durable subscriber is at that moment in its journal and at
-    every sync destination that it is routed to from there; what its own client published, over the
-    whole closure of sync links, as an ack has it (see `acknowledged`, also for who is excused).
-    What a destination refused, because it holds another content, is durable nowhere and holds up
-    nobody."""
+    """A message that an instance sends to a fully durable subscriber is at that moment in its
+    journal and at every sync destination that it is routed to from there; a message of the
+    instance's own client is durable over the whole closure of sync links, as for an ack (see
+    `acknowledged`, also for who is excused). A message that a destination refused, because it holds
+    another content, is durable nowhere and holds up nobody."""
     logs = Logs(history.topology)
     refused: set[Key] = set()
     found: list[Violation] = []
@@ -433,9 +434,9 @@ def fully_durable(history: RunHistory) -> list[Violation]:
 
 
 def retired(history: RunHistory) -> list[Violation]:
-    """Who knows (on its disk) that an instance was moved takes nothing from what it was before, and
-    sends it nothing, for good; but for what a command salvages, and only that. What was moved
-    serves no client once it has heard of it, and all have heard of it in the end."""
+    """An instance that knows (on its disk) that another one was moved takes nothing from the former
+    one, and sends it nothing, for good, except for what a command salvages. A moved instance serves
+    no client once it has heard of its move, and all have heard of it in the end."""
     generation_of: dict[int, tuple[str, int]] = {}
     generations: Counter[str] = Counter()
     knows: dict[tuple[str, str], int] = {}

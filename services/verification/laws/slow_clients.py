@@ -160,7 +160,7 @@ class SlowVerdict:
 
 
 def told_of(events: Iterable[Mapping[str, Any]], since_us: int) -> list[ClientReport]:
-    """What instances said of slow clients, of all that they told."""
+    """Returns the reports of slow clients among all events of the instances."""
     return [
         ClientReport(
             int(each["time_us"]),
@@ -200,7 +200,7 @@ def _until_us(found: SlowEvidence, stall: Stall) -> int:
 
 
 def way_of(found: SlowEvidence, stall: Stall) -> ClientPath:
-    """What became of one client."""
+    """Follows one client through the reports of it."""
     way, until_us = ClientPath(stall), _until_us(found, stall)
     told = [
         each

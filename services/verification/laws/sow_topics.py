@@ -89,7 +89,7 @@ def against_journal(
     *,
     is_whole: bool,
 ) -> list[Violation]:
-    """Where an instance answers something else than its journal says.
+    """Returns the keys for which an instance's answer differs from its journal.
 
     Args:
         is_whole: the journal has everything since the drill began. One that was copied behind a
@@ -116,8 +116,8 @@ def against_publishers(
     *,
     is_excused: bool,
 ) -> tuple[list[Violation], list[Violation]]:
-    """Where instances answer something else than the publishers wrote last, and what of it is
-    known and no failure.
+    """Returns the keys for which instances answer something else than the publishers wrote last:
+    the violations, and the known differences that are no failure.
 
     Args:
         rows: by instance, what it answers.
