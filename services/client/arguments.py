@@ -24,7 +24,8 @@ Tls = TlsConfig | ssl.SSLContext | bool | Mapping[str, Any] | None
 
 
 def usable(tls: Tls, client_name: str) -> TlsConfig | ssl.SSLContext | None:
-    """What `tls` says, with its files looked at. They are read anew at each connect.
+    """Checks the TLS argument `tls` and its files, and returns it in the form that a connection
+    needs. The files are read anew at each connect.
 
     Raises:
         ConfigurationError: a file cannot be used, or a value is none.

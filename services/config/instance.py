@@ -358,8 +358,8 @@ class InstanceConfig:
         )
 
     def dialled_at(self, address: str) -> tuple[TlsConfig | None, ModuleConfig | None]:
-        """How a replication transport is dialled, and what is said of oneself there: as the
-        destination does whose address it is, else as the instance does.
+        """Returns the TLS settings and the authenticator for dialling a replication transport:
+        those of the destination whose address it is, else the instance's own.
 
         Returns:
             TLS (None: without) and the authenticator (None: nothing is said).

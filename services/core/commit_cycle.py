@@ -186,7 +186,7 @@ class NotifiedLink(WakeableLink, Protocol):
 
     @property
     def direct_link(self) -> DirectLinkFeed:
-        """What feeds it where its connection is a direct one."""
+        """Returns the feed of a direct link."""
 
     def told_later(self, last_txid: int) -> None:
         """Tells it within a moment."""

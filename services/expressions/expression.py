@@ -159,7 +159,7 @@ def filter_of(
 
 
 def refusal(text: str, error: ExpressionError) -> str:
-    """What to tell who wrote a filter that is none."""
+    """Returns the error text for an invalid filter."""
     return f"{text[:SHOWN_CHARACTERS_MAX]!r} is no filter: {error}"
 
 

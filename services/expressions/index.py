@@ -110,7 +110,7 @@ class _FieldIndex(Generic[Key]):
     def places(
         self, wanted: tuple[Value, ...]
     ) -> Iterator[tuple[dict[Any, dict[_Filter[Key], None]], Value]]:
-        """Where these values are looked up, and by what."""
+        """Yields the table and the key for each of these values."""
         for value in wanted:
             if isinstance(value, str):
                 if value:

@@ -83,7 +83,8 @@ def _number(text: str) -> Value:
 
 
 def unescaped(text: str) -> str:
-    """What a string literal means. Strings are bytes: those that are no UTF-8 become surrogates."""
+    """Returns the value of a string literal. Strings are bytes: those that are no UTF-8 become
+    surrogates."""
     if "\\" not in text:
         return text
     data = _ESCAPE.sub(_meant, text.encode("utf-8", "surrogateescape"))

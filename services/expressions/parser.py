@@ -91,7 +91,7 @@ def parse(text: str, functions: Functions) -> tree.ExpressionNode:
 def parse_assignment(
     text: str, functions: Functions, messages: Mapping[str, str]
 ) -> tree.Assignment:
-    """How an assignment such as `/price * /count AS /total HINT OPTIONAL` reads.
+    """Parses an assignment such as `/price * /count AS /total HINT OPTIONAL`.
 
     Args:
         functions: those that it may use.

@@ -99,7 +99,7 @@ class Pattern:
             charge(meter, times * self._topic.weight * len(text))
 
     def first(self, text: str, meter: Meter | None = None) -> str | None:
-        """What it matches first, None where it matches nothing."""
+        """Returns the first match in a text, None where nothing matches."""
         self._charge(meter, text)
         found = self._compiled.search(_bytes(text))
         return None if found is None else _text(found[0])

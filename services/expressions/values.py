@@ -313,21 +313,21 @@ class _Bag:
 
     @property
     def members(self) -> set[Any]:
-        """What is kept, each once."""
+        """The kept values, each once."""
         if self._members is None:
             self._members = set(self.kept)
         return self._members
 
     @property
     def least(self) -> Any:
-        """Of what is kept, which is not nothing."""
+        """Returns the smallest kept value; there must be one."""
         if self._least is None:
             self._least = min(self.kept)
         return self._least
 
     @property
     def most(self) -> Any:
-        """Of what is kept, which is not nothing."""
+        """Returns the largest kept value; there must be one."""
         if self._most is None:
             self._most = max(self.kept)
         return self._most

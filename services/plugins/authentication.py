@@ -282,7 +282,7 @@ def authentication(config: ModuleConfig, where: str) -> Authentication:
 
 
 def hasher() -> Any:
-    """What makes and verifies hashes of passwords.
+    """Returns the object that makes and verifies hashes of passwords.
 
     Raises:
         ConfigurationError: argon2-cffi is not installed.

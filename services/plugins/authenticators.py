@@ -145,7 +145,7 @@ class ExecAuthenticator:
 
 
 async def _read(output: IO[bytes], bytes_max: int) -> bytes:
-    """What there is to its end, or so many bytes of it."""
+    """Reads a program's output to its end, or up to so many bytes of it."""
     stream = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(

@@ -47,7 +47,7 @@ class Entitlement(Protocol):
     """Says what a user may do. Owner: the instance; one for each transport that names a module."""
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
-        """What this user may do.
+        """Returns the permissions of this user.
 
         Raises:
             ConfigurationError: it cannot be said. Then nothing is allowed.
@@ -243,7 +243,7 @@ class HttpPermissions:
             raise ValueError("its answer is nested too deeply") from None
 
     async def _read(self, opened: Any, uri: str) -> bytes | None:
-        """What the server has; None: it has nothing for this user."""
+        """Reads the server's document for this user; None: there is none."""
         from yarl import URL
 
         async with (

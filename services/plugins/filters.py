@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def filter_language(
     rules: Iterable[TopicRule], definitions: Iterable[TypeDefinition] = ()
 ) -> FilterLanguage | None:
-    """What the filters of these rules are written in; None where none of them has one.
+    """Returns the language of these rules' filters; None where no rule has a filter.
 
     Args:
         definitions: the message types of the configuration.
@@ -54,7 +54,7 @@ def filtered_subscriptions(
     group: str,
     asker: Callable[[int], FilterOwner],
 ) -> FilteredSubscriptions:
-    """What judges the content filters of an instance's subscriptions.
+    """Returns the index of the content filters of an instance's subscriptions.
 
     Args:
         definitions: the message types of its configuration.
@@ -73,8 +73,8 @@ def filtered_subscriptions(
 def replay_filters(
     definitions: Iterable[TypeDefinition], instance: str, group: str
 ) -> ReplayFilters:
-    """What makes the content filters of an instance's bookmark subscriptions. Arguments and errors
-    are those of `filtered_subscriptions`."""
+    """Returns the maker of the content filters of an instance's bookmark subscriptions. Arguments
+    and errors are those of `filtered_subscriptions`."""
     from raylay.services.subscriptions.replay_filters import ReplayFilters
 
     return ReplayFilters(*_language(definitions, instance), instance, group)
@@ -87,7 +87,7 @@ def following_subscriptions(
     group: str,
     asker: Callable[[int], FilterOwner],
 ) -> SowSubscriptions:
-    """What follows records for an instance's subscriptions.
+    """Returns the part that follows records for an instance's subscriptions.
 
     Args:
         keeps: whether a topic (its name and message type) is kept by a SOW topic.
@@ -102,7 +102,7 @@ def following_subscriptions(
 
 
 def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int) -> QueryParser:
-    """What is asked of the SOW topics of an instance.
+    """Returns the parser of queries of the SOW topics of an instance.
 
     Args:
         held_bytes_max: of the rows of one query that wait for their order.
@@ -118,8 +118,8 @@ def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int)
 def queue_language(
     definitions: Iterable[TypeDefinition], instance: str
 ) -> tuple[MessageTypes, Functions]:
-    """What the filters of a queue are written in. Arguments and errors are those of
-    `filtered_subscriptions`."""
+    """Returns the message types and functions for the filters of a queue. Arguments and errors are
+    those of `filtered_subscriptions`."""
     return _language(definitions, instance)
 
 
@@ -135,7 +135,7 @@ def _language(
 
 
 def filter_problem(text: str, message_type: str, types: Iterable[TypeDefinition] = ()) -> str:
-    """What is wrong with a filter of a destination's topic; empty: nothing.
+    """Explains what is wrong with a filter of a destination's topic; empty: nothing.
 
     Args:
         message_type: of the topic; `*`: any.
@@ -152,7 +152,7 @@ def filter_problem(text: str, message_type: str, types: Iterable[TypeDefinition]
 
 
 def subscription_filter_problem(text: str) -> str:
-    """What is wrong with a filter of a client's reads and publishes; empty: nothing.
+    """Explains what is wrong with a filter of a client's reads and publishes; empty: nothing.
 
     Raises:
         ConfigurationError: an installed function cannot be used.

@@ -31,7 +31,7 @@ class FunctionEntryPoint(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """Name of the function."""
 
     @property
     def value(self) -> str:

@@ -18,7 +18,7 @@ from raylay.services.queues.definition import QueueDefinition
 def queue_problems(
     definition: QueueDefinition, types: Iterable[TypeDefinition] = ()
 ) -> list[DefinitionProblem]:
-    """What is wrong with a queue beyond what its values say of each other; empty: nothing.
+    """Returns the problems of a queue beyond contradictions between its values; empty: none.
 
     Args:
         types: that the configuration defines.

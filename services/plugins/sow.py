@@ -79,7 +79,7 @@ def sow_book(
 
 
 def _complete(topic: SowTopic, around: EvalContext) -> None:
-    """What it computes, and what it does before the append."""
+    """Gives a SOW topic its preprocessing, its enrichment and its staging before the append."""
     # Not above: an instance without such topics needs no language.
     from raylay.services.plugins.functions import functions
     from raylay.services.sow.enrichment import ENRICHMENT, PREPROCESSING, Enrichment

@@ -20,7 +20,7 @@ from raylay.services.sow.definition import SowTopicDefinition
 def sow_problems(
     definition: SowTopicDefinition, types: Iterable[TypeDefinition] = ()
 ) -> list[DefinitionProblem]:
-    """What is wrong with a SOW topic beyond what its values say of each other; empty: nothing.
+    """Returns the problems of a SOW topic beyond contradictions between its values; empty: none.
 
     Args:
         types: that the configuration defines.

@@ -73,7 +73,7 @@ Watch = Callable[[Record, Acknowledgment | Transfer | Removal, Run], None]
 
 
 def read_record(record: Record) -> Acknowledgment | Transfer | Removal | None:
-    """What a record of a queue's own says; None: it is of no command of queues.
+    """Reads a record of a queue; None: it is of no command of queues.
 
     Raises:
         RemoteProtocolError: it cannot be read.

@@ -10,7 +10,7 @@ Part = TypeVar("Part")
 
 
 async def yield_between(work: Iterable[Part]) -> AsyncIterator[Part]:
-    """What the work yields; each part is done in a turn of its own."""
+    """Yields each part of the work in a turn of its own."""
     for part in work:
         yield part
         await asyncio.sleep(0)

@@ -93,17 +93,17 @@ class CheckResult:
 
     @property
     def errors(self) -> int:
-        """How many findings are errors."""
+        """Number of findings that are errors."""
         return sum(finding.severity == "error" for finding in self.findings)
 
     @property
     def warnings(self) -> int:
-        """How many findings are warnings."""
+        """Number of findings that are warnings."""
         return sum(finding.severity == "warning" for finding in self.findings)
 
     @property
     def notes(self) -> int:
-        """How many findings are neither."""
+        """Number of findings that are neither."""
         return len(self.findings) - self.errors - self.warnings
 
 

@@ -49,7 +49,7 @@ class FailureAnalysis:
         }
 
     def exact(self, publisher: int, scenario: int) -> MessageFlow:
-        """What becomes of an instance's publishes in a scenario."""
+        """Returns the flow of an instance's publishes in a scenario."""
         routes = self.routes
         placed = self.placement(scenario)
         down = self.scenarios[scenario].down
@@ -57,7 +57,7 @@ class FailureAnalysis:
         return routes.decide(flow, placed, 1 << publisher)
 
     def placement(self, scenario: int) -> LinkPlacement:
-        """Where links are in a scenario."""
+        """Returns the placement of links in a scenario."""
         found = self._placements.get(scenario)
         if found is None:
             found = self._placements[scenario] = self.routes.placement(self.scenarios[scenario])

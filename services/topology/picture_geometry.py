@@ -41,7 +41,7 @@ class Box(NamedTuple):
         return 0 < point[0] - self.x < self.width and 0 < point[1] - self.y < self.height
 
     def edge(self, towards: Point) -> Point:
-        """Where a line from its middle leaves it."""
+        """Returns the point at which a line from the middle leaves the box."""
         x, y = self.middle
         dx, dy = towards[0] - x, towards[1] - y
         scale = min(
@@ -82,7 +82,7 @@ class Arrow(NamedTuple):
         return f"M{sx:.1f} {sy:.1f}Q{x:.1f} {y:.1f} {ex:.1f} {ey:.1f}"
 
     def extent(self) -> Box:
-        """What it surely stays within: the box around its corners."""
+        """Returns a box around its corners, which it surely does not leave."""
         xs = (self.start[0], self.control[0], self.end[0])
         ys = (self.start[1], self.control[1], self.end[1])
         return Box(min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))
@@ -110,7 +110,7 @@ class Arrow(NamedTuple):
 
 
 def _times(start: float, control: float, end: float, line: float) -> Iterator[float]:
-    """When a curve is at a line, along one axis."""
+    """Yields the parameters, between 0 and 1, at which a curve crosses a line along one axis."""
     a, b, c = start - 2 * control + end, 2 * (control - start), start - line
     if abs(a) < 1e-9:
         found = [-c / b] if abs(b) > 1e-9 else []

@@ -112,7 +112,8 @@ def _all_of(member: TopologyMember) -> tuple[TopicRule, ...]:
 
 
 def topics_clause(member: TopologyMember) -> str:
-    """What a new destination of an instance has to leave out, behind the rest of an advice."""
+    """Returns the clause, behind the rest of an advice, about the topics that a new destination of
+    an instance must leave out."""
     return f", topics '{all_but(member.local)}'" if member.local else ""
 
 

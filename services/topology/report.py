@@ -10,7 +10,7 @@ from raylay.services.topology.reach import bits
 
 
 def as_data(checked: CheckResult, name: str, *, routes: bool) -> dict[str, Any]:
-    """What `--json` prints.
+    """Returns the data that `--json` prints.
 
     Args:
         name: of the fabric.
@@ -49,8 +49,8 @@ def as_data(checked: CheckResult, name: str, *, routes: bool) -> dict[str, Any]:
 
 
 def summary(survey: FailureAnalysis, publisher: int) -> dict[str, Any]:
-    """Where an instance's publishes arrive, in one row: `wanted` instances journal the topic,
-    `certain` of them surely get it, `hops` is the longest of the shortest ways in links, and
+    """Summarizes in one row how far an instance's publishes get: `wanted` instances journal the
+    topic, `certain` of them surely get it, `hops` is the longest of the shortest ways in links, and
     `copies` how often it is sent to one instance at most, which journals the first."""
     routes = survey.routes
     flow = survey.nominal[publisher]

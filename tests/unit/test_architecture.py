@@ -764,7 +764,7 @@ def test_what_users_and_readers_rely_on_has_a_docstring() -> None:
 
 # A reader wants to know what a thing is or does: a docstring starts with a noun or a verb.
 QUESTION_WORDS = ("What", "Of", "Whether", "Who", "Whose", "How", "Which", "Where", "Why", "When")
-QUESTIONS_MAX = {ast.Module: 0, ast.ClassDef: 0, ast.FunctionDef: 183}
+QUESTIONS_MAX = {ast.Module: 0, ast.ClassDef: 0, ast.FunctionDef: 0}
 """Docstrings that start with one of these, by what they belong to. They may only become fewer."""
 
 

@@ -26,7 +26,7 @@ def _ordered(array: list[Value]) -> list[Value]:
 
 @ARRAYS.add("ARRAY_COUNT", "array", takes_null=True)
 def array_count(array: list[Value]) -> int:
-    """How many elements it has."""
+    """Returns the number of elements."""
     return len(array)
 
 

@@ -123,7 +123,8 @@ def round_half_up(value: Number, places: int = 0) -> Number:
 
 @NUMERIC.add("WIDTH_BUCKET", "number number number integer")
 def width_bucket(value: Number, low: Number, high: Number, buckets: int) -> Number | None:
-    """Which of so many buckets of equal width it falls into, from 1; 0 below, one more above."""
+    """Returns the number of the bucket, from 1, of so many of equal width, that the value falls
+    into; 0 below, one more above."""
     if buckets <= 0 or not low < high or value != value:
         return None
     if value < low:

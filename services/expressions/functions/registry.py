@@ -136,8 +136,8 @@ class Function:
 
 
 def guarded(call: Callable[..., Value], *taken: Value) -> Value:
-    """What the function gives, as a value of the language. A domain error is NaN, any other that it
-    raises NULL: a function that somebody installed must not end an instance."""
+    """Calls the function, and returns its result as a value of the language. A domain error is NaN,
+    any other exception is NULL: a function that somebody installed must not end an instance."""
     try:
         found = call(*taken)
     except TooMuchWork:

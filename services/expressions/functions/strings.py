@@ -24,7 +24,7 @@ def decoded(data: bytes) -> str:
 
 @STRINGS.add("INSTR", "text text", takes_null=True)
 def instr(text: str | None, part: str | None) -> int | None:
-    """Where the part begins, from 1; 0: nowhere."""
+    """Returns the position at which the part begins, from 1; 0: it is not in the text."""
     if text is None or part is None:
         return 0
     if text.isascii():

@@ -390,8 +390,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return None
 
     def _behind_folds(self, command: Command, answers: LookupResult) -> LookupRequest | None:
-        """What it waits for, once: all that was committed when it came is folded first. Then its
-        turn has come, whatever was committed since."""
+        """Returns a look-up that waits for the fold of everything that was committed when the
+        command came; None once it has waited. Commits since then do not matter."""
         if answers.decoded is command:
             return None
         behind = self._clients.folds.behind()
