@@ -13,7 +13,7 @@ from raylay.services.errors import CommandFailed, LocalProtocolError
 DELETED_AT_ONCE_MAX = 50_000
 """Records that one delete may name."""
 PART_KEYS = 1_000
-"""Of a delete in parts: an instance folds one part in a short turn."""
+"""Keys in one part of a delete in parts: an instance folds one part in a short turn."""
 ROWS_A_FRAME = 1_000
 
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 PEERS_MAX = 1_024
-"""Of one report. Whoever is left out of an instance's word is not called safe by it."""
+"""Peers in one report. Whoever is left out of an instance's word is not called safe by it."""
 ADDRESSES_MAX = 64
-"""Of one peer."""
+"""Addresses of one peer."""
 NAME_CHARACTERS_MAX = 400
-"""Of an instance, a group and an address."""
+"""Characters in the name of an instance or a group, and in an address."""
 FOLLOWED_MAX = 4_096
 """Addresses that are remembered of what instances told, beside those that the caller listed."""
 

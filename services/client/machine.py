@@ -80,11 +80,13 @@ from raylay.services.protocol.frames import PROTOCOL_VERSION, Header
 STABLE_AFTER_S = 1.0
 """A connection that lasted as long ends the growth of the reconnect pauses."""
 WALKED_MESSAGES_MAX = 16
-"""Of a delivery to a client that did not publish yet: of a larger one the first message's origin
-time is taken for all, unless their lengths tell where the last one is."""
+"""Messages of the longest delivery that is walked for a client that did not publish yet: of a
+larger one the first message's origin time is taken for all, unless their lengths tell where the
+last one is."""
 _LOGON = "logon"
 ASK_AFTER_ROUNDS = 3
-"""In which nobody was found: then those are asked where others live who may not be used."""
+"""Rounds in which nobody was found, after which servers that may not be used are asked where others
+live."""
 _TRY_ELSEWHERE = frozenset(
     (
         "not_ready",
@@ -121,7 +123,7 @@ class ClientOptions:
     """A server that is silent as long is taken for dead; 0: never."""
     ack_conflation_ms: int = 0
     connect_timeout_s: float = 3.0
-    """For connecting and logging on together."""
+    """Time for connecting and logging on together."""
     pause_min_ms: int = 50
     pause_max_ms: int = 3_000
     clock_us: int = 0
@@ -202,7 +204,8 @@ class ClientMachine:
         self._backoff = Backoff(options.pause_min_ms, options.pause_max_ms, options.seed)
         self._untried: deque[str] = deque()
         self._asks: frozenset[str] = frozenset()
-        """Of these, who may not be used and is only asked where others live."""
+        """Addresses among these of servers that may not be used and are only asked where others
+        live."""
         self._address = ""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None

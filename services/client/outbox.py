@@ -172,7 +172,7 @@ class PublishOutbox:
         self.next_sequence = 0
         """The next publish's; 0 until the first logon told where to begin."""
         self._first_sequence = 0
-        """Of what this client publishes."""
+        """First sequence of this client's own publishes."""
         self._takes_over = takes_over
         self.took_over = False
         """Whether an earlier client had left something."""
@@ -218,10 +218,10 @@ class PublishOutbox:
         self._settled_upto = 0
         self._gathers = gathers
         self._unanswered: deque[tuple[int, int]] = deque()
-        """Of each small frame under way its last sequence, and how many messages it has."""
+        """Small frames under way: the last sequence of each, and its number of messages."""
         self._unanswered_messages = 0
         self._frame_messages = 1.0
-        """Of small frames of late, on average."""
+        """Average number of messages in recent small frames."""
         self._hurried_upto = 0
 
     # -- on the way out ----------------------------------------------------------------------

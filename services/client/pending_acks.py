@@ -10,7 +10,7 @@ from raylay.services.messages.ranges import Range
 from raylay.services.queues.records import U64_MAX, Acknowledgment, pack_acknowledgment, parts_of
 
 SAMPLED_MAX = 10_000
-"""Of sampled messages that wait to be said: of more than that there are no spans."""
+"""Sampled messages that wait to be said: of more than that there are no spans."""
 
 
 class AckRecord(NamedTuple):

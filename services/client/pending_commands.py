@@ -15,7 +15,7 @@ class PendingCommands:
 
     def __init__(self) -> None:
         self._asked: dict[str, tuple[int, str]] = {}
-        """By command id: number of the question, and what it was."""
+        """Questions by command id: the number of each, and its command."""
 
     def wanted(self, event: CommandWanted, effects: list[Effect], status: str) -> None:
         """The application asks something.

@@ -157,7 +157,7 @@ class QueryReplay(SubscriptionState):
         self.has_rows = bool(self.received)
         """Whether a group has ended, in this life or, as the bookmark store says, one before."""
         self.focus = DeliveredRows()
-        """Of groups that were interrupted, and of this one."""
+        """Rows that the consumer holds, of groups that were interrupted and of this one."""
         self.before = PublisherRanges()
         """What lies before the replay, as the end of the group says."""
 

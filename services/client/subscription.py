@@ -45,8 +45,8 @@ class Subscription:
         self.caught_up = asyncio.Event()
         """Set when the replay of a bookmark subscription has reached the log's end as it was."""
         self.group_end = self.caught_up
-        """Of `sow_and_subscribe`: set when every row of the query has come; those that were not
-        taken yet wait in the queue."""
+        """Event of `sow_and_subscribe`: set when every row of the query has come; those that were
+        not taken yet wait in the queue."""
         self.congested = False
         """Whether its queue is at its limit."""
         self._resumption = resumption

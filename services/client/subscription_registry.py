@@ -66,9 +66,10 @@ class SubscriptionRegistry:
         self._asked: dict[str, int] = {}
         self._group_number = 0
         self._replacements: dict[str, deque[tuple[int, dict[str, Any]]]] = {}
-        """By subscription: questions and options that are not answered, in order."""
+        """Replacements that are not answered, by subscription, in order: the question and the
+        options of each."""
         self._replacing: dict[str, tuple[str, int]] = {}
-        """Of these the first ones that are on their way: command id to subscription and
+        """The first ones of these that are on their way: command id to subscription and
         question."""
 
     # -- connections -------------------------------------------------------------------------

@@ -26,7 +26,8 @@ GROUPED = frozenset(("sow", "oof", "group_begin", "group_end"))
 HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
 """A larger `have` goes into the body: a header ends at 64 KiB."""
 SAID_BYTES_MAX = HEADER_BYTES_MAX - 1024
-"""Of what is asked for; the rest of a header is names and numbers."""
+"""Bytes of a header for the keys and filters that are asked for; the rest of a header is names and
+numbers."""
 
 
 class BookmarkStoreProtocol(Protocol):
