@@ -42,7 +42,7 @@ class DeferredRequests:
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[int, DeferredRequest]] = {}
-        """By requester, oldest first; with the end of it."""
+        """Deferred requests by requester, oldest first, each with the time at which it ends."""
         self.has_freed = False
         """Whether something came free since it was looked at."""
 

@@ -27,11 +27,12 @@ DRAFT_MESSAGES_MAX = 4_096
 LETTERS_MAX = 16
 """Messages of a removal before which their dead letters are journaled: the largest are 256 MB."""
 NAMES = "names"
-"""Of a draft that is about no message."""
+"""Reason of a draft that is about no message."""
 AGAIN = "again"
-"""Of one that says what was said before."""
+"""Reason of a draft that says what was said before."""
 TOLD = "told"
-"""Of one that says what another instance does not know, which asks for it once more."""
+"""Reason of a draft that tells another instance, which asks for a message once more, what it does
+not know."""
 _TAGS_SHIFT = 32
 
 

@@ -26,7 +26,7 @@ Piece = tuple[int, int, Value]
 Covers = Callable[[int, int, int], bool]
 """Whether a publisher's messages, first to last, are all there."""
 STEPS = 16
-"""Into so many parts the time is cut for which removals are kept: those of one part are forgotten
+"""Parts into which the time is cut for which removals are kept: those of one part are forgotten
 together."""
 COUNTED_MAX = (1 << 63) - 1
 """What is told in a frame is no higher."""
@@ -222,8 +222,8 @@ class EarlyRecords:
         """When they came, as the beginning of a step, in microseconds since 1970."""
         self._moves: PublisherRangeMap[Ownership] = PublisherRangeMap(is_better)
         self._since: dict[int, int] = {}
-        """By publisher, the transaction id of the first record of those that `_moves` is of; of
-        those that came before the floor, nobody knows it."""
+        """Transaction id, by publisher, of the first record of those in `_moves`; of those that
+        came before the floor, nobody knows it."""
         self._then: tuple[PublisherRangeMap[int], PublisherRangeMap[Ownership]] = (
             PublisherRangeMap(int.__ge__),
             PublisherRangeMap(is_better),

@@ -35,7 +35,8 @@ from raylay.services.queues.entry import PRIORITY_MAX
 OF_QUEUE = ExpressionUse("an expression of a queue", frozenset(("message",)), deterministic=True)
 """All instances must come to the same, whenever they read the message."""
 _RECORD = struct.Struct("<I20xI8xQ")
-"""Of a record (services/messages/records.py): its length, expiration in seconds, sequence."""
+"""Fields of a record (services/messages/records.py): its length, expiration in seconds,
+sequence."""
 
 
 class EnqueueCandidate(NamedTuple):

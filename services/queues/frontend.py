@@ -53,14 +53,15 @@ from raylay.services.queues.records import (
 AUTHORS_MAX = 4_096
 """Lives of instances whose requests are remembered."""
 REQUESTS_MAX = 1_024
-"""Of one life: numbers below the highest that are told apart. Who is older was seen."""
+"""Request numbers of one life, below the highest, that are told apart. A request with an older
+number counts as seen."""
 LOOKED_AT_LEAST = 1_024
 """Sequences of a client's ranges that are looked up one by one, beside as many as twice the leases
 that there are. With more, the leases are sorted."""
 SWEPT_AT_ONCE = 4_096
 """Leases that one `tick` looks at."""
 BARRIERS_MAX = 1_000
-"""Of one consumer: the last barriers that it was sent are known for what they are."""
+"""Last barriers sent to one consumer that are recognized as barriers."""
 
 
 EARLY_MAX = 200_000
@@ -71,9 +72,10 @@ EARLY_LINKS_MAX = 10 * EARLY_MAX
 """What instances bring is not refused: with more than this of all, they are slowed. One that is cut
 off from where messages are taken in hears of their acknowledgments by others meanwhile."""
 SLOWED_MIN_US, SLOWED_MAX_US = 10_000, 3_000_000
-"""For so long who brings others is not read after a frame. Longer, it would be taken for silent."""
+"""Bounds of the time for which a connection that brings such acknowledgments is not read after a
+frame. Longer, it would be taken for silent."""
 SLOWED_RANGES = 25_000
-"""For so many ranges more that time doubles."""
+"""Ranges of early acknowledgments over the limit for which the read pause doubles once more."""
 
 
 class DeliveryCheck(NamedTuple):
@@ -160,7 +162,7 @@ class QueueFrontend:
         """Ids under which consumers' clients publish, and acknowledge: their own, and that of what
         this instance numbers for them."""
         self._leases: dict[int, dict[int, tuple[Consumer, int, int]]] = {}
-        """By publisher and sequence: consumer, number and end."""
+        """Leases by publisher and sequence: consumer, number and end."""
         self._barriers: dict[Consumer, deque[Key]] = {}
         """The barriers that consumers were sent last: nobody holds a barrier, and all whom it was
         sent to acknowledge it."""
@@ -565,7 +567,7 @@ class Flood:
         self._of = name, incarnation, life
         self._number = 0
         self._seen: OrderedDict[tuple[int, int], tuple[int, set[int]]] = OrderedDict()
-        """By life: the highest number, and those just below it that came."""
+        """Request numbers by life: the highest one, and those just below it that came."""
 
     def made(self, queue: str, request: TransferRequest) -> RoutedRequest:
         """A request of this instance's own."""

@@ -13,7 +13,7 @@ STALE_MAX = 1_000
 
 
 _End = tuple[int, int, int, QueuedMessage]
-"""Of a lease: when, its number, the message's transaction id, the message."""
+"""End of a lease: when, its number, the message's transaction id, the message."""
 
 
 class _Tries:

@@ -24,7 +24,7 @@ class Ownership(NamedTuple):
 
 
 UNKNOWN = Ownership(-1, "")
-"""Of a message of which nothing is known: any other one counts more."""
+"""Ownership of a message of which nothing is known: any other one counts more."""
 
 
 def is_better(one: Ownership, other: Ownership) -> bool:

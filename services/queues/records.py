@@ -30,11 +30,11 @@ from raylay.services.messages.bounded_msgpack import unpack_values
 from raylay.services.messages.ranges import Range
 
 RANGES_MAX = 4_096
-"""Of one acknowledgment or removal, and moves of one transfer: an instance reads as many in about
-2 ms, in its loop."""
+"""Ranges of one acknowledgment or removal, and moves of one transfer: an instance reads as many in
+about 2 ms, in its loop."""
 NAMES_MAX = 4_096
 NAME_BYTES_MAX = 400
-"""Of an instance: as in a link's logon."""
+"""Length of an instance's name, as in a link's logon."""
 KEYS_BYTES_MAX = 136 << 10
 """The body of an acknowledgment, a removal or a `queue_cancel`: `RANGES_MAX` publishers with one
 range each, of numbers of 9 bytes, and array headers of 5 bytes where a client writes them so."""

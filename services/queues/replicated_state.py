@@ -193,9 +193,10 @@ class ReplicatedQueueState:
         self._barriers = 0
         """How many of them are barriers."""
         self._unnamed: dict[int, list[QueuedMessage]] = {}
-        """By the incarnation that took them in, whose name is not known."""
+        """Messages by the incarnation that took them in, whose name is not known."""
         self._sent: dict[Key, tuple[QueuedMessage, Consumer]] = {}
-        """At-most-once: what has left the queue and still takes a place of its consumer."""
+        """Messages that have left an at-most-once queue and still take a place of their
+        consumer."""
         self._told_leases = {lease.key: lease for lease in start.leases}
         self._told_txid = snapshot.folded_txid
         self._fence_txid = start.fence_txid

@@ -27,18 +27,19 @@ dropped, though nobody asks."""
 REPEAT_US = 500_000
 """An owner that did not answer is asked again, though there is nothing new to ask for."""
 AGAIN_MIN_US = 50_000
-"""Between two requests to an owner, where the first one is still out."""
+"""Least time between two requests to an owner, where the first one is still out."""
 GRANT_US = 100_000
-"""From a request until what was granted is here, before one was."""
+"""Assumed time from a request until the granted messages are here, before one was granted."""
 GRANT_PART = 4
-"""Of that one grant more is this part."""
+"""Divisor of the moving average of that time: the weight of one more grant is its inverse."""
 USUAL_MIN_US, USUAL_US, USUAL_MAX_US = 1_000, 20_000, 2_000_000
 """A message is asked for when it is older than it usually gets until the acknowledgment of another
 instance is here: at first, and the bounds."""
 LOOK_AGAIN_US = 20_000
-"""After a look that found nothing, an owner's messages are looked at again."""
+"""Time after a look that found nothing until an owner's messages are looked at again."""
 USUAL_PART = 8
-"""Of the usual time one message more is this part."""
+"""Divisor of the moving average of the usual time: the weight of one more message is its
+inverse."""
 
 
 class _OpenRequest:
@@ -76,12 +77,12 @@ class TransferRequests:
         self._looked_us: dict[str, int] = {}
         """When nothing was found among an owner's messages."""
         self._fresh: dict[str, int] = {}
-        """Of an owner's messages: how many were not looked at yet, at most. Only for these is an
-        owner asked sooner than after `REPEAT_US`."""
+        """Most of an owner's messages that were not looked at yet. Only for these is an owner asked
+        sooner than after `REPEAT_US`."""
         self._sweep_at: dict[str, int] = {}
         self._grant_us = GRANT_US
         self.usual_us = USUAL_US
-        """From when a message comes here until an acknowledgment from elsewhere does."""
+        """Usual time from a message's arrival here until an acknowledgment from elsewhere comes."""
 
     def add(self, message: QueuedMessage) -> None:
         """A free message of another instance."""
