@@ -164,13 +164,14 @@ class DestinationLedger:
         self.sync = destination.sync
         """Whether persisted acks wait for it now."""
         self.incarnation = incarnation
-        """Of the server last connected, 0 while unknown."""
+        """Incarnation of the server last connected, 0 while unknown."""
         self.owed = RootedRanges()
         self.unsure = PublisherRanges()
-        """Of what it owes for nobody: held by a server that had not answered for it, so that the
-        next one may need it from here; not known to be routed there."""
+        """Messages that it owes for nobody: held by a server that had not answered for them, so
+        that the next one may need them from here; not known to be routed there."""
         self.unsure_absent = PublisherRanges()
-        """Of these, what the server that is connected lacked, and what its link has not passed."""
+        """Messages of `unsure` that the connected server lacked, and that its link has not
+        passed."""
         self.came_late = PublisherRanges()
         """What was unavailable here when the link connected, and has come since."""
         self.at_connect: PublisherRanges | None = None

@@ -97,7 +97,7 @@ class UserGaps:
     def __init__(self) -> None:
         self._users: dict[int, str] = {}
         self._pieces: dict[int, int] = {}
-        """By publisher, of those with gaps."""
+        """Pieces by publisher, of those with gaps."""
         self._totals: dict[str, int] = {}
         self.unwritten: dict[int, str] = {}
 

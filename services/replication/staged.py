@@ -16,7 +16,7 @@ from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.link.content import DestinationFilters
 
 RECENT_BYTES_MAX = 4 * 1024 * 1024
-"""Of runs that were committed last, kept in memory by a server."""
+"""Bytes of the runs that were committed last, kept in memory by a server."""
 RECENT_RUNS_MAX = 4_096
 
 
@@ -35,7 +35,7 @@ class RoutedMessages(NamedTuple):
 
     route: Route
     first_txid: int
-    """Of the run, or of a part of it with all of them."""
+    """First transaction id of the run, or of a part of it with all of them."""
     ranges: SequenceSet
 
 
@@ -64,7 +64,7 @@ class NoteStaged:
     publisher: int
     ranges: list[Range]
     routes: list[RoutedMessages] = field(default_factory=list)
-    """Of all that is noted, as far as it is in the journal."""
+    """Routes of all that is noted, as far as it is in the journal."""
 
 
 @dataclass(slots=True)
@@ -116,9 +116,9 @@ class StagedLog:
         """Runs that are found no more since the widest were last looked for."""
         self._entries: deque[Entry] = deque()
         self._runs: dict[int, list[Run]] = {}
-        """By publisher, in the order of their first sequences."""
+        """Runs by publisher, in the order of their first sequences."""
         self._spans: dict[int, int] = {}
-        """By publisher: last minus first sequence of its widest run."""
+        """Last minus first sequence of the widest run, by publisher."""
 
     def append(self, entry: Entry) -> None:
         """Takes an entry that comes behind all others."""

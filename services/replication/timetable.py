@@ -94,7 +94,7 @@ class Timetable:
         self._grace_us = grace_period_ms * 1000
         self._due_us: int | None = None
         self._from_us: int | None = None
-        """By the steady clock: before it is the grace period of a time of the day."""
+        """Time by the steady clock before which the grace period of a time of the day lasts."""
         self._last_us = 0
 
     def is_due(self, now_us: int, wall_us: int) -> bool:

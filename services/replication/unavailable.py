@@ -43,7 +43,7 @@ class UnavailableMessages:
         self._pieces = 0
         """The pieces of `_lacking`, at most."""
         self._told: dict[int, int] = {}
-        """By upstream incarnation: how many were said to be missing at most."""
+        """Largest number of messages that were said to be missing, by upstream incarnation."""
         self._unwritten: tuple[int, int] | None = None
         """First and last transaction id of the notes that no recovery point on disk tells of."""
 

@@ -39,7 +39,7 @@ from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import Counters
 
 TOPICS_KNOWN_MAX = 100_000
-"""Of pairs of a publisher and a topic the highest sequence is kept, some 170 bytes each; with more
+"""Pairs of a publisher and a topic whose highest sequence is kept, some 170 bytes each; with more
 the journal is asked again, where a message comes late."""
 
 

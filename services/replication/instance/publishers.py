@@ -74,11 +74,11 @@ class _Session:
     unjournaled: SequenceSet = field(default_factory=SequenceSet)
     """Delivered to live subscribers only, and not acknowledged yet."""
     refused: SequenceSet = field(default_factory=SequenceSet)
-    """For their topic, or by its state, or since it may not publish them, and not covered by an
-    acknowledgment yet."""
+    """Sequences refused for their topic, or by its state, or since the session may not publish
+    them, and not covered by an acknowledgment yet."""
     judge: Judge | None = None
     user: str = ""
-    """By whom a module knows it; empty: nobody in particular."""
+    """User as whom a module knows it; empty: nobody in particular."""
     pieces_max: int = 0
     """The pieces that its sequences may lie in before its gaps are looked at."""
 

@@ -30,7 +30,7 @@ from raylay.services.messages.records import (
 from raylay.services.replication.values import Identity
 
 RUN_BYTES_MAX = 256 * 1024
-"""Of the drafts that one run is made of: more are several; a record alone may be larger."""
+"""Bytes of the drafts that one run is made of: more are several; a record alone may be larger."""
 BUILDERS_MAX = 1_024
 """Topics whose builders are kept."""
 

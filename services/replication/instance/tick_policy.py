@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from raylay.services.replication.instance.machine import InstanceMachine
 
 QUIET_LOOK_US = 450_000
-"""From one look of a quiet instance to the next one, at least: each half second, by timers that may
-be early. Freed journal is told so much later, no more."""
+"""Least time from one look of a quiet instance to the next one: each half second, by timers that
+may be early. Freed journal is told so much later, no more."""
 
 
 class TickPolicy:

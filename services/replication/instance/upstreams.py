@@ -41,7 +41,7 @@ HEARING_MAX = 10_000
 """The incarnations that are remembered as hearing what others bring, where they do not prove to be
 of the fabric. Another one hears it in the connection in which it turned out, and no later one."""
 TOPICS_TOLD_MAX = 100
-"""Of one connection: each is an event."""
+"""Topics of one connection that are reported as passed over: each is an event."""
 _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
 
 
@@ -156,7 +156,7 @@ class UpstreamTable:
         """Names of those that were connected and are not; beyond `ABSENT_MAX` one empty name stands
         for all others, and stays."""
         self._of: dict[int, Upstream] = {}
-        """By incarnation."""
+        """Upstreams by incarnation."""
         self._hearing: set[int] = set()
         """Incarnations that hear what others bring."""
         self._dirty: set[int] = set()

@@ -98,7 +98,7 @@ class DestinationFilters:
         }
         self._judged: Run | None = None
         self._passing: dict[str, SequenceSet] = {}
-        """By filter: what of the run that was judged last passes."""
+        """Sequences of the run that was judged last that pass, by filter."""
 
     def __bool__(self) -> bool:
         return bool(self.rules)

@@ -21,7 +21,7 @@ LASTING_US = 60_000_000
 """A connection that was taken over for so long was worth it: the next one is taken over as soon."""
 BEHIND_BYTES_MAX = 4 * 1024 * 1024
 BEHIND_RUNS_MAX = 4_096
-"""Of what is committed and not sent yet: a link has more in a file, an instance in memory."""
+"""Runs that are committed and not sent yet: a link has more in a file, an instance in memory."""
 BATCH_BYTES = 512 * 1024
 
 _UNAVAILABLE = int(Kind.UNAVAILABLE)

@@ -97,7 +97,7 @@ class OutboundLink:
             not destination.sync and destination.ack_conflation_ms <= CONFLATION_MS_MAX
         )
         self._deferred: Way | None = None
-        """Of the message that waits."""
+        """Way of the message that waits."""
         self._deferred_txid = 0
         self._deferred_us = 0
         self._shown_upto: dict[int, int] = {}

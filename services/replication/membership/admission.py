@@ -113,7 +113,7 @@ class UnprovenLinks:
 
     def __init__(self) -> None:
         self._epochs: dict[tuple[int, str], int] = {}
-        """By incarnation and destination; what was used last stands last."""
+        """Epochs by incarnation and destination; what was used last stands last."""
         self._named: set[int] = set()
 
     def take_epoch(self, logon: LinkLogon) -> int:

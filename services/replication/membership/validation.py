@@ -47,7 +47,7 @@ CHECKS = (
     "queue_passthrough",
     "queue_underlying",
 )
-"""In the order of the documents."""
+"""Checks in the order of the documents."""
 ALWAYS_CHECKED = frozenset(("queue", "queue_underlying"))
 QUEUE_KINDS = ("queue", "local", "group_local")
 FAILURES_TOLD_MAX = 8
