@@ -32,7 +32,8 @@ BUSY = (
 )
 NOT_LET_IN = "it is not let in: user name, password or certificate do not do"
 SECRET_CHARACTERS_MIN = 4
-"""Of a password that is looked for in what is reported: a shorter one is in every sentence."""
+"""Length of a password that is looked for in what is reported: a shorter one is in every
+sentence."""
 
 
 class AccessGranted(NamedTuple):

@@ -26,8 +26,8 @@ SHOWN_MAX = 200
 DRILL_KEPT_S = 30.0
 DRILLS_KEPT_MAX = 64
 JUDGED_S_MAX = 12.0
-"""For the modules. Shorter than who asks waits: he takes silence for an instance that hangs, and
-goes on."""
+"""Time for the modules. Shorter than who asks waits: he takes silence for an instance that hangs,
+and goes on."""
 TOLD = frozenset(("destination", "queue", "transport", "segments", "moved", "kind", "of_user"))
 """Details that the event has. Others could stand in the place of who it was."""
 
@@ -40,7 +40,7 @@ class ControlAccess:
         self._runtime = runtime
         self._gate: AccessCheck | None = None
         self._drilling: dict[tuple[Caller, str], float] = {}
-        """Until when somebody may break this for a drill, by the loop's clock."""
+        """Times until which somebody may break this for a drill, by the loop's clock."""
 
     def open(self) -> None:
         """Makes the modules, so that a start says what is wrong with them.

@@ -42,7 +42,7 @@ from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 
 PAUSE_S = 0.0005
-"""Between two turns that fold, while something is on its way to the disk."""
+"""Pause between two turns that fold, while something is on its way to the disk."""
 
 
 class EffectHandlers:

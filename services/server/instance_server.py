@@ -82,10 +82,10 @@ from raylay.storage.queue import store_path
 from raylay.storage.state import LmdbStateStore
 
 POINT_INTERVAL_S = 3.0
-"""Between two recovery points."""
+"""Time between two recovery points."""
 CLOSING_ORDER = ("journal", "sow", "state", "metrics", "tracing")
-"""Of those that were opened. The last recovery point, which goes to the state, covers the last
-commit of the journal."""
+"""Order in which the parts that were opened are closed. The last recovery point, which goes to the
+state, covers the last commit of the journal."""
 
 
 def _no_links(config: LinkConfig) -> ChildHandle:

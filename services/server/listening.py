@@ -71,7 +71,8 @@ class InstanceListeners:
         self._upstreams = upstreams
         self._servers: list[asyncio.AbstractServer] = []
         self.transports: dict[str, ClientTransport] = {}
-        """By name, those for clients first; the first of a kind is that of the instance's port."""
+        """Transports by name, those for clients first; the first of a kind is that of the
+        instance's port."""
         self._told_s = -HANDSHAKES_TOLD_S
         self._kept: dict[str, tuple[ClientTransportConfig, str]] = {}
         """What is configured of each, and by which name its free port is kept."""

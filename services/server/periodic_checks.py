@@ -25,7 +25,7 @@ from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.server.sow.manager import SowManager
 
 REST_S = 0.5
-"""Between two checks of an instance where nothing goes on. A publish that begins meanwhile is
+"""Time between two checks of an instance where nothing goes on. A publish that begins meanwhile is
 looked at one check interval later, a clock that is set is seen half a second later."""
 
 CLOCK_SET_US = 1_000_000
@@ -38,7 +38,7 @@ BEHIND_US = 60_000_000
 """The aging clock is written down when it is by so much further behind, or nearer."""
 
 TELL_UNREADABLE_S = 60.0
-"""At most one event of unreadable runs in so long."""
+"""Time in which there is at most one event of unreadable runs."""
 
 
 class PeriodicChecks:

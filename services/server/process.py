@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 FATAL_EXIT_CODE = 70
-"""Of a process that a fault ends: whoever started it starts another one."""
+"""Exit code of a process that a fault ends: whoever started it starts another one."""
 GC_THRESHOLD = 50_000
 """Allocations between two looks of the garbage collector: frames and runs die by reference count,
 and a collection walks everything that is held."""

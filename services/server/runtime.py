@@ -141,10 +141,10 @@ class InstanceRuntime:
         self.faults_contained = 0
         """Faults in the handler of a frame that ended its connection and no more."""
         self.shares_reached: Counter[str] = Counter()
-        """By limit the connections that were refused, or ended, as over the share of one user, one
-        address or all."""
+        """Number of connections, by limit, that were refused, or ended, as over the share of one
+        user, one address or all."""
         self.clock_offset_us = 0
-        """By how much a drill has set the clock."""
+        """Offset by which a drill has set the clock."""
         self._ended: asyncio.Future[None]
         self.is_resting = False
         """Whether something is done less often, because nothing goes on (`every`, `hurry`)."""

@@ -30,7 +30,7 @@ SNAPSHOT_WAIT_S = 1.0
 EXAMPLES_MAX = 3
 """Ranges that a status names of what a destination owes."""
 RANGES_SHOWN_MAX = 100
-"""Of what is unavailable, in the status."""
+"""Ranges of unavailable messages in the status."""
 
 
 class InstanceStatus:

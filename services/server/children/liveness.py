@@ -14,7 +14,7 @@ ASK_S = 5.0
 HUNG_S = 20.0
 """More than any turn of a child's loop takes."""
 LOOK_S_MAX = 2.0
-"""Between two looks at most so much counts: behind a longer pause what came lies unread."""
+"""Most time between two looks that counts: behind a longer pause what came lies unread."""
 
 
 class ChildLiveness:

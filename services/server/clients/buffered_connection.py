@@ -34,16 +34,17 @@ from raylay.services.protocol.frames import FrameReader
 from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 
 UNWEIGHED_BYTES = 16 * 1024
-"""Of one client whose socket takes all but so much at each turn, where no age counts."""
+"""Bytes at each turn that are not weighed of a client whose socket takes all but so much, where no
+age counts."""
 CHUNK_BYTES = 60 * 1024
 """What waits is gathered to so much, and a little more: most chunks are one piece on disk."""
 SMALL_BYTES = 4096
 """A chunk whose pieces are smaller than that is made one: each of them costs memory of its own,
 which nobody counts. Larger ones are shared with other clients."""
 FRAME_BYTES = 1024 * 1024
-"""Of what goes to the buffer at once, about."""
+"""Approximate number of bytes that go to the buffer at once."""
 MOVING_BYTES = 2 * 1024 * 1024
-"""On its way to the buffer's disk, of one client, about."""
+"""Approximate number of bytes of one client on their way to the buffer's disk."""
 
 
 class OfflineBuffer(Protocol):
@@ -84,7 +85,7 @@ class BufferedConnection(FramedConnection):
     """
 
     number: int
-    """Of the connection, in the life of its instance."""
+    """Number of the connection, in the life of its instance."""
     client_name: str
 
     def __init__(
@@ -106,10 +107,10 @@ class BufferedConnection(FramedConnection):
         self._kept: deque[tuple[list[bytes], int]] = deque()
         """The chunks that wait here, each with its size."""
         self._gathered: list[bytes] = []
-        """Behind them: what is no chunk yet."""
+        """Frames behind the chunks that are no chunk yet."""
         self._gathered_bytes = 0
         self._kept_bytes = 0
-        """Of both."""
+        """Bytes in the chunks and behind them."""
         self._handed_bytes = 0
         self._is_paused = False
         self._buffer: OfflineBuffer

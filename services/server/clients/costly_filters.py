@@ -18,7 +18,7 @@ from raylay.services.subscriptions.costly import (
 from raylay.services.subscriptions.matching import LiveSubscription
 
 TELL_S = 10.0
-"""Between two events about filters whose evaluations were given up."""
+"""Time between two events about filters whose evaluations were given up."""
 
 
 class CostlyFilters:

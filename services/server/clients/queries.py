@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from raylay.services.sow.query_parser import ParsedQuery, QueryParser, ReplacedQuery
 
 TURN_S = 0.001
-"""Of the loop, for all queries together; what is begun in it goes on for a fraction of that."""
+"""Turn of the loop for all queries together; what is begun in it goes on for a fraction of that."""
 WEIGHED_BYTES = 256 * 1024
-"""By which what a query keeps may have grown since it was weighed."""
+"""Bytes by which what a query keeps may have grown since it was weighed."""
 QUERIES_MAX = 10_000
-"""Of one connection, that wait or run."""
+"""Queries of one connection that wait or run."""
 
 
 class QueryingClient(ReplayClient, DeliverySink, Protocol):
@@ -87,7 +87,7 @@ class _Query(NamedTuple):
     rewind: HistoricalQuery | None = None
     """Where a replay comes behind the rows."""
     claim: RetainedClaim | None = None
-    """Of its keys."""
+    """Claim on memory for its keys."""
 
     def release(self) -> None:
         """Gives back what is counted of it: it ended."""
@@ -152,7 +152,7 @@ class QueryRunner:
         self._asker = asker
         self._rewinding = rewinding
         self._rewinds: dict[HistoricalQuery, tuple[QueryingClient, _Query]] = {}
-        """Of queries that cannot be begun yet."""
+        """Historical queries that cannot be begun yet."""
         self._questions: QueryParser | None = None
         self._sessions: dict[int, _ClientQueries] = {}
         self._ready: deque[_ClientQueries] = deque()

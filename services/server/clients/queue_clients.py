@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 200
 BACKLOG_WHILE_FULL = 0
-"""Of a consumer whose socket is full: it keeps what it has, and is given nothing."""
+"""Backlog of a consumer whose socket is full: it keeps what it has, and is given nothing."""
 
 _UNKNOWN = {"queue_depth": None}
 """What nobody has said."""
@@ -83,11 +83,11 @@ class QueueClients:
         self._keeper = keeper
         self._sessions = sessions
         self._subscribed: dict[int, dict[str, tuple[QueueFrontend, Consumer]]] = {}
-        """By session and id."""
+        """Queues and consumers by session and id."""
         self._consumers = 0
         self._full: dict[int, dict[str, ConsumerSubscription]] = {}
-        """By session whose socket takes nothing, and id: what the owner is told of a subscription
-        when it takes something."""
+        """Subscriptions by session whose socket takes nothing, and id: the terms that the owner is
+        told when the socket takes something."""
         self.delivered = 0
         self._shares = SubscriptionShares()
         self._user_of: Callable[[int], str] = str

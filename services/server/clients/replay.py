@@ -57,14 +57,14 @@ TICK_S = 0.05
 TURN_S = 0.002
 READ_BYTES = 512 * 1024
 RECENT_BYTES_MAX = 1024 * 1024
-"""Of what was committed last, kept for those who were reading meanwhile."""
+"""Bytes of what was committed last, kept for those who were reading meanwhile."""
 HEADERS_IN_STEP = 4096
 KEPT_BYTES_MAX = 32 * 1024 * 1024
-"""Of what was read for replays and was not taken, all together. A replay that would have more keeps
-nothing, and reads again, `READ_LITTLE_BYTES` at a time."""
+"""Bytes of what was read for replays and was not taken, all together. A replay that would have more
+keeps nothing, and reads again, `READ_LITTLE_BYTES` at a time."""
 READ_LITTLE_BYTES = 16 * 1024
 POINTS_AT_ONCE = 64
-"""Of a list of bookmarks, that the reading thread looks up at once: some 10 ms."""
+"""Bookmarks of a list that the reading thread looks up at once: some 10 ms."""
 
 
 class ReplayPump:
@@ -91,7 +91,7 @@ class ReplayPump:
         self._scheduled = False
         self._recent = RecentRuns(RECENT_BYTES_MAX)
         self.kept_bytes = 0
-        """Of what was read for replays and was not taken."""
+        """Bytes of what was read for replays and was not taken."""
         self._live_until_s = 0.0
         """When the part of this turn ends in which `live` ones are given what is staged; 0: none
         has begun."""

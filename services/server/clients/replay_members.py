@@ -127,7 +127,7 @@ class Replay:
         """What was read for it and was not taken: its rate did not let it out, or the turn was
         over."""
         self.read_bytes = 0
-        """Of `read`, as the pump counts it."""
+        """Bytes of `read`, as the pump counts them."""
         for member in members:
             member.replay = self
 

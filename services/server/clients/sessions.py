@@ -401,7 +401,8 @@ class ClientSessions:
         """Tells all of them where they may fail over to now."""
         peers = self.peers()
         notices: dict[Any, bytes] = {}
-        """By what writes them: for all of one protocol it is written once."""
+        """Notices by the protocol that writes them: for all of one protocol the notice is written
+        once."""
         for client in self.sessions.values():
             write = client.codec.safety_notice
             notice = notices.get(write)

@@ -81,9 +81,10 @@ class BufferControl:
         """What waited for it is gone."""
         self._runtime = runtime
         self._unsaid: dict[int, deque[tuple[int, Sequence[bytes], int]]] = {}
-        """By client the frames that came before it has connected: number, parts, bytes."""
+        """Frames, by client, from before the buffer's process connected: number, parts, bytes."""
         self._given_back: dict[int, int] = {}
-        """By client the last of these that it has taken: the buffer never sees it."""
+        """Number of the last of these frames that the client has taken, by client: the buffer never
+        sees it."""
         self._runs = False
         self.process = Supervisor(
             runtime,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from raylay.services.subscriptions.replay_filters import ReplayFilter
 
 SUBSCRIPTIONS_MAX = 10_000
-"""Of one connection."""
+"""Subscriptions of one connection."""
 
 
 class ClientSubscriptions:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from raylay.services.server.runtime import InstanceRuntime
 
 LOOK_S = 1.0
-"""Between two looks: each wakes the process."""
+"""Time between two looks: each wakes the process."""
 TELL_S = 1.0
 LOOP_WAIT_S = 0.5
 """A loop that takes nothing up in that time does not turn."""
@@ -47,7 +47,7 @@ class DiskWatch:
         self._send_away = send_away
         self._descriptors = descriptors
         self._since_s = 0.0
-        """Since when the disk writes a commit, by the monotonic clock; 0: it writes none."""
+        """Time since when the disk writes a commit, by the monotonic clock; 0: it writes none."""
         self._told_s = 0.0
         """Beginning of the wait that was told."""
         self._is_away = False

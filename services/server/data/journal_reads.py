@@ -113,7 +113,7 @@ class JournalReads:
         self.turns = CommandTurns(runtime)
         self._thread = ThreadPoolExecutor(1, "raylay-replay")
         self._waiting: OrderedDict[Hashable, deque[_Read]] = OrderedDict()
-        """By who asked; the first one is next."""
+        """Reads by who asked; the first one is next."""
         self._in_thread = 0
         self.reader: LmdbJournalReader
         self.lookup: RunLookup
@@ -123,7 +123,7 @@ class JournalReads:
         """Whether the last look found nothing."""
         self._looking = asyncio.Lock()
         self.copy_readers: set[LmdbJournalReader] = set()
-        """Of the bootstraps that are served: closed when nobody reads any more."""
+        """Readers of the bootstraps that are served: closed when nobody reads any more."""
         self._is_open = False
         self._is_closed = False
 

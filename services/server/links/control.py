@@ -149,7 +149,7 @@ class LinkControl:
         self._epoch = 0
         """That the link was given last, with the digest of `_held_at_dial`."""
         self._parts: list[tuple[str, int, bytes]] = []
-        """Of what the destination holds and waits for: (which, root, bytes)."""
+        """Parts of what the destination holds and waits for: (which, root, bytes)."""
         self._behind_start: list[bytes] | None = None
         """Frames for the link that follow the one that says how it begins; None: that is out."""
         self._dial_number = 0

@@ -57,7 +57,8 @@ class DescriptorReceiver:
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._came: dict[str, tuple[int, socket.socket]] = {}
-        """By destination, with the number of its process: what it has not told of yet."""
+        """Sockets, by destination, that a link's process has sent and not told of yet, each with
+        the number of that process."""
 
     def open(self, path: str) -> None:
         """Takes them at this path, which only this user may write to.
@@ -145,7 +146,7 @@ class DirectLinkControl:
         )
         self._socket: DirectLinkSocket | None = None
         self._counts: dict[str, int] = {}
-        """Of the connections that are over."""
+        """Counts of the connections that are over."""
         self._tells_us = 0
 
     @property

@@ -99,9 +99,9 @@ AWAITED_BYTES_MAX = 4 * 1024 * 1024
 """The ranges for which one frame asks answers, where its link does not prove to be of a fabric that
 has a key: 220,000 of them."""
 WAITING_BYTES_MAX = 2 * WINDOW_BYTES_DEFAULT
-"""Of batches that wait for a look into the journal: more than its window lets a link have on the
-way. Behind as many the connection is not read, its beats and the stream that it carries neither:
-that ends by itself, as nothing on the other side is waited for."""
+"""Bytes of batches that wait for a look into the journal: more than its window lets a link have on
+the way. Behind as many the connection is not read, its beats and the stream that it carries
+neither: that ends by itself, as nothing on the other side is waited for."""
 
 
 class SharedConnectionUser(Protocol):
@@ -151,13 +151,13 @@ class ConnectedUpstreams:
         self.gate: AccessCheck | None = None
         """Who is let in over our own links' connections; None: everybody."""
         self.copies_from: tuple[str, ...] = ()
-        """From where this instance is to be filled before it serves."""
+        """Sources from which this instance is to be filled before it serves."""
         self.requested: Callable[[QueueRequest], None] = lambda request: None
         """What is done with another instance's wish for messages of a queue."""
         self.met: Callable[[Mapping[int, str]], None] = lambda names: None
         """Told who bears which incarnation, before the first record of theirs."""
         self.connected: dict[int, UpstreamConnection] = {}
-        """By number of the connection, from its first moment on."""
+        """Connections by number, from their first moment on."""
         self.unproven = UnprovenLinks()
         self.stored_epochs = StoredEpochs(
             lambda: [key for key, _ in runtime.state.items(EPOCH_KEYS)]
@@ -247,7 +247,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.permissions: Permissions | None = None
         """What it may bring; None: everything."""
         self.user: str | None = None
-        """As which it was let in; None: nobody asked."""
+        """User as whom it was let in; None: nobody asked."""
         self.carried_over = carried_over
         self.carried_certificate = PeerCertificate.from_wire(certificate)
         self._copied: BootstrapSource | None = None

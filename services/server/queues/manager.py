@@ -49,7 +49,7 @@ PROXIED_KEY = "proxied/"
 STOP_S_MAX = 2.0
 """An owner that is told to stop is killed after as long."""
 QUESTIONS_MAX = 1_000
-"""To one owner, that are not answered."""
+"""Questions to one owner that are not answered."""
 OWNER_WAIT_S = 5.0
 """How long a question waits for an owner that has not started."""
 
@@ -333,7 +333,7 @@ class QueueManager:
         """None: there are none."""
         self.controls: dict[str, QueueControl] = {}
         self.names: dict[int, str] = {}
-        """Of incarnations, as links were told them."""
+        """Names of incarnations, as links were told them."""
         self.clock_steps: ClockSteps
         self.behind_us = 0
         """What the steady clock of the queues is behind the instance's, which begins with the wall

@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 SOW_FILE = "sow.lmdb"
 DAMAGED_SUFFIX = ".damaged"
-"""Behind the name of a store that was moved aside. One is kept: it is for who wants to look."""
+"""Suffix of the name of a store that was moved aside. One is kept: it is for who wants to look."""
 DAMAGED_MARK = "sow.damaged"
 """A file that says that the store was found to be damaged in the life before."""
 FINGERPRINT, RULES = b"f", b"r"
 """Entries of a topic: of which configuration its records are, and by which rules its history."""
 WRITE_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 10.0
-"""Between two writes where only the transaction id has moved, which frees journal."""
+"""Time between two writes where only the transaction id has moved, which frees journal."""
 RETRY_S = 5.0
-"""After a commit of the store failed."""
+"""Pause after a commit of the store failed."""
 PENDING_BYTES = 8 * 1024 * 1024
 """More is written at once, while it serves and in a recovery."""
 UNSAVED_BYTES_MAX = 256 * 1024 * 1024
-"""Of entries that the store lacks, in memory: beyond it the instance takes nothing, so that its
-memory stays bounded while the store fails, or is slower than what is published."""
+"""Bytes of entries that the store lacks, in memory: beyond it the instance takes nothing, so that
+its memory stays bounded while the store fails, or is slower than what is published."""
 
 
 class SowManager:
@@ -86,7 +86,7 @@ class SowManager:
         self._is_folding = False
         """Where that never ended, a part of a transaction may be folded: it is not written."""
         self._has_told = False
-        """Of what is unreadable."""
+        """Whether it has reported that something is unreadable."""
         self.failure = ""
         """Why the store cannot be written; empty: it can."""
         self._is_full = False
