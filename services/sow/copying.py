@@ -22,7 +22,7 @@ from raylay.services.sow.state import (
 )
 
 ENTRY_BYTES_MAX = 500
-"""Of a key of the store."""
+"""Length of a key of the store."""
 START = TOMBSTONE
 """Where all that is copied begins."""
 _KINDS = (TOMBSTONE, VERSION, VALUE)

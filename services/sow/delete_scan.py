@@ -32,7 +32,7 @@ FOUND_MAX = DELETED_MAX
 """Keys: those of more do not fit into one record."""
 _SAID = {"filter": str, "keys": list, "data": bytes}
 FINDINGS_AT_ONCE = 8
-"""Of one client: they are prepared before its next ones begin to look."""
+"""Findings of one client that are prepared before its next ones begin to look."""
 
 
 def may_ask(run: Run) -> bool:

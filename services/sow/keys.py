@@ -20,7 +20,7 @@ from raylay.services.messages.digests import DIGEST_BYTES, SOW_KEY
 from raylay.services.messages.types.trees import FieldPath, Tree, field_path
 
 SOW_KEY_BYTES_MAX = 255
-"""Of a key that a publisher gives: the store has it in each of its own keys."""
+"""Length of a key that a publisher gives: the store has it in each of its own keys."""
 _LENGTH = struct.Struct("<I")
 _GIVEN = re.compile(rb"[A-Za-z0-9+/=_-]+")
 _INT64 = 1 << 63

@@ -187,7 +187,7 @@ class SortedRows:
         self._portions: list[list[tuple[Place, bytes]]] = []
         self._merged: Iterator[tuple[Place, bytes]] | None = None
         self.held_bytes = 0
-        """Of the rows that are kept."""
+        """Bytes of the rows that are kept."""
         self.memory_bytes = 0
         """What they take of memory with their places, about."""
 

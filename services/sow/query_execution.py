@@ -28,7 +28,7 @@ from raylay.services.sow.record_scan import Entries
 from raylay.services.sow.records import NEVER, SowRecord, bodies_of, body_of, decoded, encoded
 
 FRAME_BYTES_MAX = 1024 * 1024
-"""Of the rows in one frame; a row that is larger is in one of its own."""
+"""Bytes of the rows in one frame; a row that is larger is in one of its own."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
 LOOKED_AT_ONCE = 128
 """Records between two looks at the clock, at most."""
@@ -44,7 +44,8 @@ class RecordSource(Protocol):
 
     done: bool
     saved_bytes: int
-    """Of what it keeps for whoever takes it, since it was changed meanwhile."""
+    """Bytes of the records that it keeps for whoever takes them, since they were changed
+    meanwhile."""
 
     def take(self, most: int) -> Entries:
         """The next ones, and none before `done`: there may be more."""
@@ -69,7 +70,7 @@ class VersionSource:
         self._past = past
         self._keys = keys
         self._last: SowRecord | None = None
-        """Of the key that is being looked at."""
+        """Last version of the key that is being looked at."""
         self.done = False
         self.saved_bytes = 0
         # The first one fixes of when they are.

@@ -45,7 +45,7 @@ class RecordScan:
         self._closed = closed
         self._saved: SortedEntries[bytes | None] = SortedEntries()
         self.saved_bytes = 0
-        """Of what was changed before it came there."""
+        """Bytes of the records that were changed before it came there."""
         self.txid = txid
         """The transaction whose records it gives."""
         self.done = False
@@ -126,7 +126,7 @@ class KeyScan:
         self._closed = closed
         self._saved: dict[bytes, bytes | None] = {}
         self.saved_bytes = 0
-        """Of what was changed before it came there."""
+        """Bytes of the records that were changed before it came there."""
         self.txid = txid
         """The transaction whose records it gives."""
         self.done = False

@@ -54,8 +54,9 @@ AHEAD_US_MAX = 60 * 1_000_000
 """How far the time of a message may be ahead of the clock here, where the last writer counts: one
 far in the future would stay for ever."""
 BATCH_BYTES_MAX, BATCH_EACH_US = 64 * 1024 * 1024, 250_000
-"""Of all that deltas become, anew after so long: more than an instance could merge meanwhile, so
-that only a batch of small deltas to large records ever meets it, which would hold the loop."""
+"""Bytes of all that deltas become in each such interval, and that interval: more than an instance
+could merge meanwhile, so that only a batch of small deltas to large records ever meets it, which
+would hold the loop."""
 LOOKED_MAX, LOOKS_EACH_US = 2_000, 50_000
 """Records that deletes by filter look at where nobody has looked before, as their publisher does
 not number them; anew after so long."""
@@ -183,9 +184,10 @@ class SowStaging:
         self._findings: dict[tuple[int, int], DeleteScan] = {}
         """What is looked for, by publisher and sequence of the delete."""
         self._steady_us = 0
-        """Of the run that is prepared: what is done at once has a bound by it."""
+        """Steady time of the run that is prepared: what is done at once has a bound by it."""
         self._permission: WritePermission | None = None
-        """Of the client whose run is prepared, where it may not write all that the topic has."""
+        """Permission of the client whose run is prepared, where it may not write all that the topic
+        has."""
         self._writes_topic = False
         """Whether it may write all of the run's own topic: a pattern's others are left to judge."""
         self._looks_from_us, self._looks_left = 0, LOOKED_MAX

@@ -55,7 +55,7 @@ __all__ = [
 
 BEGUN, COUNTS, TOMBSTONE, VERSION, VALUE = b"b", b"c", b"d", b"h", b"v"
 VALUE_END = b"w"
-"""Behind every value."""
+"""Key behind every value."""
 _TOMBSTONE_END, _VERSION_END = b"e", b"i"
 _TIME = struct.Struct(">Q")
 _COUNTS = struct.Struct("<QQ")
@@ -152,7 +152,7 @@ class SowState:
         removal keeps pace with growth."""
         self._expirations, self._forgotten_to = RecordExpirations(), TOMBSTONE
         self.pending_bytes = 0
-        """Of what the store does not have yet, about."""
+        """Approximate bytes that the store does not have yet."""
         self._taken_bytes = 0
         self.count = 0
         """Records that there are."""
