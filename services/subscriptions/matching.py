@@ -27,7 +27,7 @@ PLACES_MAX = 16_000_000
 """Places of subscriptions in what is known of topics, of 8 bytes each: above it all of it is found
 out anew. 10,000 expressions that meet 65,536 topics would have 5 GB."""
 CHANGES_MAX = 1024
-"""Of a table: with more, all that is known of topics is found out anew."""
+"""Changes of a table: with more, all that is known of topics is found out anew."""
 
 
 @dataclass(slots=True, eq=False)

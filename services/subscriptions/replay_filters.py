@@ -25,10 +25,10 @@ from raylay.services.subscriptions.replay_group import PIECE_BYTES
 KEPT_PIECES = 4
 
 _RECORD = struct.Struct("<I10xBBHHH14xQ")
-"""Of a record (services/messages/records.py): its length, the lengths of type, trace, topic, key
-and correlation id, its sequence."""
+"""Fields of a record (services/messages/records.py): its length, the lengths of type, trace, topic,
+key and correlation id, its sequence."""
 Place = tuple[int, int, int, int]
-"""Of a record in its run: how many are before it, where it begins and ends, its sequence."""
+"""Place of a record in its run: how many are before it, where it begins and ends, its sequence."""
 _Message = tuple[Place, Any]
 
 
@@ -53,7 +53,7 @@ class ReplayFilters:
         self._instance = instance
         self._group = group
         self._parsed: list[tuple[int, bytes, list[_Message]]] = []
-        """Of the pieces that were parsed last: first transaction id, payload, its messages."""
+        """Pieces that were parsed last: first transaction id, payload and messages of each."""
 
     def made(self, text: str, asker: FilterOwner) -> ReplayFilter:
         """The filter that is written so, by this client.

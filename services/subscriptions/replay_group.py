@@ -33,7 +33,7 @@ TAKEN_US = 4_000
 """What one turn takes at most to give runs to members, but for a single run, about."""
 
 _HEAD = struct.Struct("<I32xQ")
-"""Of a record: its length, and its sequence (services/messages/records.py)."""
+"""Fields of a record: its length, and its sequence (services/messages/records.py)."""
 
 
 class ReplayTerms(NamedTuple):

@@ -14,12 +14,13 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.topic_pattern import TopicPattern
 
 WEIGHT_MAX = 300_000
-"""Of the subscriptions of one user: then a topic of 1 KiB that is new takes 0.6 s at the very most,
-where every expression is made for that, and some 50 ms with ordinary ones."""
+"""Weight of the subscriptions of one user: then a topic of 1 KiB that is new takes 0.6 s at the
+very most, where every expression is made for that, and some 50 ms with ordinary ones."""
 NAME_WEIGHT = 3
-"""Of a subscription by the name of a topic."""
+"""Weight of a subscription by the name of a topic."""
 EXPRESSION_WEIGHT = 10
-"""Of one by an expression, beside that of its pattern: to ask it at all takes some microseconds."""
+"""Weight of a subscription by an expression, beside that of its pattern: to ask it at all takes
+some microseconds."""
 
 
 class SubscriptionShares:
