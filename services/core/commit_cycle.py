@@ -264,7 +264,7 @@ class CommitCycle:
         self._untold: Exception | None = None
         """The fault of writing what the disk has: the loop's affair, at the end of the turn."""
         self._not_disk_ns = 0
-        """Of a commit's time what was spent on other work."""
+        """Part of a commit's time that was spent on other work."""
 
     def hold(self, why: tuple[str, str] | None) -> None:
         """Something else than the journal can take no more: nothing is taken until that is over.

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from raylay.services.core.sow import SowFeature
 
 FOLD_ORDER = ("sow", "views", "live", "conflation", "queues", "replays")
-"""In which features fold what was committed. What a subscriber is told of is in the state of the
-world already, and nobody is replayed what the live ones have not got."""
+"""Order in which features fold what was committed. What a subscriber is told of is in the state of
+the world already, and nobody is replayed what the live ones have not got."""
 RECOVERY_HEADERS = 4096
 """Runs whose headers a restart reads at once."""
 

@@ -12,9 +12,11 @@ from raylay.services.core.feature import CommitBatch, FeatureRegistry
 from raylay.services.replication.effects import Effect, RunsCommitted
 
 TURN_S = 0.003
-"""Of the loop, for what takes long to be folded; a slice that began in it goes on behind that."""
+"""Turn of the loop for what takes long to be folded; a slice that began in it goes on behind
+that."""
 WAITING_BYTES_MAX = 32 * 1024 * 1024
-"""Of records that wait to be folded. What is more is folded at once: memory is bounded, too."""
+"""Bytes of the records that may wait to be folded. What is more is folded at once: memory is
+bounded, too."""
 
 
 class EffectLoop:

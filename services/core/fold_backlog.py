@@ -21,7 +21,7 @@ RECORD_US = 13
 SLICE_RECORDS = 150
 """Some 2 ms of the loop."""
 SLICE_BYTES = 128 * 1024
-"""Of large records fewer are folded at once, but one."""
+"""Bytes of the records in a slice: of large records fewer are folded at once, but at least one."""
 SLICE_RUNS = 1_000
 """Runs in a slice, whatever their records take: a run takes some microseconds by itself."""
 PART_RECORDS = 400
@@ -38,7 +38,7 @@ _SEQUENCE_AT = 36
 """Where it lies in a record (services/messages/records.py)."""
 
 DELETE_BYTES, KEY_BYTES = 120, 34
-"""Of the record of a delete, about: without its keys, and each of these."""
+"""Approximate sizes in the record of a delete: of the record without its keys, and of each key."""
 Weigh = Callable[[Run], int]
 """How many times as long as most each record of a run takes; 0: so little that it is not counted,
 and never cut."""
@@ -170,7 +170,7 @@ class _RunSlices:
         self._runs = deque(runs)
         self._weigh = weigh
         self._parts: RunParts | None = None
-        """Of the first run, where a part of it was taken."""
+        """The first run's parts, where some of it was taken."""
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -68,9 +68,9 @@ class Queues:
         self.flood = Flood(identity.name, identity.incarnation, identity.life)
         self._author = SelfPublisher("queues", identity)
         self._tags: dict[int, tuple[QueueFrontend, int]] = {}
-        """Of drafts that are not committed, by the author's sequence."""
+        """Tags of drafts that are not committed, with their queues, by the author's sequence."""
         self.brought: set[QueueFrontend] = set()
-        """Of what was acknowledged lately that is not leased here."""
+        """Queues for which acknowledgments came lately of messages that are not leased here."""
 
     def slowed_s(self, *, is_link: bool) -> float:
         """For how long whoever has just brought acknowledgments is not to be read, in seconds: the

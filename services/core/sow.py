@@ -25,10 +25,10 @@ from raylay.services.sow.definition import recovery_from_us
 from raylay.services.sow.topic import SowChange, SowTopic
 
 READ_BYTES = 4 * 1024 * 1024
-"""Of the journal that are read at once by a recovery."""
+"""Bytes of the journal that a recovery reads at once."""
 EXPIRED_AT_ONCE = 200
 LOOKED_AT_ONCE = 500
-"""Of versions and tombstones, in one tick: who has more comes again with the next."""
+"""Versions, or tombstones, that one tick looks at: who has more comes again with the next."""
 TOMBSTONE_US = 60 * 1_000_000
 """How long a deletion is remembered at least, though every destination has it."""
 LAST_WRITER_TOMBSTONE_US = 7 * 24 * 3600 * 1_000_000
