@@ -58,7 +58,7 @@ from raylay.services.fabric import registry
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 HEAL_S_MAX = 120.0
-"""From the last fault's end until everything must be whole again."""
+"""Time from the last fault's end until everything must be whole again."""
 START_S_MAX = 60.0
 LOOK_S = 0.1
 REGISTERED_S = 1.0

@@ -23,7 +23,7 @@ from raylay.services.server.fault_injection import REFUSED, release
 from raylay.storage.files import sync_directory, write_durably
 
 MARK_FILE = "drill.json"
-"""In the fabric's directory while a drill goes on."""
+"""File in the fabric's directory while a drill goes on."""
 
 
 class DrillLock:

@@ -149,7 +149,8 @@ class EvidenceCollector:
             targets.resolve(step)
         refuse_overlaps(scenario, fabric.declared)
         self._held: dict[int, tuple[frozenset[Part], asyncio.Event]] = {}
-        """By number of a step that is on: what it breaks, and when that is mended."""
+        """Steps that are on, by number: what each breaks, and the event that is set when that is
+        mended."""
         self._places: FaultPlaces
         self._crowd: LoadClients
         self._sow: SowLoad
@@ -157,7 +158,7 @@ class EvidenceCollector:
         self._watcher: Watcher
         self._injectors: dict[str, Injector] = {}
         self._last_look: list[Sample] = []
-        """At the fabric when it was whole in the end; empty: it was not."""
+        """Samples of the look at which the fabric was whole in the end; empty: it was not."""
         self._disks: LoseDisk
         self._unread: list[str] = []
         """Journals that could not be read to their end."""

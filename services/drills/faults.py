@@ -41,7 +41,7 @@ HOLD_S = 60.0
 END_S_MAX = 30.0
 POLL_S = 0.2
 LOST = ".lost-by-drill-"
-"""Between the name of a data directory that was put aside and the number of the drill."""
+"""Text between the name of a data directory that was put aside and the number of the drill."""
 
 
 class Injector(Protocol):

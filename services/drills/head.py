@@ -23,7 +23,7 @@ from raylay.services.drills.scenario import FaultHit, FaultStep
 from raylay.services.errors import FabricError
 
 HEAD_FILE = "drill-head.json"
-"""In the fabric's directory while a drill keeps Ray's GCS dead."""
+"""File in the fabric's directory while a drill keeps Ray's GCS dead."""
 GUARD_S_MAX = 5.0
 HEAD_S_MAX = 60.0
 """How long a GCS that is started takes at most until it listens."""

@@ -73,7 +73,7 @@ from raylay.services.verification.history import (
 
 _EVENTS = frozenset(("started", "link_connected", "downgraded", "upgraded"))
 ALARMS = frozenset(("fatal", "conflict", "unavailable"))
-"""Of the events of an instance those that never happen when all is well."""
+"""Events of an instance that never happen when all is well."""
 CLOCK_SLACK_US = 2_000_000
 """An instance learns that its clock was set, and is recorded to have, about then."""
 SAME_US = 2_000
@@ -240,7 +240,7 @@ class HistoryBuilder:
     """Everything that was seen of one group that stands alone."""
 
     members: Mapping[str, HistoryMember]
-    """With instance names for addresses."""
+    """Members, with instance names for addresses."""
     logs: Path | None
     """The directory of the instances' log files; None: only `missed` is known."""
     topic: str

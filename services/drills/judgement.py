@@ -32,7 +32,8 @@ from raylay.services.verification.laws.sow_topics import SowVerdict
 from raylay.storage.journal_reader import LmdbJournalReader
 
 COPIES_MAX = 400_000
-"""Of a history that is judged by the laws: more take minutes. Place by place any number is."""
+"""Copies in a history that is judged by the laws: more take minutes. Place by place any number is
+judged."""
 
 
 READS_MAX = 5

@@ -12,12 +12,12 @@ LEASE_S = 5.0
 """How long it lasts without being asked for again."""
 RENEW_S = 1.0
 RETRY_S = 0.2
-"""Behind an answer that did not come."""
+"""Pause behind an answer that did not come."""
 ASK_S = 1.0
 """How long an answer is waited for. What is asked of one that does not answer still reaches it, in
 order, when it does again."""
 PATIENT_ASK_S = 5.0
-"""For the first and the last answer."""
+"""Time to wait for the first and the last answer."""
 BEGIN_S_MAX = 15.0
 
 

@@ -44,7 +44,8 @@ from raylay.storage.stores import MemoryBookmarkStore, MemoryPublishStore
 TURN_S = 0.02
 HEARTBEAT_S = 1.5
 SLOW_HEARTBEAT_S = 10.0
-"""Of a client that may be kept from reading: on a busy machine it is not to be taken for dead."""
+"""Heartbeat of a client that may be kept from reading: on a busy machine it is not to be taken for
+dead."""
 WAIT_S_MAX = 180.0
 TRACED_PER_S = 300.0
 """So many publishes a second of the whole load are traced at most."""

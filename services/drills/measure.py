@@ -16,7 +16,7 @@ class AckGroup(NamedTuple):
     time_us: int
     messages: int
     age_ms: float
-    """Of the oldest of them."""
+    """Age of the oldest of them."""
     instance: str
 
 
@@ -51,7 +51,7 @@ class LinkSample(NamedTuple):
     owed: int
     age_ms: float
     pid: int = 0
-    """Of its process; 0: it has none now."""
+    """Number of its process; 0: it has none now."""
 
 
 class WaitingBytes(NamedTuple):
@@ -296,7 +296,7 @@ def not_whole_again(
 RESTARTS = frozenset(("kill_instance", "kill_node", "lose_disk"))
 LINK_RESTARTS = frozenset(("kill_link", "stop_link"))
 UNSETTLING = frozenset(("stop", "full_disk"))
-"""Of an instance: its links may end by it."""
+"""Faults of an instance by which its links may end."""
 
 
 def ended_unasked(

@@ -41,14 +41,14 @@ from raylay.services.verification.violation import Key
 from raylay.storage.stores import MemoryPublishStore
 
 RATE_PER_S = 20.0
-"""Of each region."""
+"""Messages per second that are published in each region."""
 WORK_S = 0.01
 """That a message takes the consumer that acknowledges each by itself."""
 HOLD_S = 0.5
 """That the other one has a message before it acknowledges it."""
 TICK_S = 0.05
 NETWORK_US = 250_000
-"""From an instance's sending until it can be read here, at most, where nobody holds it up."""
+"""Most time from an instance's sending until it can be read here, where nobody holds it up."""
 DRAINED_S = 0.25
 """How often it is looked whether queues are empty."""
 CHANGE_S_MAX = 60.0
@@ -59,7 +59,7 @@ Options = Callable[[str, str], dict[str, Any]]
 """Those of a client, by its name and its region."""
 Answer = TypeVar("Answer")
 Statuses = Callable[[], Coroutine[Any, Any, Mapping[str, Mapping[str, Any]]]]
-"""Of all instances that answer, now."""
+"""Statuses of all instances that answer, now."""
 
 
 @dataclass(eq=False)
@@ -310,7 +310,7 @@ class QueueLoad:
         ]
         self.workers: list[QueueWorker] = []
         self._away: dict[str, tuple[int, int]] = {}
-        """By region whose consumers were killed: when, and what they held."""
+        """Regions whose consumers were killed: when, and how many messages they held."""
         self._options: Options = lambda name, group: {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lives = 0

@@ -19,7 +19,7 @@ Read = tuple[QueueJournal, dict[int, str]]
 """What a journal says, where whose a message is may be an incarnation (`#7`), and the names of
 incarnations that are told in it."""
 BEARER = "#"
-"""Before an incarnation in place of a name."""
+"""Prefix of an incarnation in place of a name."""
 
 
 def read_queue(

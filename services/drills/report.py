@@ -36,10 +36,11 @@ from raylay.storage.files import make_directory
 
 TRACES_MAX = 4
 TRACED_WITHIN_US = 2_000_000
-"""Of messages that were published so soon after a fault, the one that waited longest is shown."""
+"""Time after a fault, of whose publishes the one that waited longest is shown."""
 EVENTS_MAX = 400
 SHOWN_MORE_MS = 100.0
-"""Of a trace, what begins as long after the publish had its ack, or in four times as long."""
+"""Part of a trace that is shown: what begins within this time after the publish had its ack, or
+within four times the publish's duration."""
 JSON_NAME = "report.json"
 PAGE_NAME = "report.html"
 

@@ -42,7 +42,7 @@ from raylay.services.errors import ConfigurationError
 FAULT_MS_MAX = 600_000
 AT_MS_MAX = 86_400_000
 QUIET_MS_MAX = 3_600_000
-"""Before the first fault, and behind the last one."""
+"""Time before the first fault, and behind the last one."""
 DELAY_MS_MAX = 60_000
 LOSS_MAX = 0.9
 OFFSET_MS_MAX = 3_650 * 86_400_000
@@ -101,7 +101,7 @@ OPTIONS = {
     "memory": "memory_bytes",
     "disk": "disk_bytes",
 }
-"""Of steps, with the fields that hold them."""
+"""Options of steps, with the fields that hold them."""
 
 
 def _offset_ms(value: object) -> int:
@@ -142,15 +142,15 @@ class FaultStep(Section):
     target: str = ""
     lasts_ms: Milliseconds = Field(default=0, alias="for")
     delay_ms: Milliseconds = Field(default=0, alias="delay")
-    """In each direction."""
+    """Delay in each direction."""
     loss: Annotated[float, Field(ge=0.0, le=LOSS_MAX)] = 0.0
     """Share of segments of 1,448 bytes."""
     bytes_per_s: Annotated[int, Field(ge=0)] = 0
-    """Of each direction; 0: any number."""
+    """Rate of each direction; 0: any."""
     offset_ms: Annotated[int, BeforeValidator(_offset_ms), PlainSerializer(_offset)] = Field(
         default=0, alias="offset"
     )
-    """To the future; with `-` to the past."""
+    """Offset of the clock to the future; with `-` to the past."""
     memory_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="memory")
     """What slow clients may take of it at each instance of the region meanwhile; 0: as ever."""
     disk_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="disk")
@@ -227,11 +227,12 @@ class LoadSettings(Section):
     """The publishers and subscribers that run meanwhile."""
 
     publishers: Annotated[int, Field(ge=0, le=100)] = 1
-    """In each region. 0: the load is the fabric's own, and what its journals show is judged."""
+    """Publishers in each region. 0: the load is the fabric's own, and what its journals show is
+    judged."""
     rate_per_s: Annotated[float, Field(gt=0, le=100_000)] = Field(default=100.0, alias="rate")
     """Messages a second of each publisher."""
     subscribers: Annotated[int, Field(ge=0, le=100)] = 1
-    """In each region: durable, from the bookmark at which the drill begins."""
+    """Subscribers in each region: durable, from the bookmark at which the drill begins."""
     body_bytes: Annotated[int, Field(ge=64, le=1_000_000)] = 128
 
 

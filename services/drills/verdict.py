@@ -71,7 +71,7 @@ class PlaceVerdict:
     out_of_order: int = 0
     unexpected: int = 0
     examples: list[str] = field(default_factory=list)
-    """At most a few of each, for people."""
+    """A few examples of each, at most, for people."""
 
     @property
     def valid(self) -> bool:
