@@ -53,8 +53,8 @@ class RunJournaled(NamedTuple):
     awaited: bool
     late: bool
     digests: tuple[int, ...] = ()
-    """Of the contents, in the order of `sequences`; empty: nobody has published others under these
-    identities."""
+    """Digests of the contents, in the order of `sequences`; empty: nobody has published others
+    under these identities."""
     contents: tuple[str, ...] = ()
     """What content filters see of each, in the words of `Topology.passes`, in that order."""
     behind: tuple[str, ...] | None = None
@@ -314,7 +314,7 @@ class MissingHeard(NamedTuple):
     instance: str
     messages: int
     publishers: tuple[tuple[int, tuple[int, int, int]], ...]
-    """Of each publisher: how many, the first and the last sequence."""
+    """Number of messages, and the first and the last sequence, of each publisher."""
 
 
 class InstanceMoved(NamedTuple):
@@ -578,11 +578,11 @@ class RunHistory:
     unacked: dict[str, int] = field(default_factory=dict)
     """Client to what was left in its publish store at the end."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """Of those what they wait for, and where, in words."""
+    """Description of what each of those clients waits for, and where."""
     subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Subscriber to (the instance it ended at, its topic or `.*`)."""
     passes: dict[str, Callable[[str], bool]] = field(default_factory=dict)
-    """Of the subscribers with a content filter: whether a content passes it."""
+    """Test of each subscriber with a content filter: whether a content passes it."""
     unretired: list[str] = field(default_factory=list)
     """Former instances that are still alive at the end."""
     unstarted: dict[str, str] = field(default_factory=dict)

@@ -130,7 +130,8 @@ def nothing_lost(history: RunHistory) -> list[Violation]:
     transient = transient_keys(history)
     holders: dict[tuple[Key, int], dict[str, tuple[int, int]]] = {}
     losses: Counter[int] = Counter()
-    """Of its disk, by incarnation: an older copy that is put in place of it bears the same."""
+    """Number of losses of an instance's disk, by incarnation: an older copy that is put in place of
+    it bears the same."""
     away: set[int] = set()
     for operation in history.operations:
         logs.take(operation)

@@ -80,11 +80,11 @@ class _RefusedAcknowledgments:
     def __init__(self, history: RunHistory) -> None:
         self._queues = {queue.name for queue in history.queues}
         self._incarnations: dict[str, int] = {}
-        """By instance, of its last start."""
+        """Incarnation of its last start, by instance."""
         self._refusers: defaultdict[Key, set[int]] = defaultdict(set)
-        """By acknowledgment, the incarnations that refused it."""
+        """Incarnations that refused an acknowledgment, by acknowledgment."""
         self._highest: dict[tuple[int, int, str], tuple[int, int]] = {}
-        """By incarnation, publisher and topic: the highest sequence, and where it came in."""
+        """Highest sequence by incarnation, publisher and topic, and where it came in."""
 
     def take(self, operation: Operation) -> None:
         """The next one. `excuse` is called behind it."""

@@ -31,7 +31,7 @@ from raylay.services.verification.violation import Key
 Link = tuple[str, str]
 """(instance, destination)."""
 Mode = tuple[int, set[tuple[int, int, int]]]
-"""Of a link: until when it was async, and what it asked again when it was upgraded."""
+"""Mode of a link: until when it was async, and what it asked again when it was upgraded."""
 OWN = "acknowledged"
 DEAD = "acknowledged, the waiter has lost its disk"
 DOWNGRADED = "acknowledged, the waiter's own link is async"
@@ -40,7 +40,7 @@ NOW_ASYNC = 1 << 62
 REMOVED_TXID = 0
 """Below every real one: of what was removed before a disk was put back."""
 MESSAGE_TYPE = "json"
-"""Of everything in a history."""
+"""Message type of everything in a history."""
 
 
 @dataclass(slots=True)
@@ -55,13 +55,13 @@ class Copy:
     waiters: dict[int, int]
     """Root to the sender that waits for it, 0 for a client."""
     digest: int = 0
-    """Of its content; 0: there is no other one."""
+    """Digest of its content; 0: there is no other one."""
     content: str = ""
     """What filters see of it."""
     forgotten: set[int] = field(default_factory=set)
     """Roots that its instance became awaited for when retention had removed the message."""
     noted_us: dict[int, int] = field(default_factory=dict)
-    """By root, where its instance became awaited for it behind its arrival."""
+    """Time by root, where its instance became awaited for it behind its arrival."""
 
     def since_us(self, root: int) -> int:
         """From when on its instance owes an answer for this root."""
@@ -73,10 +73,11 @@ class Logs:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = replace(topology, members=dict(topology.members))
-        """As it is now: in the end what is carried may be said otherwise (`FiltersChanged`)."""
+        """Topology as it is now: in the end what is carried may be said otherwise
+        (`FiltersChanged`)."""
         self.refiltered_us: dict[str, int] = {}
         self.carried_before: defaultdict[str, list[DestinationRoute]] = defaultdict(list)
-        """Of an instance its destinations as they were before that."""
+        """Destinations of an instance as they were before that."""
         self.newly_carried: defaultdict[Link, set[Key]] = defaultdict(set)
         """What passes a link since its instance goes by other filters, and was durable there by
         those before: an answer for it may have been let out."""
@@ -94,7 +95,7 @@ class Logs:
         """Links whose server has lost its disk, and that were not connected anew since: what they
         still hear is of what was there before."""
         self.asked_again: dict[Link, set[tuple[int, int, int]]] = {}
-        """By link: (root, publisher, sequence)."""
+        """Messages that were asked again, by link: (root, publisher, sequence)."""
         self.asked_there: dict[Link, set[tuple[int, int, int]]] = {}
         """The same, of what the server that is there now was asked for when it was reached."""
         self.server: dict[Link, str] = {}
@@ -113,7 +114,7 @@ class Logs:
         self.moved: set[int] = set()
         """Incarnations of instances that live elsewhere now, under another one."""
         self.digests: dict[tuple[str, int, int], int] = {}
-        """Of what each client published: (client, publisher, sequence) to digest."""
+        """Digests of what each client published: (client, publisher, sequence) to digest."""
         self._routed: dict[tuple[str, str, str, tuple[int, ...], str, str, int], bool] = {}
         for member in topology.members.values():
             for destination in member.destinations:

@@ -33,10 +33,10 @@ class _Acks:
         self._by: defaultdict[tuple[Key, int], set[tuple[str, int]]] = defaultdict(set)
         self._disks: Counter[str] = Counter()
         self._downgraded: defaultdict[str, set[str]] = defaultdict(set)
-        """By instance, its destinations that are."""
+        """Downgraded destinations, by instance."""
         self._forgettable: defaultdict[str, set[tuple[Key, int]]] = defaultdict(set)
-        """By instance, what it acked in this life only while a link was downgraded, one of several
-        contents, and no client has heard."""
+        """Messages, by instance, that it acked in this life only while a link was downgraded, of
+        one of several contents, and that no client has heard."""
 
     def acked(self, instance: str, key: Key, digest: int) -> None:
         """A client was acked its content."""
@@ -92,9 +92,10 @@ class _Acknowledgments:
         self._clients: defaultdict[Key, set[str]] = defaultdict(set)
         """Who published it."""
         self._held: defaultdict[str, set[Key]] = defaultdict(set)
-        """By instance, what is in its log."""
+        """Messages in the log, by instance."""
         self._heard: defaultdict[str, set[Key]] = defaultdict(set)
-        """By client, of this life: a later one may have forgotten it."""
+        """Messages of which a client has heard in this life, by client: a later life may have
+        forgotten them."""
 
     def take(self, operation: Operation) -> None:
         """The next one."""

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from raylay.services.verification.violation import VIOLATIONS_MAX, Key, Violation, listed, named
 
 KNOWN_US = 1_000_000
-"""From when a record came to an instance, which is the time that its journal has of it, until it
-is on the disk and the queue knows it, at most. So soon behind an acknowledgment nobody is accused
+"""Most time from when a record came to an instance, which is the time that its journal has of it,
+until it is on the disk and the queue knows it. So soon behind an acknowledgment nobody is accused
 of giving a message out."""
 
 
