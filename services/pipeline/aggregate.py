@@ -52,7 +52,7 @@ VALUE = "value"
 START_FORMAT = "yyyyMMdd'T'HHmmss"
 START_FORMAT_MS = f"{START_FORMAT}.SSS"
 KEY_OF_NULL = "\\N"
-"""In a key, where other backslashes are doubled."""
+"""Null in a key, where other backslashes are doubled."""
 FIELDS_OF_ALL = ("window_start", "window_end", "messages")
 
 _NAME = re.compile(r"[A-Za-z_]\w*")

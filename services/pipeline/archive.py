@@ -76,7 +76,7 @@ META = "_raylay"
 PARTITIONED_BY = ("instance", "topic", "date")
 LONG_TOPIC = "long_topic"
 TOPIC_NAME_BYTES_MAX = 255 - len("topic=")
-"""Of a topic in a directory's name, as Spark writes it."""
+"""Length of a topic in a directory's name, as Spark writes it."""
 TOPIC_BEGINNING = 48
 """Characters kept of a longer one: at most 192 bytes."""
 SPARK_ESCAPES = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
@@ -107,7 +107,7 @@ class _Pending:
     key: str
     stretch: ArchivedStretch
     moves: list[list[str]]
-    """From (below staging) and to (below messages)."""
+    """Moves of files, each from a path below staging to one below messages."""
 
 
 @dataclass(slots=True)

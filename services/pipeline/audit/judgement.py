@@ -36,7 +36,7 @@ RANGES_MAX = 10
 """Ranges that an entry names; it counts them all."""
 EXAMPLES_MAX = 10
 REASONS = ("lost", "owed", "in_flight", "conflicting", "unavailable", "removed")
-"""Of what is lacking, the worst first."""
+"""Reasons why messages are lacking, the worst first."""
 MAX_OWED_S_DEFAULT = 60.0
 """A link that reconnects after a restart, and brings what it owes, is done in that time."""
 

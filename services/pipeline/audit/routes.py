@@ -32,7 +32,7 @@ from raylay.services.topology.reach import FailureScenario, MessageFlow, Routes,
 
 ALL = (TopicRule(".*"),)
 FORMER = "\0"
-"""Behind the name of an instance: what it was before."""
+"""Suffix of an instance's name that stands for what it was before."""
 UNDISTURBED = FailureScenario("all up", "")
 REASON_TEXTS = {
     "not_journaled": "the topic is not in its transaction log",

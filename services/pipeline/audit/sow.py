@@ -32,7 +32,7 @@ from raylay.storage.sow import MemorySowStore
 from raylay.storage.sow_reading import reading
 
 PARTS = 4096
-"""Of all keys of a topic."""
+"""Number of parts into which all keys of a topic are divided."""
 KEYS_TOLD_MAX = 100
 _HELD = struct.Struct("<QQ16sB")
 

@@ -312,7 +312,8 @@ def _client(
 QUERY_PROPERTY = "sql.streaming.queryId"
 """Spark's, of the tasks of a micro-batch, in a foreachBatch as well: what the checkpoint is of."""
 RUN_PROPERTY = "spark.jobGroup.id"
-"""Of such tasks: one start of the query, unless the function of a foreachBatch set another one."""
+"""Property of such tasks: one start of the query, unless the function of a foreachBatch set another
+one."""
 
 
 def _run_of(group: str | None) -> str:

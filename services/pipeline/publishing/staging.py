@@ -66,7 +66,7 @@ STAGED = pa.schema(
 """What a staged row has."""
 DONE_JOBS_MAX = 10_000
 ABANDONED_S = 24 * 3600
-"""After so long the files of a write that was neither committed nor aborted are removed."""
+"""Age at which the files of a write that was neither committed nor aborted are removed."""
 EXPIRATION_S_MAX = (1 << 32) - 1
 _MASK = (1 << 64) - 1
 

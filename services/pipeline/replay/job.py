@@ -239,7 +239,7 @@ class _ReplayRun:
     _store: PacedRows | None = None
     _client: SyncClient | None = None
     _due_began_us: int = 0
-    """On the clock of `_now_us`, when what is due at 0 was due."""
+    """Time, on the clock of `_now_us`, when what is due at 0 was due."""
     _published: int = 0
     _before: int = 0
     _behind: _Lateness = field(default_factory=_Lateness)

@@ -36,7 +36,7 @@ GRAIN_TXIDS_MAX = 10_000
 TOPIC_PLACE = "{topic}"
 INCARNATION = "_incarnation"
 FILE_NAME = r"^(.+)-[0-9a-f]{16}-[0-9a-f]{16}-[0-9]+\.parquet$"
-"""Of a lake's file: its incarnation, or what stands for it, which may have hyphens itself."""
+"""Name of a lake's file: its incarnation, or what stands for it, which may have hyphens itself."""
 NUMBER = "_number"
 KEPT = "_kept"
 MESSAGES = tuple(command.name.lower() for command in sorted(records.MESSAGES))
