@@ -27,7 +27,7 @@ CHARACTER_STEPS, PART_STEPS, PATTERN_STEPS = 300, 10_000, 40_000
 """Steps that it takes to compile a filter, about: for each character, each part of it that is no
 literal, and each regular expression."""
 SHOWN_CHARACTERS_MAX = 200
-"""Of a filter in its refusal."""
+"""Characters of a filter that its refusal shows."""
 
 
 @dataclass(frozen=True, slots=True)

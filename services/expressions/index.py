@@ -169,7 +169,7 @@ class FilterIndex(Generic[Key]):
         self._payers: dict[Key, tuple[FilterPayer, FilterHold | None]] = {}
         """Who pays for each key, and what counts its filter for him."""
         self._by_text: dict[tuple[str, bool], _Filter[Key]] = {}
-        """By its text, and whether anybody pays for it."""
+        """Filters by their text, and whether anybody pays for them."""
         self._fields: dict[Steps, _FieldIndex[Key]] = {}
         self._others: dict[_Filter[Key], None] = {}
 

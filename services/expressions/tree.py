@@ -147,7 +147,7 @@ class Call(ExpressionNode):
     function: Function
     arguments: tuple[ExpressionNode, ...]
     patterns: tuple[Pattern | None, ...] = ()
-    """At each argument that is one, the compiled pattern."""
+    """The compiled pattern of each argument that is one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,4 +37,4 @@ LOADABLE = frozenset(
         "VALUE_LOOKUP",
     ]
 )
-"""Of the documents' loadable libraries: they are not here (docs/deviations.md)."""
+"""Functions of the documents' loadable libraries: they are not here (docs/deviations.md)."""

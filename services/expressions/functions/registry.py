@@ -19,7 +19,7 @@ from raylay.services.expressions.work import SHORT_STEPS, Meter, TooMuchWork, ch
 
 ARGUMENTS_MAX = 255
 CONVERTED_TIMES = 3
-"""To convert an element of an array and to make use of it takes as long as so many looks at it."""
+"""Cost of converting an element of an array and making use of it, in looks at an element."""
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -56,7 +56,7 @@ class EvalContext:
 
 
 NO_CONTEXT = EvalContext()
-"""Of a message of which nothing else is known."""
+"""Context of a message of which nothing else is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,4 +250,4 @@ def _of_the_language(found: Any) -> Value:
 
 
 Functions = Mapping[str, Function]
-"""By name, in capital letters."""
+"""Functions by name, in capital letters."""
