@@ -125,9 +125,9 @@ class TopicSettings(Section):
     filter: str = ""
     """Content filter of a destination's topic (docs/filters.md): only what passes goes there."""
     include_validation: Checks | None = None
-    """Of a destination's topic: the checks when a link connects. None: all."""
+    """Checks of a destination's topic when a link connects. None: all."""
     exclude_validation: ExcludableChecks | None = None
-    """Of a destination's topic: checks that are left out. None: as the destination says."""
+    """Checks that are left out for a destination's topic. None: as the destination says."""
 
     def rule(self) -> TopicRule:
         """Its name and message type, as an instance compares them."""
@@ -146,7 +146,7 @@ class TypeSettings(Section):
     kind: Annotated[str, Field(min_length=1)]
     """Such as `fix`, or the name of an entry point."""
     options: dict[str, Any] = Field(default={})
-    """Of that kind."""
+    """Options of that kind."""
 
     def definition(self) -> TypeDefinition:
         """As an instance reads it."""
@@ -177,7 +177,7 @@ class JournalActionSettings(Section):
 
     do: Literal["compress", "archive", "remove"]
     age_ms: Milliseconds = Field(alias="age")
-    """Of segments into which nothing was written for so long."""
+    """Age of the segments that are meant: nothing was written into them for so long."""
     every: Times
 
 
@@ -194,7 +194,8 @@ class JournalSettings(Section):
     ever."""
     """Whether small commits become durable in the front log (docs/journal.md)."""
     archive_directory: str | None = None
-    """For archived segments, which stay part of the log; from the data directory if relative."""
+    """Directory of archived segments, which stay part of the log; below the data directory if
+    relative."""
     segment_bytes: Annotated[Bytes, Field(ge=SEGMENT_BYTES_MIN)] = Field(
         default=SEGMENT_BYTES_DEFAULT, alias="segment_size"
     )
@@ -218,16 +219,17 @@ class DowngradeSettings(Section):
     answered without it."""
 
     age_ms: Milliseconds | None = Field(default=None, alias="age")
-    """Of the oldest message that it has not answered. None: never."""
+    """Age of the oldest unanswered message above which the destination is downgraded. None:
+    never."""
     upgrade_age_ms: Milliseconds | None = Field(default=None, alias="upgrade_age")
     """Back to sync below this age; None: half of `age`."""
     min_sync_destinations: Annotated[int, Field(ge=0)] = 0
     """Below this number of sync destinations nothing is downgraded, unless by hand and forced."""
     every_ms: Milliseconds = Field(default=0, alias="every")
-    """Between two looks for what is to be downgraded or upgraded; 0: each check interval."""
+    """Time between two looks for what is to be downgraded or upgraded; 0: each check interval."""
     upgrade_every_ms: Milliseconds | None = Field(default=None, alias="upgrade_every")
     grace_period_ms: Milliseconds = Field(default=0, alias="grace_period")
-    """After the start nothing is downgraded or upgraded for so long."""
+    """Time after the start in which nothing is downgraded or upgraded."""
     upgrade_grace_period_ms: Milliseconds | None = Field(default=None, alias="upgrade_grace_period")
     check_interval_ms: Annotated[Milliseconds, Field(ge=10)] = Field(
         default=CHECK_INTERVAL_MS_DEFAULT, alias="check_interval"
@@ -246,7 +248,8 @@ class DestinationSettings(Section):
     sync: bool = False
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     pass_through: Pattern | None = None
-    """Over the group of the direct sender. None: only what clients published here goes there."""
+    """Pattern for the group of the direct sender. None: only what clients published here goes
+    there."""
     own_group_only: bool = False
     """Only what was published in the instance's own group, whatever PassThrough lets on beyond."""
     exclude_validation: ExcludableChecks | None = None
@@ -268,8 +271,8 @@ class DestinationSettings(Section):
     """Whether several servers may answer at one of its addresses. None: they may where one is an
     address of another fabric, whose instances are not known."""
     waits: bool = False
-    """Beside dialling it waits for a server of the group that it does not dial, and pushes over
-    the connection that this one makes."""
+    """Whether it also waits, beside dialling, for a server of the group that it does not dial, and
+    pushes over the connection that this one makes."""
     waits_for: tuple[Name, ...] = ()
     """Names of these; empty: the one that bears the destination's name, else any of the group that
     no other destination names."""
@@ -295,7 +298,8 @@ class BootstrapSettings(Section):
     is empty."""
 
     sources: Annotated[tuple[str, ...], Field(min_length=1)]
-    """In order of priority: names of this fabric, or `host:port` of replication transports."""
+    """Sources in order of priority: names of this fabric, or `host:port` of replication
+    transports."""
     topics: tuple[TopicSettings, ...] = ()
     """Which are copied, of those that it journals; none: all."""
     tls: TlsChoice = None
@@ -318,7 +322,7 @@ class InstanceChoices(Section):
     message_types: tuple[MessageType, ...] = ()
     """That `client_port` is for: other messages are refused there. None: any."""
     tls: TlsChoice = None
-    """Of all its transports that say nothing else, and of what it dials. None: the fabric's."""
+    """TLS of all its transports that say nothing else, and of what it dials. None: the fabric's."""
     replication_transport: FirstReplicationSettings | None = None
     """More about that of `replication_port`."""
     client_transport: FirstTransportSettings | None = None
@@ -328,7 +332,7 @@ class InstanceChoices(Section):
     replication_transports: tuple[ReplicationTransportSettings, ...] = ()
     """More for other instances."""
     metrics_port: Port | None = None
-    """For Prometheus. None: as the fabric says."""
+    """Port for Prometheus. None: as the fabric says."""
     directory: str = ""
     """Its data directory. Empty: a folder of its name in the fabric's directory."""
     node_labels: dict[str, str] = Field(default={})
@@ -336,7 +340,7 @@ class InstanceChoices(Section):
     journal: JournalSettings | None = None
     downgrade: DowngradeSettings | None = None
     topics: tuple[TopicSettings, ...] | None = None
-    """In its transaction log. None: as the fabric says."""
+    """Topics in its transaction log. None: as the fabric says."""
     replication_host: str = ""
     """Where other instances connect; empty: `host`."""
     logs: LogSettings | None = None
@@ -381,7 +385,7 @@ class TracingSettings(Section):
     otlp_endpoint: str = ""
     console: bool = False
     directory: str = ""
-    """For trace files. A relative path is taken from the fabric's directory."""
+    """Directory of trace files. A relative path is taken from the fabric's directory."""
 
 
 class MetricsSettings(Section):
@@ -406,7 +410,7 @@ class FabricChoices(Section):
 
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     message_types: DefinedTypes = ()
-    """Of names of their own, beside those that are built in."""
+    """Message types with names of their own, beside those that are built in."""
     sow_topics: tuple[SowTopicSettings, ...] = ()
     """Topics with state, in the order in which a pattern and a name are looked for."""
     queues: tuple[QueueSettings, ...] = ()
@@ -417,7 +421,7 @@ class FabricChoices(Section):
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
     tls: TlsSettings | None = None
-    """Of all instances that say nothing else. `{instance}` in a path is the instance's name."""
+    """TLS of all instances that say nothing else. `{instance}` in a path is the instance's name."""
     drills: Literal["refused", "allowed"] = "refused"
     """Whether drills may break it while it runs (docs/drills.md)."""
     unauthenticated: Literal["refused", "allowed"] = "refused"

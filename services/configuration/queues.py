@@ -63,8 +63,8 @@ class QueueSettings(Section):
     )
     expiration_model: Literal["default", "queue", "latest", "earliest"] = "default"
     recovery_point: Annotated[str, BeforeValidator(_recovery_point)] = "epoch"
-    """From where it is made of the log the first time: `epoch`, `now`, `creation`, a bookmark, or
-    an instant."""
+    """Point in the log from which the queue is made the first time: `epoch`, `now`, `creation`, a
+    bookmark, or an instant."""
     fairness: Literal["fast", "round-robin", "proportional"] | None = None
     leasing: Literal["sublet", "strict"] = "sublet"
     """`strict`: only who holds a message acknowledges it, where it was delivered."""

@@ -33,12 +33,13 @@ from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CH
 
 OURS = (DRILL_TOPIC, DRILL_SOW_TOPIC, DRILL_WORK_TOPIC)
 CARRIED = (*OURS, DRILL_QUEUE)
-"""On links: what consumers say of a queue's messages goes under its name."""
+"""Topics of the drills on links: what consumers say of a queue's messages goes under the queue's
+name."""
 SOW_TYPE = "json"
-"""Of the messages on all but the first one."""
+"""Type of the messages on all but the first one."""
 LEASE = "10s"
 BACKLOG_MAX = 10
-"""Of one consumer."""
+"""Backlog of one consumer."""
 
 
 def with_drill_topic(settings: FabricSettings) -> FabricSettings:

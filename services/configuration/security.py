@@ -17,7 +17,7 @@ MODULES = (
     *("authentication", "entitlement"),
     *("replication_authentication", "replication_entitlement", "authenticator"),
 )
-"""Of a fabric and of an instance."""
+"""Module options of a fabric and of an instance."""
 FILES = frozenset(("File", "SecretFile", "PublicKeyFile", "PasswordFileName"))
 """Options that name a file."""
 
@@ -88,4 +88,4 @@ def _given(value: object) -> object:
 
 
 Admin = Annotated[AdminSettings | None, BeforeValidator(_given)]
-"""As a file has it."""
+"""Admin settings, as a file has them."""

@@ -72,7 +72,7 @@ class HistorySettings(Section):
 
     window_ms: Annotated[Milliseconds, Field(gt=0)] = Field(alias="window")
     granularity_ms: Milliseconds = Field(default=0, alias="granularity")
-    """Of the values within such an interval the last one is kept. 0: every one."""
+    """Interval of which only the last value is kept. 0: every value."""
 
 
 class SowTopicSettings(Section):
@@ -92,7 +92,7 @@ class SowTopicSettings(Section):
     durability: Literal["persistent", "transient"] = "persistent"
     """`transient`: in memory alone, made anew from the journal at each start."""
     recovery_point: Annotated[str, BeforeValidator(_recovery_point)] = "epoch"
-    """From where the journal is read if there is no store: `epoch`, `now`, or an instant."""
+    """Point from which the journal is read if there is no store: `epoch`, `now`, or an instant."""
     expiration: Expiration = "disabled"
     history: HistorySettings | None = None
     hash_indexes: tuple[Index, ...] = ()

@@ -14,7 +14,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.net.tls_config import PROTOCOLS, TlsConfig
 
 INSTANCE_PLACE = "{instance}"
-"""In the path of a file: the instance's name."""
+"""Placeholder for the instance's name in the path of a file."""
 
 
 class TlsSettings(Section):
@@ -93,15 +93,15 @@ class ClientTerms(Section):
     """The settings of any transport for clients."""
 
     connections_max: Annotated[int, Field(ge=1)] | None = None
-    """At once. None: as many as the instance."""
+    """Connections at once. None: as many as the instance."""
     connections_per_user_max: Annotated[int, Field(ge=1)] | None = None
     """Connections of one user that has logged on. None: half of `connections_max`."""
     connections_per_address_max: Annotated[int, Field(ge=1)] | None = None
     """Connections of one address that have logged on. None: half of `connections_max`, and any
     number from this host."""
     outstanding_publishes_max: Annotated[int, Field(ge=1)] | None = None
-    """Of one connection: published and without a persisted ack, then it is read no further. None:
-    any number of those that clients number."""
+    """Publishes of one connection without a persisted ack, beyond which it is read no further.
+    None: any number of those that clients number."""
     enabled: bool = True
     """Whether it listens when the instance starts."""
     authentication: Module | None = None

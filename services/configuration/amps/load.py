@@ -30,7 +30,7 @@ from raylay.services.errors import ConfigurationError
 
 _ORIGIN = re.compile(r"(.*?):(\d+): ")
 Path = tuple[str | int, ...]
-"""Of an element: tags, each repeatable one followed by its number from 0."""
+"""Path of an element: tags, each repeatable one followed by its number from 0."""
 
 
 @dataclass(slots=True)

@@ -29,14 +29,14 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
     ),
     "Authenticator": ("amps-default-authenticator-module", "exec"),
 }
-"""By the element that names them; as services/plugins has them."""
+"""Built-in modules, by the element that names them; as services/plugins has them."""
 GROUPS = {
     "Authentication": "raylay.authentication",
     "Entitlement": "raylay.entitlement",
     "Authenticator": "raylay.authenticators",
 }
 LIBRARIES = {"libamps_http_entitlement.so": "http"}
-"""Of Modules, with the module of ours that does the same."""
+"""Libraries of Modules, each with the module of ours that does the same."""
 
 
 def our_name(kind: str, use: ModuleUse, config: AmpsConfig) -> str:

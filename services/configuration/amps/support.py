@@ -174,7 +174,8 @@ _ANYONE = {
     "Entitlement": "amps-default-entitlement-module",
     "Authenticator": "amps-default-authenticator-module",
 }
-"""Of other elements, the built-in modules that ask for nothing and give no more than a name."""
+"""Built-in modules that may stand in other elements: they ask for nothing and give no more than a
+name."""
 
 
 class ElementFinding(NamedTuple):

@@ -20,7 +20,7 @@ from raylay.services.configuration.amps.types import OFF_WORDS, ON_WORDS
 from raylay.services.errors import ConfigurationError
 
 TOTAL_BYTES_MAX = 5_000_000
-"""Of a file and everything it includes, as the documented ConfigCycleDetectionThreshold."""
+"""Size of a file and everything it includes, as the documented ConfigCycleDetectionThreshold."""
 DEPTH_MAX = 32
 INCLUDE_DEPTH_MAX = 16
 INCLUDES_MAX = 1_000

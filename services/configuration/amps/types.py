@@ -58,7 +58,7 @@ class Stanza(Section):
     text_element: ClassVar[str] = ""
     """The element that is meant where this one holds a text alone."""
     position: int = Field(default=0, exclude=True, repr=False)
-    """Of the element among all of its file; order matters for definitions and actions."""
+    """Position of the element among all of its file; order matters for definitions and actions."""
 
 
 class Option(Stanza):
