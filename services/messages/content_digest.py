@@ -7,8 +7,8 @@ import struct
 Content = tuple[int, ...]
 """What one record says: see `content_keys`."""
 _RECORD = struct.Struct("<I9xBBxHHH2xI8xQ8xQ")
-"""Of a record (records.py): length, command, the lengths of type, topic, key and correlation id,
-expiration, sequence, digest."""
+"""Fields of a record (records.py): length, command, the lengths of type, topic, key and correlation
+id, expiration, sequence, digest."""
 
 
 def content_keys(payload: bytes, first: int, last: int) -> dict[int, Content]:

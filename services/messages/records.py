@@ -70,12 +70,12 @@ RUN_VERSION = 1
 TOPIC_BYTES_MAX = 1024
 TYPE_BYTES_MAX = 255
 KEY_BYTES_MAX = 65_535
-"""Of a SOW key, and of a correlation id."""
+"""Length of a SOW key, and of a correlation id."""
 EXPIRATION_S_MAX = (1 << 32) - 1
 RECORD_BYTES_MAX = 16 * 1024 * 1024 - 64 * 1024
-"""Of a record that a publisher gives, header and all: in a frame of 16 MiB, the most that a client
-reads, that leaves 64 KiB for the header of a delivery. Earlier releases let larger ones in, up to
-16 MiB: they are still read and replicated."""
+"""Length of a record that a publisher gives, header and all: in a frame of 16 MiB, the most that a
+client reads, that leaves 64 KiB for the header of a delivery. Records of up to 16 MiB are still
+read and replicated."""
 TRACE_BYTES = 25
 PATH_INCARNATIONS_MAX = 255
 SEQUENCE_MAX = (1 << 63) - 1
@@ -93,8 +93,8 @@ class Command(IntEnum):
     TRANSFER = 4
     CHECKPOINT = 5
     DELTA_PUBLISH = 6
-    """As the client sends it its body is what changes; as it is journaled on a topic with a SOW,
-    the whole message that comes of it."""
+    """A delta: the body that the client sends is what changes; the one that is journaled on a topic
+    with a SOW is the whole message that comes of it."""
     QUEUE_REMOVAL = 7
     """What an instance says of messages that left a queue without an acknowledgment
     (services/queues/records.py)."""
@@ -133,7 +133,7 @@ class Flag:
     LATE: Final = 2
     """It arrived behind a higher sequence of its publisher on its topic."""
     TRACED: Final = 4
-    """At least one of its records carries a trace context."""
+    """Flag of a run in which at least one record carries a trace context."""
     CONTIGUOUS: Final = 8
     """last sequence - first sequence + 1 == count."""
     CROSSED: Final = 16

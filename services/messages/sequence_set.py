@@ -24,10 +24,10 @@ _FULL = (1 << CHUNK) - 1
 
 STRETCH_BYTES = 16
 BITMAP_BYTES = 10 + CHUNK // 8
-"""Of a stretch of full chunks, and of the largest other chunk."""
+"""Encoded sizes of a stretch of full chunks, and of the largest other chunk."""
 
 SET_MEMORY_BYTES, STRETCH_MEMORY_BYTES, PART_MEMORY_BYTES = 400, 80, 140
-"""In Python: of a set, of a stretch, of a bitmap beside its bits."""
+"""Memory in Python of a set, of a stretch, and of a bitmap beside its bits."""
 
 Range = tuple[int, int]
 """First and last sequence, both included."""

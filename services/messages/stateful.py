@@ -25,7 +25,7 @@ from raylay.services.messages.records import (
 from raylay.services.messages.types.trees import Tree
 
 RUN_BYTES_MAX = 16 * 1024 * 1024
-"""Of a run's records, where it is made longer here: a batch of a link is one run at least."""
+"""Bytes of a run's records, where it is made longer here: a batch of a link is one run at least."""
 _FRONT = struct.Struct("<IQ")
 _TOPIC_LENGTH = struct.Struct("<H")
 _TOPIC_LENGTH_AT = 16

@@ -26,7 +26,7 @@ DEPTH_MAX = 100
 """How deep values may be nested; the tree itself is the first level. Who walks through a tree may
 call itself for each level."""
 BODY_BYTES_MAX = 16 * 1024 * 1024
-"""Of a body that is parsed. No record is longer (records.RECORD_BYTES_MAX)."""
+"""Length of a body that is parsed. No record is longer (records.RECORD_BYTES_MAX)."""
 SLOW_BODY_BYTES_MAX = 512 * 1024
 """The same, of types that take 0.1 to 0.3 µs a byte: some 0.1 s of an instance's loop."""
 VALUES_MAX = 65_536

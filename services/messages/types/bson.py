@@ -146,7 +146,7 @@ _SIZES = {
     **{0x01: 8, 0x07: 12, 0x08: 1, 0x09: 8, 0x10: 4, 0x11: 8, 0x12: 8, 0x13: 16},
     **dict.fromkeys((0x06, 0x0A, 0x7F, 0xFF), 0),
 }
-"""By its type, how many bytes a value takes, where that says it."""
+"""Bytes that a value takes, by its type, where that says it."""
 _SIZED = {0x02: 4, 0x05: 5, 0x0C: 16, 0x0D: 4, 0x0E: 4, 0x0F: 0}
 """How many it takes beside as many as its first four bytes say."""
 

@@ -20,9 +20,9 @@ from raylay.services.messages.types.splicing import SplicedType
 from raylay.services.messages.types.trees import Tree
 
 FEW_FIELDS = 8
-"""To read so many of a body costs less than to read it whole."""
+"""Number of fields that cost less to read from a body than the whole body."""
 VALUE_BYTES_MIN = 2
-"""Of each value but the last: itself, and a comma or bracket."""
+"""Least length of each value but the last: itself, and a comma or bracket."""
 FEW_QUOTES = 1_000
 """Long texts have many commas: what is between few of them is looked at alone, at once."""
 COUNTED_FROM_BYTES = VALUES_MAX * VALUE_BYTES_MIN

@@ -118,7 +118,7 @@ _SIZES = {
     **{0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9, 0xCA: 5, 0xCB: 9},
     **{0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18},
 }
-"""By its first byte, how many a value takes, where that says it."""
+"""Bytes that a value takes, by its first byte, where that says it."""
 _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 """How many bytes behind it say how many follow: bin, ext (one more) and str."""
 _COUNTED = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
@@ -126,7 +126,7 @@ _COUNTED = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 
 
 _EXT_TYPES = {**dict.fromkeys(range(0xD4, 0xD9), 1), 0xC7: 2, 0xC8: 3, 0xC9: 5}
-"""By the first byte of an ext, where its type lies behind that."""
+"""Offset of an ext's type behind its first byte, by that byte."""
 _TIMESTAMP, _OTHER = 0xFF, 0x7F
 
 

@@ -20,7 +20,7 @@ MESSAGE_VALUES = 3
 """A message within another one counts as so many values more."""
 _WIRE_BYTES = {1: 8, 5: 4}
 _PACKED_BYTES = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
-"""By type of a field (double, float, fixed and sfixed): what each number takes."""
+"""Bytes of each number by the type of its field (double, float, fixed and sfixed)."""
 _VARINTS = frozenset((3, 4, 5, 8, 13, 14, 17, 18))
 _LAST_OF_VARINT = bytes(range(0x80))
 _LACKS = {
@@ -90,8 +90,8 @@ class Protobuf(MessageType):
         self._class = message_class
         self._always: dict[str, tuple[Any, ...]] = {}
         self._weighed: dict[str, dict[int, tuple[int, Any]]] = {}
-        """By message and number of a field: of repeated numbers the bytes of each (0: as many as a
-        varint takes), else -1; and the message that it is."""
+        """Fields by message and number: of repeated numbers the bytes of each (0: as many as a
+        varint takes), else -1; and the type of the message that the field holds."""
 
     def parse(self, body: bytes | memoryview) -> Tree:
         """The fields of the message by their names."""

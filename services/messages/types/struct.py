@@ -68,7 +68,7 @@ class StructType(MessageType):
         super().__init__(name)
         self._fields: list[Field] = []
         self.size_bytes = 0
-        """Of every body."""
+        """Length of every body."""
         for text in fields:
             self._add(text)
         if not self._fields:

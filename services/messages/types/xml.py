@@ -23,7 +23,7 @@ from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, MessageType
 from raylay.services.messages.types.trees import FieldPath, Tree, changes, merged, same
 
 DEPTH_MAX = 64
-"""Of elements, as documented."""
+"""Depth of elements, as documented."""
 TEXT = "#text"
 _ENCODINGS = frozenset((None, "utf-8", "us-ascii", "ascii", "utf8"))
 _NAME = re.compile(r"[A-Za-z_:\u00c0-\U000effff][A-Za-z0-9_:.\-\u00b7-\U000effff]*")
