@@ -27,7 +27,8 @@ LONG_HEADER = 64 * 1024 - 1
 """The header length of a frame whose header is longer; its true length follows."""
 LONG_HEADER_BYTES_MAX = 4 * 1024 * 1024
 LONG_HEADER_VALUES_MAX = 512 * 1024
-"""In a long header, keys of maps included. Four million empty arrays would take seconds to read."""
+"""Values in a long header, keys of maps included. Four million empty arrays would take seconds to
+read."""
 UNAUTHENTICATED_FRAME_BYTES_MAX = 64 * 1024
 LOGON_TIMEOUT_S = 5.0
 

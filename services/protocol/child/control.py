@@ -82,7 +82,8 @@ PING, PONG = encode_frame({"c": "ping"}), encode_frame({"c": "pong"})
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
 
 DIRECT_SUFFIX = ".direct"
-"""Behind the path of an instance's Unix socket: where its links send descriptors."""
+"""Suffix of the path of an instance's Unix socket for the socket to which its links send
+descriptors."""
 WAKE = struct.Struct("<Q")
 
 _pack = msgpack.Packer(use_bin_type=True).pack

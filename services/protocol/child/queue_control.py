@@ -76,7 +76,7 @@ _LENGTH = struct.Struct("<I")
 RECORD_BYTES_MIN = 60
 U64_MAX = (1 << 64) - 1
 MESSAGES_MAX = 65_536
-"""Of one delivery."""
+"""Messages of one delivery."""
 LEASED_BYTES = _LEASED.size
 
 

@@ -27,7 +27,7 @@ COMMAND = "queue"
 WANTED_MAX = 256
 PLACES_MAX = 1_000_000
 QUEUE_NAME_BYTES_MAX = 1_024
-"""As a topic's."""
+"""Length of a queue's name, as of a topic's."""
 
 
 class Candidate(NamedTuple):

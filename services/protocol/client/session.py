@@ -57,7 +57,7 @@ from raylay.services.protocol.header_values import (
 
 CLIENT_NAME_BYTES_MAX = 1024
 NAME_BYTES_MAX = 400
-"""Of an instance."""
+"""Length of an instance's name."""
 FRAMES_AT_ONCE = 32
 """Read at once: some 0.2 ms of the loop, of small ones."""
 PUBLISHED_KINDS = (1, 2, 3, 6)

@@ -31,14 +31,15 @@ from raylay.services.protocol.header_values import (
 
 SUBSCRIPTION_ID_BYTES_MAX = 1024
 UNSUBSCRIBED_MAX = 10_000
-"""In one command: as many as a connection may have."""
+"""Subscriptions in one command: as many as a connection may have."""
 BATCH_DEFAULT, BATCH_MAX = 10, 10_000
 """Records in a frame of a query's answer."""
 BACKLOG_MAX = 1_000_000
 """Messages of a queue that one subscription takes before it acknowledges one."""
 ROWS_MAX = (1 << 63) - 1
 HAVE_CHUNKS_MAX = 128 * 1024
-"""Of the sets that a subscriber says it has: a chunk of 14 bytes takes up to 0.6 KiB of memory."""
+"""Chunks of the sets that a subscriber says it has: a chunk of 14 bytes takes up to 0.6 KiB of
+memory."""
 _OF_REPLAYS = ("fully_durable", "live", "pause", "rate", "rate_max_gap")
 _SUBSCRIBING = ("oof", "delta", "replace", "pause", "no_empties", "no_sowkey")
 _OF_CHANGES = ("oof", "delta", "select", "replace")

@@ -50,7 +50,7 @@ RULES_MAX = 10_000
 SOW_TOPICS_MAX = 500
 """That are asked for: more do not fit into a header. The others begin with the log."""
 SOW_BYTES = 512 * 1024
-"""Of a frame of entries, about; one entry may be longer."""
+"""Approximate length of a frame of entries; one entry may be longer."""
 
 END = encode_frame({"c": "bootstrap_end"})
 _END = "bootstrap_end"

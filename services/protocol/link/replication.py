@@ -85,8 +85,8 @@ REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
 publisher is bounded by what it holds. A run of one record has `RUN_HEADER_BYTES` and the longest
 path, topic, type and group beside it: less than 4 KiB."""
 PART_BYTES = 32 * 1024
-"""Of a range set that is told in parts: 1,000 publishers of one range each, or a part of one with
-many gaps: some milliseconds of work for whoever reads it."""
+"""Length of a part of a range set that is told in parts: 1,000 publishers of one range each, or a
+part of one with many gaps: some milliseconds of work for whoever reads it."""
 PART_BYTES_MAX = 2 * PART_BYTES
 """The limit of a part that is read: of what the other side holds, waits for, or lacks."""
 TOLD_PIECES_MAX = 2_000_000
@@ -101,8 +101,8 @@ ACK_BYTES_MAX = 8 * 1024 * 1024
 """The limit of an ack that is read: as many ranges as one has take 5 MB, each of a publisher and a
 root of its own."""
 NAME_BYTES_MAX = 400
-"""Of an instance, a group, a destination: part of a key of the instance's state, which has at most
-511 bytes. An address is as long: a host's name has at most 253 characters."""
+"""Length of the name of an instance, a group, a destination: part of a key of the instance's state,
+which has at most 511 bytes. An address is as long: a host's name has at most 253 characters."""
 REFUSAL_CHARACTERS_MAX = 8192
 
 BEAT = encode_frame({"c": "beat"})
