@@ -39,7 +39,7 @@ from raylay.services.replication.membership.placement import InstancePlacement, 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
 CHALLENGES_MAX = 8
-"""Of one logon."""
+"""Challenges of one logon."""
 AWAITS_DIAL_S = 0.5
 """Where connections are shared, the side that would give way lets the other one dial first for so
 long: about what an instance needs to start a link again that was killed."""

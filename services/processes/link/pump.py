@@ -85,7 +85,7 @@ class Pump:
         self.peer = ""
         """Name of the server that was reached last."""
         self.epoch = 0
-        """Of the connection that was made last."""
+        """Epoch of the connection that was made last."""
         self._seeking = False
         self._pump_scheduled = False
         self._compression = (

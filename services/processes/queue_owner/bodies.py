@@ -88,7 +88,7 @@ class Bodies:
         self._kind = kind
         self._bytes_max = kept_bytes_max
         self._kept: OrderedDict[int, _CachedRun] = OrderedDict()
-        """By first transaction id; those that were used last stand last."""
+        """Runs that are kept, by first transaction id; those that were used last stand last."""
         self._firsts: list[int] = []
         self.kept_bytes = 0
         self.reads = 0

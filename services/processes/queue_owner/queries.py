@@ -26,7 +26,7 @@ from raylay.services.sow.queue_rows import QueueRows, RowTerms
 READ_AT_ONCE = 100
 """Messages that one turn reads and asks a filter of; deliveries come in between."""
 RANGES_AT_ONCE = 2_048
-"""Of messages that are acknowledged by a filter: an instance takes as many in 3 ms."""
+"""Ranges in one part of an acknowledgment by a filter: an instance takes as many in 3 ms."""
 KEYS_AT_ONCE = 4_096
 """Messages that are acknowledged by a filter and told of together."""
 ROWS_BYTES = 256 * 1024

@@ -56,8 +56,8 @@ class SampledMessages:
         self._of: dict[int, dict[int, SampledMessage]] = {}
         self._by_txid: dict[int, SampledMessage] = {}
         self._leased: dict[SampledMessage, None] = {}
-        """In the order in which they were leased, which is that of their ends: a queue's leases
-        are all of one length."""
+        """Leased messages in the order in which they were leased, which is that of their ends: a
+        queue's leases are all of one length."""
         self._messages_max = messages_max
         self.forgotten = 0
 

@@ -73,7 +73,7 @@ class QueueTraces:
         self._marks = SampledMessages()
         self._clients: dict[Consumer, str] = {}
         self._sent: OrderedDict[int, tuple[SampledMessage, int]] = OrderedDict()
-        """By transaction id: what has left the queue in order to be sent, and when."""
+        """Messages that have left the queue in order to be sent, and when, by transaction id."""
 
     # -- what was committed --------------------------------------------------------------------
     def fold(

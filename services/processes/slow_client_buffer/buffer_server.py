@@ -35,7 +35,7 @@ class BufferServer(ChildProgram):
         self._seen: dict[int, int] = {}
         """The last frame of each client."""
         self._unsaid: dict[int, int] = {}
-        """Of those, what the instance was not told to be stored."""
+        """The last frame of each client that is stored and of which the instance was not told."""
         self._timer: asyncio.TimerHandle | None = None
         self._store: OfflineStore
         self._instance: InstanceSocket
