@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RESTART_TIMEOUT_S = 300.0
 WATCH_S = 5.0
-"""Between two looks at who is away."""
+"""Pause between two looks for instances that are away."""
 
 
 def downgrade(

@@ -49,7 +49,7 @@ STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 300.0
 """Longer than a start takes to give up, which says why."""
 PROGRESS = re.compile(r"^ *[0-9.]+ s  (.*)", re.MULTILINE)
-"""As `shown_progress` writes it to a file."""
+"""A line of progress, as `shown_progress` writes it to a file."""
 UP_PROGRAM = [sys.executable, "-m", "raylay.services.entry", "up"]
 
 

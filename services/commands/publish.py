@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
 WAIT_TOLD_S = 5.0
-"""After this time without the last acknowledgment a command says why it waits."""
+"""Time without the last acknowledgment after which a command says why it waits."""
 WAIT_TOLD_AGAIN_S = 60.0
 LAST_ACKS_S = 1.0
-"""After Ctrl-C the acks of what is on its way are waited for as long."""
+"""Time for which the acks of what is on its way are waited for after Ctrl-C."""
 INPUT_BYTES = 64 * 1024
 INPUTS_WAITING_MAX = 16
 """Pieces of input that are read ahead of what the client takes."""
@@ -43,10 +43,10 @@ class PublishResult:
     refused: int = 0
     seconds: float = 0.0
     bookmark: str = ""
-    """Of the last message that is persisted; empty: none is."""
+    """Bookmark of the last message that is persisted; empty: none is."""
     interrupted: bool = False
     refusal: RaylayError | None = None
-    """Of the first message that was refused."""
+    """Refusal of the first message that was refused."""
 
     def line(self) -> str:
         """For people."""

@@ -29,7 +29,7 @@ STATUS_COLUMNS = (
     "unacked", "age",
 )  # fmt: skip
 RATE_S = 1.0
-"""Between the two looks of which a rate is taken."""
+"""Time between the two looks from which a rate is computed."""
 SUBSCRIBER_COLUMNS = ("instance", "client", "topic", "reads", "delivered", "behind", "unsent")
 SUBSCRIBER_NUMBERS = frozenset(("delivered", "behind", "unsent"))
 STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "unacked", "age"))
