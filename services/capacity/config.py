@@ -8,7 +8,7 @@ from raylay.services.capacity.pool import Limits
 from raylay.services.errors import ConfigurationError
 
 MEMORY_SHARE = 0.1
-"""Of the memory that there is, for what waits for clients."""
+"""Share of the available memory for what waits for clients."""
 DISK_BYTES_DEFAULT = 1_000_000_000
 CLIENT_SHARE_DEFAULT = 0.5
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import deque
 
 UNNUMBERED_MAX = 10_000
-"""Without a sequence of their own: each of them is known to the instance by itself until it is
-answered, where numbered ones are ranges."""
+"""Publishes of one connection without a sequence of their own: each of them is known to the
+instance by itself until it is answered, where numbered ones are ranges."""
 
 
 class OutstandingPublishes:

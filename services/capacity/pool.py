@@ -19,7 +19,7 @@ most, then the disk is too slow, and the largest of those that are offline is di
 MARKS_MAX = 128
 """Instants that are kept of one client, for the age of what waits for it."""
 MARK_MS = 50
-"""Between two of them, at least; it doubles each time there are too many."""
+"""Least time between two instants of a client; it doubles each time there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class GoOffline(NamedTuple):
 
     client: int
     memory_bytes: int
-    """Of this client, when it was decided."""
+    """Memory that this client held when it was decided."""
 
 
 class DisconnectClient(NamedTuple):
@@ -81,7 +81,7 @@ class DisconnectClient(NamedTuple):
     limit: str
     """Which one was passed: `memory`, `disk`, `share` or `age`."""
     why: str
-    """For people, with the numbers."""
+    """The reason for people, with the numbers."""
 
 
 Decision = GoOffline | DisconnectClient
@@ -113,13 +113,13 @@ class Pool:
         self.limits = limits
         self._clients: dict[int, _ClientState] = {}
         self.direct_bytes = 0
-        """In memory, of those that are not offline."""
+        """Bytes in memory of the clients that are not offline."""
         self.offline_memory_bytes = 0
-        """In memory, of those that are offline: on its way to the disk, or back."""
+        """Bytes in memory of the clients that are offline: on their way to the disk, or back."""
         self.disk_bytes = 0
         self.policy = Policy(limits.client_share, limits.message_age_ms_max)
         self._common: Policy | None = None
-        """In place of what is each client's own."""
+        """Policy that replaces each client's own; None: each has its own."""
 
     def limit(self, limits: Limits, policy: Policy | None = None) -> list[Decision]:
         """Other limits from now on. What is to be done, as of `decide`.

@@ -26,7 +26,8 @@ from raylay.services.fabric.ray_access import (
 from raylay.services.security.control import Caller
 
 JUDGED_TIMEOUT_S = 15.0
-"""For what an instance asks a module about first: a server of permissions has 7 s."""
+"""Timeout for calls about which an instance asks a module first: a server of permissions has 7
+s."""
 JUDGED = frozenset(
     (
         *("downgrade", "upgrade", "inject", "placed", "admit", "proxied", "switch_transport"),

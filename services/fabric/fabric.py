@@ -72,7 +72,8 @@ __all__ = ["HEAD_DIRECTORY", "Fabric", "Topic"]
 
 HEAD_DIRECTORY = "head"
 LINKS_TIMEOUT_S = 30.0
-"""As long `start` waits for links. Those of a fresh fabric take seconds: each is a process."""
+"""Time for which `start` waits for links. Those of a fresh fabric take seconds: each is a
+process."""
 _LOG = logging.getLogger(__name__)
 
 

@@ -47,7 +47,7 @@ from raylay.services.security.control import Caller
 
 FOLLOW_S = 0.25
 LOOK_S_MAX = 0.25
-"""Between two looks at instances that have not been ready, or caught up, for seconds."""
+"""Most time between two looks at instances that have not been ready, or caught up, for seconds."""
 
 
 def _pauses_s() -> Iterator[float]:

@@ -233,7 +233,7 @@ def _head_storage(directory: Path | None) -> Iterator[None]:
 
 
 LOG_LIMITS = {"RAY_ROTATION_MAX_BYTES": str(16 << 20), "RAY_ROTATION_BACKUP_COUNT": "2"}
-"""Of each log file of Ray's own processes: Ray would keep six files of 512 MiB."""
+"""Limits of each log file of Ray's own processes: Ray would keep six files of 512 MiB."""
 
 
 def start_ray(options: dict[str, Any]) -> None:

@@ -23,7 +23,8 @@ TOKEN_VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Where Ray's token is, if not in the file that Ray itself makes."""
 _LONGEST_SOCKET = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 DIRECTORY_BYTES_MAX = 107 - len(_LONGEST_SOCKET)
-"""Of Ray's temporary directory: a Unix socket's address ends at 108 bytes, the last of them 0."""
+"""Length of the path of Ray's temporary directory: a Unix socket's address ends at 108 bytes, the
+last of them 0."""
 
 
 def temporary_directory() -> str | None:

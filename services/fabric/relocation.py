@@ -19,7 +19,7 @@ from raylay.services.fabric.nodes import HOST_LABEL, REGION_LABEL, ClusterNode, 
 from raylay.services.fabric.record import OrphanedDirectory, RecordedMove
 
 MOVED_S_MIN = 60
-"""For so long after a move nobody moves the instance again without --force, seconds."""
+"""Time after a move in which nobody moves the instance again without --force, seconds."""
 
 
 @dataclass(slots=True)

@@ -128,7 +128,7 @@ class FramedConnection(asyncio.Protocol):
         self.sent_at_s = 0.0
         self.peer = ""
         self.carried_certificate: PeerCertificate | None = None
-        """Of the other side, where this one goes over another connection."""
+        """Certificate of the other side, where this connection goes over another one."""
         self._collected: list[bytes] = []
         self._collected_bytes = 0
         self._gone = False

@@ -20,7 +20,7 @@ DAYS_DEFAULT = 365
 REQUEST_BYTES_MAX = 16 * 1024
 KEY_MODE, FILE_MODE = 0o600, 0o644
 _BEGINS_BEFORE = datetime.timedelta(hours=1)
-"""For clocks that are a little behind."""
+"""Margin for clocks that are a little behind."""
 
 
 class CertificateAuthority:

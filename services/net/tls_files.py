@@ -18,13 +18,13 @@ from raylay.services.net.tls_config import TlsConfig
 from raylay.services.net.tls_problems import why
 
 LOOK_S = 1.0
-"""Between two looks at whether the files were renewed."""
+"""Time between two looks at whether the files were renewed."""
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 X509_INVALID_PURPOSE = 26
 NAMES_MAX, NAME_CHARACTERS_MAX = 1_000, 1_000
-"""Of a certificate that is told to another process."""
+"""Names of a certificate, and characters of each, that are told to another process."""
 _STEPS_MAX = 8
-"""Of a handshake in memory."""
+"""Rounds of a handshake in memory."""
 
 
 @dataclass(frozen=True, slots=True)

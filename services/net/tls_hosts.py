@@ -15,7 +15,8 @@ from pathlib import Path
 COMMON_NAME_CHARACTERS_MAX = 64
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 DAYS_LEFT_MIN = 120
-"""Of the year of a certificate: a host may be away for long, and nobody has to be quick."""
+"""Days that a certificate, which is for a year, must have left: a host may be away for long, and
+nobody has to be quick."""
 
 
 def request(name: str) -> tuple[bytes, bytes]:

@@ -18,7 +18,7 @@ HANDSHAKE_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 READ_BYTES = 256 * 1024
 HANDSHAKE_BYTES_MAX = 256 * 1024
-"""From the other side, before its handshake is done: certificates included."""
+"""Bytes from the other side before its handshake is done, certificates included."""
 _RECORD_KINDS = frozenset((20, 21, 22, 23))
 """The first byte of anything in TLS."""
 HANDSHAKE_RECORD = 22

@@ -43,7 +43,7 @@ flood of logons takes neither from those who are in."""
 HASHES_WAITING_MAX = 256
 """Logons that wait or are looked at. One more displaces one of the address that has most."""
 LEEWAY_S = 30
-"""By which clocks of who signs tokens and of who reads them may differ."""
+"""Most that the clocks of who signs tokens and of who reads them may differ."""
 
 
 class Authentication(Protocol):
@@ -117,7 +117,7 @@ class PasswordAuthentication:
         self._turns = LogonTurns(HASHES_AT_ONCE, HASHES_WAITING_MAX)
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
-        """By number of the logon, what is told of its turn: why it has none, or nothing."""
+        """Logons that wait, by number, for word of their turn: why there is none, or nothing."""
         self.watched.read()
 
     def _take(self, text: str) -> None:

@@ -24,7 +24,7 @@ from raylay.services.messages.types.trees import Tree
 
 GROUP = "raylay.key_generators"
 KeyGenerator = Callable[[str, Tree | bytes], bytes]
-"""Of a topic's name and a message; raises SowKeyError."""
+"""Maker of a key from a topic's name and a message; raises SowKeyError."""
 SHOWN_CHARACTERS_MAX = 200
 
 

@@ -18,7 +18,8 @@ from raylay.services.security.modules import ModuleConfig
 from raylay.services.security.permissions import Permissions
 
 TRANSPORT = "amps-admin"
-"""By which modules are told that somebody wants to control the instance: there is no port."""
+"""Transport as which modules are told that somebody wants to control the instance: there is no
+port."""
 ROOT = "/amps/administrator/"
 PATHS: Mapping[str, str] = {
     "downgrade": "replication/{destination}/downgrade",

@@ -26,7 +26,7 @@ FORGOTTEN_S = 600.0
 REMEMBERED_MAX = 4096
 """Addresses, and user names at addresses, that are remembered; the longest unused are forgotten."""
 USER_CHARACTERS_MAX = 128
-"""Of a user name, as the key under which its failures are counted."""
+"""Length of a user name as the key under which its failures are counted."""
 IPV6_HOST_BITS = 64
 """One customer has all addresses of such a network: they are one here."""
 
@@ -84,7 +84,7 @@ class LogonTurns:
         self._waiting_max = waiting_max
         self._remembered_max = remembered_max
         self._waiting: OrderedDict[str, OrderedDict[str, deque[_Logon]]] = OrderedDict()
-        """By address and user, each in the order of their turns; none is empty."""
+        """Logons by address and user, each in the order of their turns; none is empty."""
         self._counts: dict[str, int] = {}
         """Logons that wait, by address."""
         self._known: dict[int, _Logon] = {}

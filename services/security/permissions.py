@@ -25,8 +25,8 @@ from raylay.services.messages.topics import is_regex
 ENTRIES_MAX = 10_000
 TEXT_CHARACTERS_MAX = 16_384
 ANSWERS_KEPT_MAX = 4_096
-"""Of each kind. A session chooses the topics that it is asked about, of up to 1,024 bytes each, and
-there may be many sessions."""
+"""Answers of each kind that are kept. A session chooses the topics that it is asked about, of up to
+1,024 bytes each, and there may be many sessions."""
 _KEYS = frozenset(
     (
         "logon",

@@ -45,11 +45,11 @@ class LogOptions:
     target: str = "stderr"
     """`stderr`, `file` or `none`."""
     directory: str = ""
-    """For the target `file`: one file a process in it, `PROCESS-PID.log`."""
+    """Directory for the target `file`: one file a process in it, `PROCESS-PID.log`."""
     format: str = "text"
     """`text`: time, level, process, logger, event, key=value …; `json`: one object a line."""
     file_bytes_max: int = FILE_BYTES_MAX_DEFAULT
-    """Of one file; all files of a process name have at most four times as much."""
+    """Size of one file; all files of a process name have at most four times as much."""
 
     def __post_init__(self) -> None:
         for name, value, known in (

@@ -62,7 +62,7 @@ class LatencyHistogram:
         self.bounds_ms = bounds_ms
         self._bounds_ns = [round(bound * 1e6) for bound in bounds_ms]
         self.counts = [0] * (len(bounds_ms) + 1)
-        """Of each bucket, its upper bound included; the last one has no bound."""
+        """Count of each bucket, its upper bound included; the last one has no bound."""
         self.sum_ns = 0
 
     def record(self, duration_ns: int) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 CONNECTIONS_MAX = 8
-"""With more, the one that was opened first ends."""
+"""Connections at once; with more, the one that was opened first ends."""
 SILENCE_S_MAX = 5.0
-"""Between two pieces of a request, or of its answer."""
+"""Time between two pieces of a request, or of its answer."""
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 

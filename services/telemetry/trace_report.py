@@ -62,7 +62,7 @@ class TraceSummary:
     start_ns: int = 0
     end_ns: int = 0
     publish_ms: float | None = None
-    """From publish() to the persisted acknowledgment; None when that span is missing."""
+    """Time from publish() to the persisted acknowledgment; None when that span is missing."""
     instances: set[str] = field(default_factory=set)
 
     @property

@@ -112,7 +112,7 @@ class TracingOptions:
     """The sampling and the target of traces. Several exporters may be given; none: no tracing."""
 
     sampling_ratio: float = SAMPLING_RATIO_DEFAULT
-    """Of the publishes of a client, from 0 (none) to 1 (all)."""
+    """Share of the publishes of a client, from 0 (none) to 1 (all)."""
     otlp_endpoint: str = ""
     """An OTLP collector over HTTP, such as `http://127.0.0.1:4318`; needs `raylay[otlp]`."""
     console: bool = False
@@ -120,9 +120,9 @@ class TracingOptions:
     file_directory: str = ""
     """One file of JSON lines a process in this directory."""
     file_bytes_max: int = FILE_BYTES_MAX_DEFAULT
-    """Of one file; then the next one is begun."""
+    """Size of one file; then the next one is begun."""
     process_bytes_max: int = PROCESS_BYTES_MAX_DEFAULT
-    """Of all files of one process name; the oldest are removed."""
+    """Size of all files of one process name; the oldest are removed."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.sampling_ratio <= 1.0:

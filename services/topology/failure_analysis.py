@@ -39,7 +39,7 @@ class FailureAnalysis:
         self.any_server = {i: routes.flow([routes.published(i)], None) for i in self.publishers}
         self.nominal = {i: self.exact(i, 0) for i in self.publishers}
         self.undecided = 0
-        """Of scenarios that were left to the quick pass, which may see too little."""
+        """Number of scenarios that were left to the quick pass, which may see too little."""
         self._exact_left = EXACT_MAX
         self._passed_on: dict[int, int] = {}
         self._down_alone = {

@@ -14,7 +14,7 @@ BOWS = (0.14, 0.02, 0.25, 0.4, 0.6, 0.8, 1.1, 1.5, 2.0)
 ALONG = (0.5, 0.25, 0.75, 0.0, 1.0, -0.3, 1.3)
 """Where on the way it lies."""
 FIRST_BOW_MAX = 40.0
-"""Of the bow that is tried first, in pixels."""
+"""Most pixels of the bow that is tried first."""
 
 Point = tuple[float, float]
 

@@ -43,7 +43,7 @@ from raylay.services.topology.members import TopicClass, TopologyMember
 CHAINS_MAX = 4
 ROTATIONS_MAX = 3
 LOCAL = -1
-"""In place of a group: published here."""
+"""Number in place of a group: published here."""
 
 
 class ReachState(NamedTuple):
@@ -112,7 +112,7 @@ class LinkPlacement:
 
     servers: list[list[int]]
     targets: dict[ReachState, int] = field(default_factory=dict)
-    """To which instances, as bits, a state is passed on."""
+    """Instances, as bits, to which a state is passed on."""
 
 
 def bits(mask: int) -> Iterator[int]:
