@@ -15,7 +15,7 @@ from raylay.storage.segments import Environment
 
 MEASURE_COMMITS = 64
 MEASURE_BYTES = 1024 * 1024
-"""After so many commits, or bytes, the segment's file is measured again."""
+"""Commits, or bytes, after which the segment's file is measured again."""
 
 
 _KEY = struct.Struct(">Q")

@@ -34,9 +34,9 @@ def check_whole(env: Any, path: Path) -> None:
 
 
 FREE_BYTES_MIN = 8 * 1024 * 1024
-"""With less room on a file system an input/output error is taken for a short write."""
+"""Room on a file system below which an input/output error is taken for a short write."""
 WRITES_A_CHECK = 64
-"""Of so many write transactions one first frees what dead readers hold."""
+"""Number of write transactions of which one first frees what dead readers hold."""
 
 
 def is_full(error: Exception, path: Path) -> bool:

@@ -64,8 +64,8 @@ BLOCK_BYTES_MAX = 128 * 1024
 """A larger block goes to the store: one more write of it would cost more than it saves."""
 FILL_BYTES = 1024 * 1024
 LEFT_BYTES_MIN = 32 * 1024 * 1024
-"""As much stays free beside the files, or none is made: they would take from a small disk what the
-journal is about to need."""
+"""Room that stays free beside the files, or none is made: they would take from a small disk what
+the journal is about to need."""
 LOOKS_MAX = 16
 """How often a reader looks at a head, or an entry, that is being written."""
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -76,7 +76,7 @@ _ENTRY = struct.Struct("<QQQQ")
 _ENTRY_REST = struct.Struct("<QQQ")
 _ENTRIES_AT = PAGE_BYTES
 _NOTHING_FOLLOWS = bytes(8)
-"""In place of a checksum. What lies behind is of a former use of the file."""
+"""Bytes in place of a checksum. What lies behind is of a former use of the file."""
 
 
 def boot_id() -> bytes:
@@ -203,7 +203,8 @@ class Front:
         self._buffer = mmap.mmap(-1, pages_of(BLOCK_BYTES_MAX) * PAGE_BYTES)
         self._view = memoryview(self._buffer)
         self._files: list[tuple[int, bool]] = []
-        """Of each its descriptor, and whether what is written there is still to be synced."""
+        """Descriptor of each file, and whether it is open past the page cache: then what is written
+        there is still to be synced."""
         self._overlapped: OverlappedWrite | None = None
         try:
             for name in FRONT_NAMES:
@@ -302,7 +303,7 @@ class FrontEnd:
         path = directory / END_NAME
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._map: mmap.mmap | None = None
-        """Of the file, where it may be written so: no call of the kernel's for a commit."""
+        """Map of the file, where it may be written so: no call of the kernel's for a commit."""
         try:
             _write(self._fd, _NOTHING_FOLLOWS, self._end)
         except OSError:
@@ -395,7 +396,8 @@ class FrontReader:
         """What a head said of the end; what was found behind it: the last transaction id, where
         that entry ends, where it begins, and how."""
         self._resting: tuple[tuple[int, ...], Sequence[FrontEntry]] | None = None
-        """Of files that nobody writes: what tells them, and what follows in them."""
+        """Entries of files that nobody writes: what identifies the files, and what follows in
+        them."""
 
     def blocks(self, txid: int, bytes_max: int, stored: Callable[[], int]) -> Blocks | None:
         """Blocks in order from the one that holds `txid` on, about `bytes_max` bytes; none where

@@ -150,7 +150,7 @@ class FrontRecovery:
     entries: Sequence[FrontEntry]
     """What is to be appended to the store, in order."""
     generation: int
-    """Of the next entry that is written."""
+    """Generation of the next entry that is written."""
     lost_after_txid: int
     """Damage: behind this transaction id something is missing of which later entries tell, so that
     it was there. 0: nothing is."""

@@ -45,7 +45,7 @@ class FrontedCommit(NamedTuple):
     number: int
     runs: Sequence[Run]
     lengths: Sequence[int]
-    """Of each run, encoded, in bytes."""
+    """Length of each run, encoded, in bytes."""
     block: bytes
 
     @property
@@ -85,7 +85,7 @@ class FrontLog:
         self._last_txid = 0
         self._lock = threading.Lock()
         self.bytes_pending = 0
-        """Of the blocks that are not in the store yet."""
+        """Bytes of the blocks that are not in the store yet."""
         self.error: Exception | None = None
         """Why the front, or one file of it, is not used; None where all of it is."""
         self._work = threading.Event()

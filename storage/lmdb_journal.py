@@ -78,9 +78,9 @@ READER_CHECK_COMMITS = 256
 MOVE_S = 0.5
 """How long a commit may be in front: as many as come meanwhile cost one commit of the store."""
 MOVE_AGAIN_S = 1.0
-"""After a failed move, until the next one."""
+"""Pause after a failed move until the next one."""
 NEVER_TXID = 1 << 64
-"""Behind every transaction id."""
+"""A number behind every transaction id."""
 
 
 class _Stop:

@@ -20,10 +20,10 @@ from raylay.storage.files import PRIVATE_FILE_MODE, make_directory
 from raylay.storage.state import explained
 
 PIECE_BYTES = 16 * 4096 - 16
-"""Of one value at most: so it fills whole pages, and a file whose pages were freed and taken again
-many times over needs no more of them than what it holds."""
+"""Length of one stored value: so it fills whole pages, and a file whose pages were freed and taken
+again many times over needs no more of them than what it holds."""
 ROOM_BYTES = 64 * 1024 * 1024
-"""Of the file, beside what it may hold: for what lies in pages that are not full."""
+"""Room in the file beside what it may hold: for what lies in pages that are not full."""
 GIVEN_BACK_BYTES = 16 * 1024 * 1024
 """A file that is larger when it holds nothing any more is made anew, and its space is free."""
 _KEY = struct.Struct(">QQ")
@@ -33,7 +33,7 @@ class OfflineStore(Protocol):
     """The store of one pool. What is put for a client is taken once, in the order it was put."""
 
     held_bytes: int
-    """Of all clients."""
+    """Bytes held for all clients."""
 
     def put(self, frames: Iterable[tuple[int, bytes]]) -> None:
         """Takes what waits for clients: all of it or nothing.

@@ -18,7 +18,7 @@ import platform
 import struct
 
 _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-"""Of io_setup, io_destroy, io_getevents and io_submit; no others are known here."""
+"""Numbers of io_setup, io_destroy, io_getevents and io_submit; no others are known here."""
 _PWRITE = 1
 _REQUEST = struct.Struct("<QIIHHIQQqQII")
 """data, key and flags (0 here), operation, priority, descriptor, buffer, length, offset, and 0."""

@@ -25,7 +25,7 @@ from raylay.storage.files import fault_point, sync_directory
 from raylay.storage.state import explained, open_store
 
 DAMAGED_SUFFIX = ".damaged"
-"""Behind the name of a file that was moved aside. One is kept: it is for who wants to look."""
+"""Suffix of the name of a file that was moved aside. One is kept: it is for who wants to look."""
 _KEY = b"queue"
 _FRONT = struct.Struct("<QQQ")
 _CHECKED_FROM = 8

@@ -16,7 +16,8 @@ from pathlib import Path
 from raylay.storage.files import ASIDE_SUFFIX, write_durably
 
 HOLD_S = 600.0
-"""From the planning of a read, and from each part of it that begins, until it is not waited for."""
+"""Time from the planning of a read, and from each part of it that begins, until it is not waited
+for."""
 _PREFIX = "read-hold-"
 
 

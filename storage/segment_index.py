@@ -71,7 +71,8 @@ class RunHeader(NamedTuple):
 
     length_bytes: int
     run: Run
-    """With an empty payload where it holds records; a note keeps its payload, which is small."""
+    """The run, with an empty payload where it holds records; a note keeps its payload, which is
+    small."""
     ranges: list[Range]
 
 

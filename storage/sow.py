@@ -424,7 +424,7 @@ class LmdbTopic:
         self._store = store
         self.number = number
         self.front = _ENTRY + number
-        """Of all of its keys in the file."""
+        """Prefix of all of its keys in the file."""
         held = store.read(_VALID + number)
         if held is not None and len(held) != _TXID.size:
             raise SowDamaged(f"the SOW store says no transaction but {held[:20]!r}")

@@ -28,7 +28,7 @@ LOCK_TABLE_BYTES = 8_192
 """What LMDB's table of its usual number of readers, 126, takes."""
 VERSION_KEY = b"version"
 STORE_VERSION = b"1"
-"""Of every store that `open_store` makes: what the keys and values of any of them mean."""
+"""Version of every store that `open_store` makes: what the keys and values of any of them mean."""
 
 
 def open_store(path: Path, map_bytes: int = MAP_BYTES) -> Any:

@@ -54,7 +54,8 @@ class ReaderMixin:
     """Whether retention stopped at a segment that a reader has open: to be tried again."""
     _retry_retention: Callable[[], None]
     _has_removed = False
-    """Since the last call of `tidy`: the oldest may be another one."""
+    """Whether something was removed since the last call of `tidy`: the oldest may be another
+    one."""
 
     def _reading(self) -> LmdbJournalReader:
         if self._reader is None:
