@@ -20,7 +20,7 @@ Resolver = Callable[[], Sequence[ServerLike] | Awaitable[Sequence[ServerLike]]]
 
 
 Tls = TlsConfig | ssl.SSLContext | bool | Mapping[str, Any] | None
-"""How a client speaks TLS; None and False: not at all. True: by the system's CAs."""
+"""TLS of a client; None and False: none. True: by the system's CAs."""
 
 
 def usable(tls: Tls, client_name: str) -> TlsConfig | ssl.SSLContext | None:

@@ -160,7 +160,7 @@ class Client:
             callbacks=ClientCallbacks(on_event, on_persisted, on_publish_failed),
             bookmark_flush_s=bookmark_flush_ms / 1000,
         )
-        """What is connected, and what waits, for inspection and for drills."""
+        """Connections and waiting commands, for inspection and for drills."""
         self._publisher = Publisher(runtime, sampling_ratio, publish_timeout_s)
         self._subscriber = Subscriber(runtime)
         self._queues = QueueOperations(runtime, self._publisher, self._subscriber)

@@ -22,7 +22,7 @@ WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Above this the socket does not keep up: publishes then wait in the store, not in a buffer."""
 
 FRAME_BYTES_READ_MAX = FRAME_BYTES_MAX + 64 * 1024
-"""What journals of earlier releases hold may be as large as a frame by itself."""
+"""Length of a frame that is read: a record in a journal may be as large as a frame by itself."""
 
 
 class Connection(asyncio.Protocol):

@@ -58,7 +58,7 @@ class DeliveredRows:
         self._held: dict[bytes, bytes] = {}
         """Topic, type and key, with their lengths, to publisher and sequence."""
         self._loose = PublisherRanges()
-        """What was handed out without key since the last group."""
+        """Messages that were handed out without key since the last group."""
         self._group: set[bytes] | None = None
         """The names of this group; None: there is none, or nothing can be gone in it."""
         self._is_part = False

@@ -1,4 +1,4 @@
-"""To which instance a client sent each of its messages first.
+"""Record of the instance to which a client sent each of its messages first.
 
 What is sent again to another instance may be at the first one, too, as published there: the
 library says so with it, for queues must agree on whose a message is (design law 6).

@@ -70,8 +70,8 @@ SMALL_FRAME_MESSAGES = 64
 SMALL_FRAME_BYTES = 64 * 1024
 """A frame of more messages or bytes would hardly cost less a message if it were larger."""
 GATHERING_S_MAX = 0.002
-"""What is gathered goes without an answer then: one may take long, as of a sync destination that
-has stopped."""
+"""Time after which gathered publishes go without an answer: one may take long, as of a sync
+destination that has stopped."""
 CLOCK_AHEAD_US_MAX = 60_000_000
 """An origin time that is further ahead comes of a clock that is wrong, and nobody goes by it."""
 FAILURES_MAX = 1_000
@@ -193,13 +193,12 @@ class PublishOutbox:
         self.wall_us = clock_us
         """The wall clock when something was last read. The shell sets it, as `heard_s`."""
         self.heard_s = 0.0
-        """When the server was last heard, by a clock that never goes back. The shell sets it: a
-        step a read would cost more."""
+        """Time at which the server was last heard, by a clock that never goes back. The shell sets
+        it: a step a read would cost more."""
         self.clock_ahead_us = 0
         """Lead of the wall clock over the instance's at the logon."""
         self._instance_base_us: int | None = None
-        """What the instance's wall clock is ahead of the clock of `heard_s`; None: it did not
-        say."""
+        """Lead of the instance's wall clock over the clock of `heard_s`; None: it did not say."""
         self._refused_for = ("", "")
         """Reason and text of the last refusal: of several at once only the first has the text."""
         self._clock_us = clock_us

@@ -52,9 +52,9 @@ class PendingAcks:
         self._ranges: dict[tuple[str, str, str], dict[int, list[Range]]] = {}
         self._last: tuple[str, str, str, int] | None = None
         self._last_ranges: list[Range] = []
-        """Where the last message was added; None: nowhere."""
+        """Ranges to which the last message was added."""
         self.messages = 0
-        """That are in it."""
+        """Number of messages that wait to be acknowledged."""
 
     def add(
         self, queue: str, message_type: str, publisher: int, sequence: int, how: str = "ack"

@@ -30,7 +30,7 @@ class PublishStoreProtocol(Protocol):
         """Forgets the inclusive ranges."""
 
     words: bytes
-    """What the client was told about where it may fail over to; empty: nothing yet."""
+    """Reports to the client about where it may fail over to; empty: none yet."""
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
         """(sequence, record) in ascending order, from a sequence on, as it is at the call."""

@@ -49,7 +49,8 @@ class PendingQuery(SubscriptionState):
         self.handed_out = False
         """Whether the consumer was given some of it. The shell sets it."""
         self.matches: int | None = None
-        """How many rows pass the filter, those that are not sent among them; None: not known."""
+        """Number of rows that pass the filter, those that are not sent among them; None: not
+        known."""
 
     @property
     def _acks(self) -> str:
@@ -159,7 +160,7 @@ class QueryReplay(SubscriptionState):
         self.focus = DeliveredRows()
         """Rows that the consumer holds, of groups that were interrupted and of this one."""
         self.before = PublisherRanges()
-        """What lies before the replay, as the end of the group says."""
+        """Messages before the replay, as the end of the group says."""
 
     @property
     def command(self) -> str:  # type: ignore[override]

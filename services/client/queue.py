@@ -35,7 +35,7 @@ from raylay.services.queues.records import (
 )
 
 ACK_INTERVAL_S = 0.01
-"""What is done with is said after as long, where nothing else has it said before."""
+"""Time after which finished messages are acknowledged, where nothing else has it said before."""
 ACK_BATCH = 100
 RETRY_S = 0.5
 TURN_S = 0.05

@@ -74,7 +74,7 @@ PUBLISH_FRAME_BYTES = 256 * 1024
 commit the first while the next is on the way."""
 PUBLISHES_A_SLOW_TURN = 4096
 SLOW_FLUSH_S = 0.001
-"""Where a flush of the publish store takes longer (a disk), more publishes share one."""
+"""Time of a flush of the publish store (a disk) above which more publishes share one."""
 QUEUE_BYTES_MAX_DEFAULT = 16 * 1024 * 1024
 PUBLISHES_A_TURN = 256
 """`publish` lets the event loop run after as many, so that acks and sockets are attended to."""

@@ -38,7 +38,7 @@ class SowQuery(Subscription):
         self._begin = begin
         self._begun = False
         self._all: list[MessageBatch] | None = None
-        """What `all` has so far."""
+        """Rows that `all` has so far."""
 
     @property
     def matches(self) -> int | None:

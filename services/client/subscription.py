@@ -14,7 +14,7 @@ from raylay.services.errors import LocalProtocolError, RaylayError
 from raylay.services.messages.ranges import PublisherRanges
 
 MESSAGE_OVERHEAD_BYTES = 256
-"""What a queued batch costs beside its payload, for the queue's limit."""
+"""Cost of a queued batch beside its payload, for the queue's limit."""
 
 
 class Subscription:

@@ -68,9 +68,9 @@ class SubscriptionState:
     """One subscription, as the client's machine keeps it."""
 
     command = "subscribe"
-    """What asks for it (docs/protocol.md)."""
+    """Command that asks for it (docs/protocol.md)."""
     irreplaceable = ""
-    """Why it can be given no other filter; empty: it can, unless it has a bookmark."""
+    """Reason why it can be given no other filter; empty: it can, unless it has a bookmark."""
 
     __slots__ = (
         "_store",
