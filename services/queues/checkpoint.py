@@ -175,7 +175,7 @@ class ArrivalLog:
         self._arrivals: deque[Arrival] = deque()
         self._looked_at = 0
         self._advanced = self.folded_txid
-        """What is up to here may have been removed from the journal."""
+        """Transaction id up to which the records may have been removed from the journal."""
 
     @property
     def floor_txid(self) -> int:

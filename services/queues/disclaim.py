@@ -19,11 +19,12 @@ from raylay.services.queues.ownership import Ownership, is_better
 from raylay.services.queues.records import OwnershipChange
 
 VAIN_US = 1_000_000
-"""Who has asked in vain for so long is answered. Before, what is asked for may be on its way."""
+"""Time of asking in vain after which a requester is answered. Before, what is asked for may be on
+its way."""
 PAUSE_US = 5_000_000
-"""Who has not asked for so long begins again."""
+"""Time without a request after which a requester begins again."""
 TOLD_US = 500_000
-"""How often what others do not know is said to who asks."""
+"""Time between two answers that say to a requester what others do not know."""
 REQUESTERS_MAX = 1_024
 """Instances that are remembered: with more, all begin again."""
 

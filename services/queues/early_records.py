@@ -29,7 +29,7 @@ STEPS = 16
 """Parts into which the time is cut for which removals are kept: those of one part are forgotten
 together."""
 COUNTED_MAX = (1 << 63) - 1
-"""What is told in a frame is no higher."""
+"""Highest number that is told in a frame."""
 
 
 class RangeMap(Generic[Value]):
@@ -137,7 +137,7 @@ class PublisherRangeMap(Generic[Value]):
         self._counts = counts
         self.publishers: dict[int, RangeMap[Value]] = {}
         self.size = 0
-        """What it takes of memory, in ranges of sequences; a publisher counts as one more."""
+        """Memory that it takes, in ranges of sequences; a publisher counts as one more."""
 
     def __bool__(self) -> bool:
         return bool(self.publishers)
@@ -219,7 +219,8 @@ class EarlyRecords:
         self._step_us = -(-kept_us // STEPS)
         self._swept_us = 0
         self._removals: PublisherRangeMap[int] = PublisherRangeMap(int.__ge__)
-        """When they came, as the beginning of a step, in microseconds since 1970."""
+        """Removals with the time at which they came, as the beginning of a step, in microseconds
+        since 1970."""
         self._moves: PublisherRangeMap[Ownership] = PublisherRangeMap(is_better)
         self._since: dict[int, int] = {}
         """Transaction id, by publisher, of the first record of those in `_moves`; of those that

@@ -33,7 +33,8 @@ from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.entry import PRIORITY_MAX
 
 OF_QUEUE = ExpressionUse("an expression of a queue", frozenset(("message",)), deterministic=True)
-"""All instances must come to the same, whenever they read the message."""
+"""Use of an expression by a queue: all instances must come to the same, whenever they read the
+message."""
 _RECORD = struct.Struct("<I20xI8xQ")
 """Fields of a record (services/messages/records.py): its length, expiration in seconds,
 sequence."""

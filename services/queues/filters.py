@@ -29,7 +29,7 @@ FOUND_MAX = 1_000
 """Messages that a group has found and not given away. It forgets the later half of more, and looks
 for them again."""
 LOOK_STEPS = 100_000
-"""What a look may work before it counts as several (services/expressions/work.py)."""
+"""Steps that a look may work before it counts as several (services/expressions/work.py)."""
 APART_MAX = 4
 """Groups of a cohort whose filters are asked one by one; the index asks more at once."""
 

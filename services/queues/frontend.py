@@ -69,8 +69,9 @@ EARLY_MAX = 200_000
 each. With more, a client acknowledges nothing here but what is leased here; with twice as many,
 those counted in that the owner has not read yet."""
 EARLY_LINKS_MAX = 10 * EARLY_MAX
-"""What instances bring is not refused: with more than this of all, they are slowed. One that is cut
-off from where messages are taken in hears of their acknowledgments by others meanwhile."""
+"""Ranges of early acknowledgments beyond which instances that bring them are slowed; they are not
+refused. One that is cut off from where messages are taken in hears of their acknowledgments by
+others meanwhile."""
 SLOWED_MIN_US, SLOWED_MAX_US = 10_000, 3_000_000
 """Bounds of the time for which a connection that brings such acknowledgments is not read after a
 frame. Longer, it would be taken for silent."""
@@ -151,7 +152,7 @@ class QueueFrontend:
         """Ranges of acknowledgments whose messages have not come, as the owner says."""
         self.has_owner = False
         self.behind_us = 0
-        """What the steady clock of the queues, by which leases end, is behind the instance's."""
+        """Lag of the steady clock of the queues, by which leases end, behind the instance's."""
         self._to_read: deque[tuple[int, int]] = deque()
         """Transaction ids of acknowledgments that the owner has not read, and ranges of each that
         are not leased here."""

@@ -13,9 +13,9 @@ from raylay.services.queues.entry import ABSENT, QueueEntry, order_of
 from raylay.services.queues.ownership import Ownership
 
 AVAILABLE, LEASED, FROZEN, GONE, DONE = range(5)
-"""What is with a message here: whoever owns it may have it delivered; a consumer has it; a draft
-about it is on its way to the disk; it has left the queue; a consumer has it and takes no place for
-it any more, for its acknowledgment is on its way to the disk."""
+"""States of a message here: whoever owns it may have it delivered; a consumer has it; a draft about
+it is on its way to the disk; it has left the queue; a consumer has it and takes no place for it any
+more, for its acknowledgment is on its way to the disk."""
 
 
 class QueuedMessage(QueueEntry):

@@ -47,13 +47,14 @@ TRANSFER_VALUES_MAX = 8 * RANGES_MAX + 16
 U64_MAX = (1 << 64) - 1
 HOW = ("ack", "expire")
 NOT_LEASED = "not_leased"
-"""Why an acknowledgment is refused that names messages which its client does not hold where it
-comes in."""
+"""Reason of the refusal of an acknowledgment that names messages which its client does not hold
+where it comes in."""
 UNDONE = ("time_limit", "forced_expire", "max_cancels", "max_deliveries")
-"""Why a message has left a queue without being done."""
+"""Reasons why a message has left a queue without being done."""
 REASONS = (*UNDONE, "sent", "barrier", "left")
-"""Why a message has left a queue without an acknowledgment. `sent` and `barrier`: it was delivered.
-`left`: another record said so before the message came, and this says it again behind it."""
+"""Reasons why a message has left a queue without an acknowledgment. `sent` and `barrier`: it was
+delivered. `left`: another record said so before the message came, and this says it again behind
+it."""
 
 Keys = Mapping[int, Sequence[Range]]
 """Messages: publisher to the ranges of their sequences."""

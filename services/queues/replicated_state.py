@@ -191,7 +191,7 @@ class ReplicatedQueueState:
         removes them."""
         self._known: dict[int, dict[int, QueuedMessage]] = {}
         self._barriers = 0
-        """How many of them are barriers."""
+        """Number of barriers among the messages of `_known`."""
         self._unnamed: dict[int, list[QueuedMessage]] = {}
         """Messages by the incarnation that took them in, whose name is not known."""
         self._sent: dict[Key, tuple[QueuedMessage, Consumer]] = {}

@@ -75,7 +75,7 @@ class TransferRequests:
         self._by_owner: dict[str, deque[QueuedMessage]] = {}
         self._asked: dict[str, _OpenRequest] = {}
         self._looked_us: dict[str, int] = {}
-        """When nothing was found among an owner's messages."""
+        """Time at which nothing was found among an owner's messages."""
         self._fresh: dict[str, int] = {}
         """Most of an owner's messages that were not looked at yet. Only for these is an owner asked
         sooner than after `REPEAT_US`."""
