@@ -157,9 +157,9 @@ class DestinationLedger:
         self.carries_all = carries_all
         """Whether everything that clients may publish here, and that is journaled, goes there."""
         self.stranded = PublisherRanges()
-        """What clients published here and the server is not known to hold: since it connected what
-        it lacked then, and what a client published here again that is not routed there because it
-        had come from elsewhere."""
+        """Messages that clients published here and the server is not known to hold: since it
+        connected what it lacked then, and what a client published here again that is not routed
+        there because it had come from elsewhere."""
         self.router = Router(destination, contents)
         self.sync = destination.sync
         """Whether persisted acks wait for it now."""
@@ -173,9 +173,9 @@ class DestinationLedger:
         """Messages of `unsure` that the connected server lacked, and that its link has not
         passed."""
         self.came_late = PublisherRanges()
-        """What was unavailable here when the link connected, and has come since."""
+        """Messages that were unavailable here when the link connected, and have come since."""
         self.at_connect: PublisherRanges | None = None
-        """What the connected server held; kept only while this instance is not ready."""
+        """Messages that the connected server held; kept only while this instance is not ready."""
         self.connected = False
         self.caught_up = False
         self.proved = False
@@ -369,7 +369,7 @@ class Route(NamedTuple):
     path: tuple[int, ...]
     group: str
     flags: int
-    """Those that a router asks for."""
+    """Flags that a router asks for."""
     passed: tuple[str, ...] = ()
     """The content filters that let them through, in order."""
 

@@ -16,7 +16,7 @@ AGE_BUCKET_US = 50_000
 """Ages are kept per bucket of 50 ms, so that a day of outage is a list and not a log."""
 
 Outstanding = Mapping[int, PublisherRanges]
-"""What is outstanding, root by root."""
+"""Outstanding messages, root by root."""
 
 _Buckets = deque[tuple[int, int, dict[int, list[int]]]]
 """(time_us, lowest txid, {publisher: [first, last]})."""

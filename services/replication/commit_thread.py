@@ -41,7 +41,7 @@ class CommitThreadPolicy:
 
     def __init__(self, slow_commit_ns: int = SLOW_COMMIT_NS) -> None:
         self.usual_ns = 0
-        """How long a commit took lately."""
+        """Usual time of a commit lately."""
         self._slow_commit_ns = slow_commit_ns
         self._staged_bytes = 0
 

@@ -65,8 +65,8 @@ class RefuseClient:
 
 @dataclass(slots=True)
 class AckUpstream:
-    """To one upstream connection: batches up to `number` are stored; `held` came here by other
-    ways; `persisted` is answered; `conflicts` is refused for good."""
+    """Answer to one upstream connection: batches up to `number` are stored; `held` came here by
+    other ways; `persisted` is answered; `conflicts` is refused for good."""
 
     connection: int
     number: int
@@ -95,7 +95,7 @@ class CloseSession:
 
 @dataclass(slots=True)
 class NotifyLink:
-    """To one link: ask the destination about `awaited` (a notice), all of it committed here up to
+    """Notice to one link: ask the destination about `awaited`, all of it committed here up to
     `last_txid`."""
 
     destination: str
@@ -105,8 +105,8 @@ class NotifyLink:
 
 @dataclass(slots=True)
 class SetLinkMode:
-    """To one link: mark what it sends as awaited (`sync`) or not. Holds for every transaction id
-    above those it was told of so far."""
+    """Instruction to one link: mark what it sends as awaited (`sync`) or not. Holds for every
+    transaction id above those it was told of so far."""
 
     destination: str
     sync: bool
@@ -184,7 +184,7 @@ Effect = (
 
 @dataclass(slots=True)
 class SendBatch:
-    """From a link machine: send this batch downstream.
+    """Request of a link machine: send this batch downstream.
 
     Attributes:
         number: running number in this connection, from 1.
@@ -212,7 +212,7 @@ class SendBatch:
 
 @dataclass(slots=True)
 class LinkAnswered:
-    """From a link machine to its instance: the destination answered these."""
+    """Report of a link machine to its instance: the destination answered these."""
 
     persisted: Rooted
     conflicts: Ranges
@@ -220,7 +220,7 @@ class LinkAnswered:
 
 @dataclass(slots=True)
 class LinkProgress:
-    """From a link machine to its instance.
+    """Report of a link machine to its instance on how far it is.
 
     Attributes:
         stored_txid: everything routed up to here is on disk at the connected server.
@@ -237,7 +237,7 @@ class LinkProgress:
 
 @dataclass(slots=True)
 class LinkLacks:
-    """From a link machine to its instance: these will never be sent, they are removed here."""
+    """Report of a link machine to its instance: these will never be sent, they are removed here."""
 
     ranges: Ranges
 

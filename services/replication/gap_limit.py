@@ -37,7 +37,8 @@ TOO_MANY_GAPS = "too_many_gaps"
 SEQUENCES_PLAUSIBLE = 1 << 52
 """Up to here any sequence is plausible: the clock in microseconds is there in the year 2112."""
 STEP_MAX = 1 << 40
-"""How far above its publisher's highest one a sequence may lie; 12 days of 1,000,000 a second."""
+"""Distance by which a sequence may lie above its publisher's highest one; 12 days of 1,000,000 a
+second."""
 IMPLAUSIBLE_SEQUENCE = "implausible_sequence"
 
 

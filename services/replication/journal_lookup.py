@@ -69,7 +69,7 @@ class LookupRequest:
         self.topics: dict[tuple[int, bytes], SequenceSet] = {}
         """(publisher, topic), and among which sequences the highest on it is asked."""
         self.looking: list[PendingLookup] = []
-        """What topics with state look for, not in the journal."""
+        """Look-ups of topics with state, outside the journal."""
 
     def __bool__(self) -> bool:
         return bool(self.compared or self.topics or self.routed.sets or self.looking)
@@ -93,7 +93,7 @@ class LookupResult:
         self.decoded: Any = None
         """The arrival, as it was decoded when it was asked for."""
         self.failures = 0
-        """How many commits had failed when it was asked for."""
+        """Number of commits that had failed when it was asked for."""
         self._compared: dict[int, RunOverlap] = {}
         self._differing: dict[int, SequenceSet] = {}
         self._routed = PublisherRanges()
@@ -220,7 +220,8 @@ class LookupPlanner:
         self._topics = topics
         self._staged = staged
         self.failures = 0
-        """How many commits failed: then the machine forgets what was the highest on a topic."""
+        """Number of commits that failed: then the machine forgets what was the highest on a
+        topic."""
 
     def of(self, runs: Iterable[Run], answers: LookupResult) -> LookupRequest:
         """Returns the look-up that these runs need. None of it, for all that is new."""

@@ -70,7 +70,7 @@ class RunLookup:
         self._stretches: deque[_Stretch] = deque(maxlen=STRETCHES_KEPT)
         self._first_txid = 0
         self.reads = 0
-        """How often it has read the log."""
+        """Number of times that it has read the log."""
 
     def look_anew(self) -> None:
         """Before `part` is asked: forgets what was read of segments that were removed since. Who is

@@ -77,7 +77,7 @@ class BatchStaged:
     touched: Rooted
     caught_up: bool
     conflicts: Ranges = field(default_factory=dict)
-    """What it brought with another content than there is here."""
+    """Messages that it brought with another content than there is here."""
 
 
 Entry = RunStaged | NoteStaged | BatchStaged

@@ -72,9 +72,9 @@ class InstanceAdmission:
         )
         self.ready = ready
         self.retired = ""
-        """Why this instance is over here; empty: it is not."""
+        """Reason why this instance is over here; empty: it is not."""
         self.went_back = ""
-        """Why it must begin anew, as another incarnation; empty: it need not."""
+        """Reason why it must begin anew, as another incarnation; empty: it need not."""
 
     # -- clients -----------------------------------------------------------------------------
     def become_ready(self) -> None:

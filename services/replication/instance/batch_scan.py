@@ -21,7 +21,7 @@ from raylay.services.messages.records import (
 from raylay.services.messages.topic_book import TopicBook
 
 SLICE_BYTES = 128 * 1024
-"""Some 0.5 ms of the loop; 4 ms where each record is a run of its own."""
+"""Bytes of a slice: some 0.5 ms of the loop; 4 ms where each record is a run of its own."""
 Gaps = tuple[list[Range], list[Range], list[Range]]
 """The sequences of a batch: on topics that are journaled, on topics that are declared as not
 journaled, and on those that nobody declared."""

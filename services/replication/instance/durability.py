@@ -73,7 +73,8 @@ class Durability:
         self.pending = RootedRanges()
         self.awaited = awaited if awaited is not None else RootedRanges()
         self.refused = refused if refused is not None else PublisherRanges()
-        """What a destination refused for good before it was durable here: never acknowledged."""
+        """Messages that a destination refused for good before they were durable here: never
+        acknowledged."""
         for publisher, ranges in self.refused.sets.items():
             for root in self.awaited.roots:
                 self.awaited.remove_ranges(root, publisher, ranges)

@@ -72,7 +72,8 @@ class SelfPublisher:
         self._builders: dict[tuple[str, str], RecordBuilder] = {}
         self._drafts: list[PendingRecord] = []
         self._under_way: deque[tuple[Run, list[PendingRecord]]] = deque()
-        """What was handed out and is not committed yet: runs, and what they are made of."""
+        """Runs that were handed out and are not committed yet, and the records that they are made
+        of."""
 
     def __len__(self) -> int:
         """The number of drafts that are neither taken up nor undone."""

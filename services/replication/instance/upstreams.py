@@ -57,11 +57,11 @@ class Upstream:
     epoch: int
     generation: int = 0
     salvages: bool = False
-    """It brings what a retired data directory holds, and is no peer."""
+    """Whether it brings what a retired data directory holds, and is no peer."""
     proven: bool = False
-    """It has proved that it is of this instance's fabric."""
+    """Whether it has proved that it is of this instance's fabric."""
     doubted: bool = False
-    """What it says is not believed, which was reported."""
+    """Whether its word is not believed, which was reported."""
     doubted_lacks: bool = False
     number: int = 0
     stored: int = 0
@@ -70,12 +70,12 @@ class Upstream:
     caught_up: bool = False
     held: PublisherRanges = field(default_factory=PublisherRanges)
     persisted: Rooted = field(default_factory=dict)
-    """What it is to be answered: ranges in any order, some perhaps twice."""
+    """Messages that it is to be answered: ranges in any order, some perhaps twice."""
     conflicts: PublisherRanges = field(default_factory=PublisherRanges)
     contested: PublisherRanges = field(default_factory=PublisherRanges)
-    """What the batch at hand brings with another content than there is here."""
+    """Messages that the batch at hand brings with another content than there is here."""
     touched: Rooted = field(default_factory=dict)
-    """What the parts of the batch at hand that were taken brought or asked for."""
+    """Messages that the parts of the batch at hand that were taken brought or asked for."""
     roots: set[int] = field(default_factory=set)
     """The roots for which it asked for answers, where it does not prove to be of the fabric."""
     told_of: set[bytes] = field(default_factory=set)

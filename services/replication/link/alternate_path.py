@@ -29,7 +29,7 @@ class AlternatePath:
         self.misses = 0
         """Messages, one after the other, that waited for nothing."""
         self.usual_us = 0
-        """How long the slowest of the last ones waited until they were shown."""
+        """Time that the slowest of the last ones waited until they were shown."""
 
     @property
     def is_believed(self) -> bool:

@@ -148,7 +148,7 @@ class DirectLink:
     def __init__(self, machine: OutboundLink) -> None:
         self.machine = machine
         self.trouble = ""
-        """Why the connection is to be ended; empty: it is not."""
+        """Reason why the connection is to be ended; empty: it is not."""
         self._unsent: list[Run] = []
         self._unsent_bytes = 0
 

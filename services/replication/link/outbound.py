@@ -49,7 +49,7 @@ WINDOW_BATCHES_MAX = 256
 YOURS_SHOWN_MAX = 16
 """Ranges in one connection: one that is missing is enough to know."""
 CONFLATION_MS_MAX = 1_000
-"""Where acks are held back for longer, nothing waits for them."""
+"""Time for which acks may be held back; where it is longer, nothing waits for them."""
 WAYS_MAX = 10_000
 _RECORDS = int(Kind.RECORDS)
 
@@ -89,7 +89,7 @@ class OutboundLink:
         self.sent_bytes = 0
         self.skipped = 0
         self.deferrals_ended = 0
-        """How often a message was sent that had waited for another way."""
+        """Number of times that a message was sent that had waited for another way."""
         self._elsewhere: dict[Way, AlternatePath] = {}
         self._ways: dict[int, Way] = {}
         """Publisher to the way of its last message that others brought here."""
@@ -106,7 +106,7 @@ class OutboundLink:
         self._news_us = 0
         self._has_news = False
         self._jitter = 0
-        """What is added to each patience, in 32nds of it."""
+        """Addition to each patience, in 32nds of it."""
         self._downstream = 0
         self._number = 0
         self._held = PublisherRanges()
@@ -120,7 +120,8 @@ class OutboundLink:
         """Held there and marked nevertheless: sent once more in the resync, if it is still here."""
         self._looked_for = PublisherRanges()
         self._looked_to_txid = 0
-        """What is still marked of that when all up to here is read, is in the journal no more."""
+        """Transaction id up to which the journal is read for marked messages: what is still marked
+        then is in the journal no more."""
         self._notices = RootedRanges()
         self._named = RootedRanges()
         """Asked for by its name, and not known to be there: asked for again when it is shown."""

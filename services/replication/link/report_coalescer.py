@@ -38,7 +38,7 @@ class ReportCoalescer:
         self._call_later = call_later
         self._waited_for = waited_for
         self._answers = PublisherRanges()
-        """That nobody waits for, and the instance was not told of yet."""
+        """Answers that nobody waits for, and that the instance was not told of yet."""
         self._stored: int | None = None
         self._skipped = 0
         self._is_due = False

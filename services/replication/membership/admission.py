@@ -152,7 +152,7 @@ class StoredEpochs:
     def __init__(self, stored: Callable[[], Iterable[str]]) -> None:
         self._stored = stored
         self._keys: dict[str, None] | None = None
-        """What was used last stands last."""
+        """Keys in the order of their use: what was used last stands last."""
 
     def used(self, key: str, connected: Container[str]) -> list[str]:
         """A link's epoch is written under this key. The keys that are to be forgotten for it: of
