@@ -25,7 +25,7 @@ from raylay.services.security.permissions import EVERYTHING, Permissions
 from raylay.services.server.runtime import InstanceRuntime
 
 AUTH = "auth"
-"""Why somebody is not let in. He is told no more: what was wrong would help who guesses."""
+"""Reason why somebody is not let in. He is told no more: what was wrong would help who guesses."""
 BUSY = (
     "not_ready",
     "too many log on at once, or failed to from this address: try again a little later",
@@ -88,7 +88,7 @@ class AccessCheck:
         self._what = what
         self._where = where
         self._checked: WeakSet[Permissions] = WeakSet()
-        """Whose filters are known to be some: a file's are of all logons of a user."""
+        """Permissions whose filters are known to be some: a file's are of all logons of a user."""
 
     @property
     def problem(self) -> str:

@@ -75,9 +75,9 @@ class InstanceListeners:
         instance's port."""
         self._told_s = -HANDSHAKES_TOLD_S
         self._kept: dict[str, tuple[ClientTransportConfig, str]] = {}
-        """What is configured of each, and by which name its free port is kept."""
+        """Configuration of each, and the name by which its free port is kept."""
         self.unix_path = ""
-        """Where the processes of its links connect to it."""
+        """Path at which the processes of its links connect to it."""
 
     async def begin(self) -> None:
         """Listens, and says in the surroundings where.

@@ -70,9 +70,9 @@ class PeriodicChecks:
         self._looking: TickPolicy
         self._resting_intervals = 1
         self._behind_us = 0
-        """How far behind the aging clock was when that was written down last."""
+        """Lag of the aging clock when that was written down last."""
         self._offset_us = 0
-        """What the wall clock was ahead of the steady one at the last check."""
+        """Lead of the wall clock over the steady one at the last check."""
 
     def begin(self) -> None:
         """From now on, until the instance stops."""

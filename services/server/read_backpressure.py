@@ -16,7 +16,7 @@ class ReadBackpressure(FramedConnection):
 
     reading = True
     _unread_for: frozenset[str] = frozenset()
-    """Why it is not read."""
+    """Reasons why it is not read."""
 
     def pause_reading(self, why: str) -> None:
         """Reads no more for now, until it is resumed for each reason."""

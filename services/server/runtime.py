@@ -120,12 +120,12 @@ class InstanceRuntime:
         self.identity: Identity
         self.machine: InstanceMachine
         self.filters: FilterLanguage | None = None
-        """What content filters of destinations are written in; None: there are none."""
+        """Language of the content filters of destinations; None: there are none."""
         self.tracing: Tracing
         self.perform: Callable[[list[Effect]], None]
         """Performs what the machine asked for, in order."""
         self.steps: EffectLoop
-        """What does that."""
+        """Loop that performs the machine's effects."""
         self.client_address = ""
         self.replication_address = ""
         self.is_recovered = False
@@ -133,9 +133,9 @@ class InstanceRuntime:
         self.is_serving = False
         self.is_stopping = False
         self.phase = "not started"
-        """What it does now, for people."""
+        """Phase of its work now, for people."""
         self.retirement = ""
-        """Why it is over here for good; empty: it is not."""
+        """Reason why it is over here for good; empty: it is not."""
         self.events_log = EventLog(logs.get("instance"))
         self.topic_counts = TopicCounts()
         self.faults_contained = 0
@@ -151,7 +151,7 @@ class InstanceRuntime:
         self._recurring: list[RecurringTask] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self.steady_base_us = self.now_us() - time.monotonic_ns() // 1000
-        """What `steady_us` is ahead of the monotonic clock of the host."""
+        """Lead of `steady_us` over the monotonic clock of the host."""
         self.aging = AgingClock(self.now_us(), self.steady_us())
 
     def begin(self) -> None:

@@ -63,7 +63,7 @@ class InstanceStatus:
         self._queues = queues
         self._sow = sow
         self.bootstrap: BootstrapRun | None = None
-        """Where an empty instance is or was filled from, in this life."""
+        """Bootstrap by which an empty instance is or was filled, in this life."""
         self._started_s = time.time()
         self._rates: dict[str, float] = {}
         self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)

@@ -83,7 +83,7 @@ class CommandTurns:
         self._runtime = runtime
         self._ready: deque[WaitingConnection] = deque()
         self._ends_s = 0.0
-        """When the turn of this pass of the loop is over; 0: it has not begun."""
+        """Time at which the turn of this pass of the loop is over; 0: it has not begun."""
         self.turns = SpacedTurns(runtime, self._take)
 
     def is_over(self) -> bool:

@@ -37,7 +37,7 @@ UNWEIGHED_BYTES = 16 * 1024
 """Bytes at each turn that are not weighed of a client whose socket takes all but so much, where no
 age counts."""
 CHUNK_BYTES = 60 * 1024
-"""What waits is gathered to so much, and a little more: most chunks are one piece on disk."""
+"""Size, about, to which waiting bytes are gathered: most chunks are one piece on disk."""
 SMALL_BYTES = 4096
 """A chunk whose pieces are smaller than that is made one: each of them costs memory of its own,
 which nobody counts. Larger ones are shared with other clients."""
@@ -103,7 +103,7 @@ class BufferedConnection(FramedConnection):
         self.is_leaving = False
         """Whether it was decided that it is to be ended."""
         self.behind: DeferredDeliveries | None = None
-        """Where its deliveries wait while a query of it runs."""
+        """Holder of its deliveries while a query of it runs."""
         self._kept: deque[tuple[list[bytes], int]] = deque()
         """The chunks that wait here, each with its size."""
         self._gathered: list[bytes] = []

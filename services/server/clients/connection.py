@@ -69,9 +69,9 @@ from raylay.services.subscriptions.delivery import DeliveryContent, DeliverySink
 from raylay.services.subscriptions.matching import LiveSubscription, TopicFilter
 
 _BEHIND_FOLDS = (Subscribe, SowCommand, SowAndSubscribe, Unsubscribe)
-"""They see, or change, what is folded for whom."""
+"""Commands that see, or change, what is folded for whom."""
 _UNUSED = FrameReader()
-"""What comes is cut by the codec."""
+"""Reader that is not used: the codec cuts what comes."""
 SHORT_FILTER_CHARACTERS = 512
 """A filter that is no longer is compiled at once, however long those of its user took."""
 FILTER_WAIT_MAX_S = 1.0
@@ -92,7 +92,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     ) -> None:
         self.came_by = came_by
         self.message_types = came_by.message_types
-        """That its transport is for; none: any."""
+        """Message types of its transport; none: any."""
         self.codec = codec()
         runtime = clients.runtime
         pools, name = clients.pools, came_by.name
@@ -100,7 +100,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             runtime.outbox, runtime.loop, _UNUSED, pools.of(name), pools.policy_of(name)
         )
         self.sink: DeliverySink = self
-        """Where its deliveries go: to its socket, or to who keeps them for it."""
+        """Sink of its deliveries: its socket, or who keeps them for it."""
         self._delivery = self.codec.delivery
         self._clients = clients
         self._commits = clients.commits
@@ -109,7 +109,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.client_name = ""
         self.user_id = ""
         self.permissions: Permissions | None = None
-        """What it may do; None: everything."""
+        """Permissions of the client; None: everything."""
         self.judge: Judge | None = None
         self.incomplete = IncompleteFrame(self._holds_too_much)
         self.codec.count_incomplete(partial(clients.incomplete.holds, self.incomplete))
@@ -123,7 +123,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.published_upto = 0
         self.arrivals = InboundQueue(self._perform)
         self._said: deque[Command] = deque()
-        """What came and waits for a turn, or for a look into the journal for what came before."""
+        """Commands that came and wait for a turn, or for a look into the journal for an earlier
+        command."""
         self._is_behind = False
         """Whether the codec may have more."""
         self._acks = PublisherAcks(
@@ -141,7 +142,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self._logon_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
         self._suspected_s = -1.0
-        """When something had come last, as the silence behind it became too long."""
+        """Time of the last arrival, as the silence behind it became too long."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     # -- the connection ----------------------------------------------------------------------

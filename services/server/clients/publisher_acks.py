@@ -13,7 +13,7 @@ from raylay.services.replication.effects import AckClient, RefuseClient
 _OWN_IDS = "\0"
 """Begins a command id that the server made up, so that a flush can wait for the publish."""
 FLUSHES_MAX = 10_000
-"""That wait for persisted acks on one connection."""
+"""Flushes of one connection that wait for persisted acks."""
 
 
 class PublisherAcks:
@@ -52,7 +52,7 @@ class PublisherAcks:
         self.wants_persisted = False
         """Whether the client has asked for persisted acks of what it numbers."""
         self.conflation_s = 0.0
-        """How long an ack may wait for later ones; 0: each goes out at once."""
+        """Time that an ack may wait for later ones; 0: each goes out at once."""
         self._acked_upto = 0
         self._conflated = 0
         """The ack that waits; 0: none does."""

@@ -85,7 +85,7 @@ class _Query(NamedTuple):
     wanted: TopicFilter
     asked: ParsedQuery
     rewind: HistoricalQuery | None = None
-    """Where a replay comes behind the rows."""
+    """Historical query whose replay comes behind the rows."""
     claim: RetainedClaim | None = None
     """Claim on memory for its keys."""
 

@@ -36,7 +36,7 @@ BACKLOG_WHILE_FULL = 0
 """Backlog of a consumer whose socket is full: it keeps what it has, and is given nothing."""
 
 _UNKNOWN = {"queue_depth": None}
-"""What nobody has said."""
+"""Status of a queue that nobody has told."""
 
 
 def _whole(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class ReplayPump:
         self._is_ticking = False
         self._replays: dict[Replay, None] = {}
         self.live: dict[Replay, None] = {}
-        """Those for whom `staged` is of use."""
+        """Replays for whom `staged` is of use."""
         self._fully_durable: dict[Replay, None] = {}
         self._queue: deque[Replay] = deque()
         self._scheduled = False
@@ -93,8 +93,8 @@ class ReplayPump:
         self.kept_bytes = 0
         """Bytes of what was read for replays and was not taken."""
         self._live_until_s = 0.0
-        """When the part of this turn ends in which `live` ones are given what is staged; 0: none
-        has begun."""
+        """Time at which the part of this turn ends in which `live` ones are given what is staged;
+        0: none has begun."""
         self._durability: PendingMessages | None = None
         self._shares = SubscriptionShares()
         self._user_of: Callable[[int], str] = str

@@ -26,12 +26,12 @@ class ReplayClient(Protocol):
     codec: Codec
     """Writes what it is told."""
     sink: DeliverySink
-    """Where its deliveries go."""
+    """Sink of its deliveries."""
     is_open: bool
     subscriptions: dict[str, LiveSubscription | BookmarkSubscription]
     resolving: dict[str, Subscribe]
-    """Those that do not run yet, as they were asked for: after an unsubscribe there may be another
-    of the same id."""
+    """Subscriptions that do not run yet, as they were asked for: after an unsubscribe there may be
+    another of the same id."""
 
     @property
     def takes_replays(self) -> bool:
@@ -91,7 +91,7 @@ class ReplayMember:
         self.is_behind = ready is not None
         """Whether rows of a query come before anything of it."""
         self.claim = claim
-        """What is counted of what its client has."""
+        """Claim on the bytes that its command keeps."""
         self.ready = ready
         """Is told, instead of the client, when its start is known, or never will be."""
         self.persisted_s = (command.persisted_ms or PERSISTED_MS_DEFAULT) / 1000
@@ -124,7 +124,7 @@ class Replay:
         self.timer: asyncio.TimerHandle | None = None
         """Runs while its rate holds it back."""
         self.read: list[Run] = []
-        """What was read for it and was not taken: its rate did not let it out, or the turn was
+        """Runs that were read for it and not taken: its rate did not let them out, or the turn was
         over."""
         self.read_bytes = 0
         """Bytes of `read`, as the pump counts them."""

@@ -124,9 +124,9 @@ class ClientSessions:
         self.replays = replays
         self._sow = sow
         self.sessions: dict[int, ClientSession] = {}
-        """Those that have logged on, by number of the connection."""
+        """Sessions that have logged on, by number of the connection."""
         self.subscription_shares = SubscriptionShares()
-        """What the subscriptions of each user need, of whatever kind they are."""
+        """Shares of the subscriptions of each user, of whatever kind they are."""
         self.live = LiveSubscriptions(
             self._deliver,
             folds.enlist,
@@ -150,21 +150,21 @@ class ClientSessions:
         replays.count_in(self.subscription_shares, self.user_of)
         self.queued.count_in(self.subscription_shares, self.user_of)
         self.connected: set[ClientSession] = set()
-        """All, from the first moment on."""
+        """Sessions from their first moment on."""
         self.incomplete = IncompleteFrames(
             "clients", incomplete_bytes_max(memory_of_process(), FRAME_BYTES_MAX)
         )
-        """What they hold of frames that are not whole."""
+        """Bytes that they hold of frames that are not whole."""
         self.budgets = filter_budgets(lambda ends: runtime.loop.call_soon(ends))
-        """What each user's filters may work."""
+        """Budgets for the work of each user's filters."""
         self.retained = RetainedBytes(retained_bytes_max(memory_of_process()))
-        """What their commands keep."""
+        """Bytes that their commands keep."""
         self.delivered = 0
         """Messages to subscriptions without a bookmark, in this life."""
         self._by_name: dict[str, ClientSession] = {}
         self._shares = shares
         self._holders: dict[int, tuple[ShareHolder, tuple[ConnectionShares, ...]]] = {}
-        """Who each session is counted for, and where, by number of the connection."""
+        """Holder that each session is counted for, and where, by number of the connection."""
         self._leaving: deque[LiveSubscription | BookmarkSubscription] = deque()
         """Subscriptions of sessions that have ended. Nothing is delivered to them."""
         self._replay_filters: ReplayFilters | None = None

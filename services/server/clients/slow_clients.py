@@ -76,9 +76,9 @@ class BufferControl:
         self.pid = 0
         self.why = ""
         self.members: dict[int, BufferedConnection] = {}
-        """Who is offline."""
+        """Clients that are offline."""
         self.lost_client: Callable[[BufferedConnection, str], None]
-        """What waited for it is gone."""
+        """Callback for a client of which the waiting messages are gone."""
         self._runtime = runtime
         self._unsaid: dict[int, deque[tuple[int, Sequence[bytes], int]]] = {}
         """Frames, by client, from before the buffer's process connected: number, parts, bytes."""
@@ -252,9 +252,9 @@ class ClientPool:
         self.buffer.lost_client = self._lost
         self._runtime = runtime
         self._members: dict[int, BufferedConnection] = {}
-        """Who holds something, or did at the last look."""
+        """Clients that hold something, or did at the last look."""
         self.went_offline = 0
-        """How often somebody did, in this life."""
+        """Number of times that a client went offline in this life."""
         self.disconnected = 0
 
     def weigh(self, connection: BufferedConnection) -> None:

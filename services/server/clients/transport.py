@@ -14,7 +14,7 @@ from raylay.services.server.access import AccessCheck
 from raylay.services.server.clients.connection_limit import ConnectionLimit
 
 TRANSPORT_DISABLED = "transport_disabled"
-"""Why a session ends whose transport is disabled."""
+"""Reason of the end of a session whose transport is disabled."""
 
 
 class TransportConnection(Protocol):
@@ -79,9 +79,9 @@ class ClientTransport:
             connections_per_user_max,
             connections_per_address_max,
         )
-        """What of its connections one user, and one address, may have."""
+        """Shares of its connections that one user, and one address, may have."""
         self.gate: AccessCheck | None = None
-        """Who is let in; None: everybody."""
+        """Check of who is let in; None: everybody is."""
         self.address = ""
         """`host:port` where it is reached; of one that was never enabled it is not known."""
         self.connections: set[TransportConnection] = set()

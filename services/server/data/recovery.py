@@ -62,7 +62,7 @@ class InstanceRecovery:
         self._log: RecoveryLog
         self._in_hand: InHand | None = None
         self._hinted = _NOWHERE
-        """Where the machine was when the recovery point was last written."""
+        """Position of the machine when the recovery point was last written."""
 
     # -- what is found -----------------------------------------------------------------------
     def open(self) -> None:

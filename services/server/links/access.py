@@ -14,7 +14,7 @@ from raylay.services.server.access import AUTH, BUSY, AccessCheck, ShownCertific
 from raylay.services.server.runtime import InstanceRuntime
 
 NOT_ENTITLED = "not_entitled"
-"""Why a connection ends that brings messages of a topic that it may not bring."""
+"""Reason of the end of a connection that brings messages of a topic that it may not bring."""
 
 
 class AccessSubject(Protocol):

@@ -42,7 +42,7 @@ class Announcer:
         self._runtime = runtime
         self._placements = placements
         self._told: set[tuple[str, str]] = set()
-        """Why it could not be told, by address: each is reported once."""
+        """Reasons why it could not be told, by address: each is reported once."""
 
     async def run(self) -> None:
         """Returns when all have heard it."""

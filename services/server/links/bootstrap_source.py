@@ -46,7 +46,7 @@ class BootstrapConnection(Protocol):
     may_write: bool
     outbox: WriteQueue
     permissions: Permissions | None
-    """What it may bring, and copy; None: everything."""
+    """Permissions to bring, and copy; None: everything."""
 
     def send(self, frame: bytes) -> None:
         """Sends a frame."""

@@ -140,14 +140,14 @@ class LinkControl:
         )
         self._description = pack_description(describe(links.runtime.config, config.name))
         self.wake_fd = -1
-        """Where `wake` writes to; -1 while there is none."""
+        """Descriptor that `wake` writes to; -1 while there is none."""
         self.woken_txid = 0
         self.direct_link = DirectLinkControl(links.runtime, self, links.descriptors)
         self._wake_lock = threading.Lock()
         self._wake_connection: FramedConnection | None = None
         self._held_at_dial = PublisherRanges()
         self._epoch = 0
-        """That the link was given last, with the digest of `_held_at_dial`."""
+        """Epoch that the link was given last, with the digest of `_held_at_dial`."""
         self._parts: list[tuple[str, int, bytes]] = []
         """Parts of what the destination holds and waits for: (which, root, bytes)."""
         self._behind_start: list[bytes] | None = None
@@ -159,7 +159,8 @@ class LinkControl:
         self._told_timer = False
         self._destination = config.destination()
         self._started_with = config.addresses
-        """What the last process was started with: whoever moves before it has come is not there."""
+        """Addresses that the last process was started with: whoever moves before it has come is not
+        there."""
         self._offered = 0
         """Number of the incoming connection that the link was last told of."""
 

@@ -45,7 +45,7 @@ from raylay.storage.files import bind_private
 
 DATAGRAM_BYTES_MAX = 4096
 TELLS_US = 1_000_000
-"""How often a link hears what the filters left out of what its instance sends."""
+"""Time between two reports to a link of what the filters left out of what its instance sends."""
 
 
 class DescriptorReceiver:

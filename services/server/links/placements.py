@@ -37,7 +37,7 @@ class PlacementKeeper:
     def __init__(self, runtime: InstanceRuntime) -> None:
         self._runtime = runtime
         self._found = Placements()
-        """What was known when it started."""
+        """Placements that were known when it started."""
         self._learning = asyncio.Lock()
 
     @property

@@ -136,11 +136,11 @@ class ConnectedUpstreams:
     ) -> None:
         self.runtime = runtime
         self.shares = shares
-        """What of the instance's connections one user, and one address, may have."""
+        """Shares of the instance's connections that one user, and one address, may have."""
         self.incomplete = IncompleteFrames(
             "links", incomplete_bytes_max(memory_of_process(), REPLICATION_FRAME_BYTES_MAX)
         )
-        """What they hold of frames that are not whole."""
+        """Bytes that they hold of frames that are not whole."""
         self.admission = admission
         self.commits = commits
         self.digest = digest
@@ -149,11 +149,11 @@ class ConnectedUpstreams:
         self.reading = reading
         self.sow = sow
         self.gate: AccessCheck | None = None
-        """Who is let in over our own links' connections; None: everybody."""
+        """Check of who is let in over our own links' connections; None: everybody is."""
         self.copies_from: tuple[str, ...] = ()
         """Sources from which this instance is to be filled before it serves."""
         self.requested: Callable[[QueueRequest], None] = lambda request: None
-        """What is done with another instance's wish for messages of a queue."""
+        """Callback for another instance's request for messages of a queue."""
         self.met: Callable[[Mapping[int, str]], None] = lambda names: None
         """Told who bears which incarnation, before the first record of theirs."""
         self.connected: dict[int, UpstreamConnection] = {}
@@ -232,10 +232,10 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         super().__init__(runtime.outbox, runtime.loop, reader)
         self._incomplete = IncompleteFrame(self._holds_too_much)
         self._unread = IncompleteFrame(self._holds_too_much)
-        """What waits for the reader of the stream that it carries."""
+        """Bytes that wait for the reader of the stream that it carries."""
         reader.holds = partial(upstreams.incomplete.holds, self._incomplete)
         self._counted: tuple[ShareHolder, tuple[ConnectionShares, ...]] | None = None
-        """Who it is counted for, and where; None: it is not."""
+        """Holder that it is counted for, and where; None: it is not."""
         self._upstreams = upstreams
         self._runtime = runtime
         self.number = upstreams.doorway.next_number()
@@ -245,7 +245,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         self.transport_name = "replication" if came_by is None else came_by.name
         self._entrance = LinkAccess(self, runtime)
         self.permissions: Permissions | None = None
-        """What it may bring; None: everything."""
+        """Permissions to bring messages; None: everything."""
         self.user: str | None = None
         """User as whom it was let in; None: nobody asked."""
         self.carried_over = carried_over

@@ -51,7 +51,7 @@ STOP_S_MAX = 2.0
 QUESTIONS_MAX = 1_000
 """Questions to one owner that are not answered."""
 OWNER_WAIT_S = 5.0
-"""How long a question waits for an owner that has not started."""
+"""Time for which a question waits for an owner that has not started."""
 
 
 class QueueControl:
@@ -72,12 +72,12 @@ class QueueControl:
         self.why = "starting"
         self.counts: dict[str, Any] = {}
         self.floor_txid = 0
-        """What is up to here is not needed of the journal."""
+        """Transaction id up to which nothing is needed of the journal."""
         self._keeper = keeper
         self._runtime = keeper.runtime
         self._to_judge: deque[tuple[QueueDelivery, int]] = deque()
-        """What the owner decided, and up to where the journal is to be folded before it is judged.
-        It is as much as consumers may hold, at most."""
+        """Decisions of the owner, and up to where the journal is to be folded before each is
+        judged. They are as many as consumers may hold, at most."""
         self._asked: dict[int, Callable[[QueueAnswer], None]] = {}
         self._asked_last = 0
         self._letters: list[tuple[str, bytes]] = []
@@ -326,7 +326,7 @@ class QueueManager:
         self.runtime = runtime
         self.start = start
         self.deliverer: QueueDeliverer
-        """Who sends messages to clients; made behind this."""
+        """Deliverer of messages to clients; made behind this."""
         self.pass_on: Callable[[RoutedRequest], None] = lambda asked: None
         """Gives a request to all links."""
         self.queues: Queues | None = None
@@ -336,7 +336,7 @@ class QueueManager:
         """Names of incarnations, as links were told them."""
         self.clock_steps: ClockSteps
         self.behind_us = 0
-        """What the steady clock of the queues is behind the instance's, which begins with the wall
+        """Lag of the steady clock of the queues behind the instance's, which begins with the wall
         clock at each start."""
         self.reachable: Callable[[], frozenset[str]] = frozenset
         """Names of the instances that links are connected to."""
@@ -346,7 +346,7 @@ class QueueManager:
         self._folds = folds
         self._commits = commits
         self._before_txid: int | None = None
-        """What others need nothing of is below; None: nobody has said."""
+        """Transaction id below which others need nothing; None: nobody has said."""
         self._is_authoring = False
         self._starting: asyncio.Task[None] | None = None
         self._unheralded: set[str] = set()

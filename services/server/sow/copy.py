@@ -28,7 +28,7 @@ class SowCopy:
 
     def __init__(self, config: InstanceConfig, directory: Path) -> None:
         self.wanted = fingerprints(config)
-        """What decides which records a topic has, by its name in the store."""
+        """Fingerprints that decide which records a topic has, by the topic's name in the store."""
         self._copies: dict[str, TopicCopy] = {}
         remove_store(directory)
         self._store = LmdbSowStore(directory / SOW_FILE) if self.wanted else None

@@ -84,11 +84,12 @@ class SowManager:
         self._turn: asyncio.Handle | None = None
         """The next one in which something is taken away; None: nothing is due."""
         self._is_folding = False
-        """Where that never ended, a part of a transaction may be folded: it is not written."""
+        """Whether it is folding. Where that never ended, a part of a transaction may be folded: it
+        is not written."""
         self._has_told = False
         """Whether it has reported that something is unreadable."""
         self.failure = ""
-        """Why the store cannot be written; empty: it can."""
+        """Reason why the store cannot be written; empty: it can."""
         self._is_full = False
         """Whether that is for want of space."""
         self.feature: SowFeature | None = None
