@@ -17,7 +17,7 @@ class QueryWish(Protocol):
     topic: bytes
     message_types: frozenset[bytes]
     readable: Callable[[bytes], bool] | None
-    """Which topics may be met that are not asked for by name; None: all."""
+    """Test of the topics that may be met without being asked for by name; None: all."""
 
     @property
     def pattern(self) -> object | None:

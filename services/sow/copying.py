@@ -24,7 +24,7 @@ from raylay.services.sow.state import (
 ENTRY_BYTES_MAX = 500
 """Length of a key of the store."""
 START = TOMBSTONE
-"""Where all that is copied begins."""
+"""Key at which all that is copied begins."""
 _KINDS = (TOMBSTONE, VERSION, VALUE)
 _TXID = struct.Struct("<Q")
 """Every value begins with it."""

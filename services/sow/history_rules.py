@@ -1,4 +1,4 @@
-"""From when on a history is whole by its rules, where a life before kept it by others.
+"""Rules for the time from which a history is whole, where a life before kept it by others.
 
 A longer window brings nothing back that was taken away, and a finer granularity no version that
 another one of its interval replaced. What there was before is not known then, and not told.

@@ -25,7 +25,7 @@ from raylay.services.sow.keys import KeyRule
 
 Parse = Callable[[bytes], Tree]
 PLACES_MAX = 64
-"""Where one record stands in one index; what has more, in long arrays, is always a candidate."""
+"""Places of one record in one index; what has more, in long arrays, is always a candidate."""
 ASKED_MAX = 1_024
 """Combinations of values that are looked up for one query."""
 _EXACT = 1 << 53

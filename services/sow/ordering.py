@@ -27,16 +27,15 @@ TERMS_MAX = 32
 PORTION_ROWS = 1_000
 """Sorted at once: about half a millisecond."""
 _CUT_ROWS_MAX = 4_000
-"""Where so few rows are wanted, those that cannot be among them are dropped as they come."""
+"""Number of wanted rows up to which those that cannot be among them are dropped as they come."""
 _CUT_BYTES = 1024 * 1024
-"""Where the rows that are kept exceed as many bytes, surplus rows are dropped before
-`_CUT_ROWS_MAX`."""
+"""Bytes of the rows that are kept above which surplus rows are dropped before `_CUT_ROWS_MAX`."""
 _SHOWN_CHARACTERS_MAX = 200
 _ROW_MEMORY_BYTES = 400
 """Memory of a row that is kept, beside its bytes and the texts of its place."""
 
 Place = tuple[Any, ...]
-"""Where a row stands: places compare as their rows."""
+"""Place of a row: places compare as their rows."""
 
 
 class SortTerm(NamedTuple):
@@ -189,7 +188,7 @@ class SortedRows:
         self.held_bytes = 0
         """Bytes of the rows that are kept."""
         self.memory_bytes = 0
-        """What they take of memory with their places, about."""
+        """Approximate memory that they take with their places."""
 
     def takes(self, place: Place) -> bool:
         """Returns whether a row of this place may be among those that are wanted."""

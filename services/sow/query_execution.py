@@ -204,7 +204,7 @@ class _Reader:
         self.select = Projection(terms.select, part.kind) if terms.select else None
         self.parse: Callable[[bytes], Tree] | None = None
         self.read: Callable[[Sequence[bytes]], list[Tree | None]] | None = None
-        """Where a filter is asked, and of nothing but the bodies."""
+        """Function that reads bodies where a filter is asked, and of nothing but the bodies."""
         filters = _filters(terms)
         if not filters and not terms.order:
             return
@@ -256,7 +256,7 @@ class QueryExecution:
         self._waiting: Entries = []
         """Taken, and not looked at: to judge those before them took long."""
         self._efforts = [each.effort for each in _filters(terms)]
-        """Its own."""
+        """Efforts of its own filters."""
         self._given_up = self._count_given_up()
         self._asks_around = any(each.asks_around for each in _filters(terms))
         self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}

@@ -1,4 +1,4 @@
-"""From the words of a query to the query: what is wrong with it is said before anything is read."""
+"""Parser from the words of a query to the query: an error is told before anything is read."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from raylay.services.messages.sorted_entries import SortedEntries
 Entries = list[tuple[bytes, bytes]]
 """(key, value) of the store, by key."""
 _SAVED_BYTES = 200
-"""That an entry takes beside its bytes, about."""
+"""Approximate memory that an entry takes beside its bytes."""
 Chunk = Callable[[bytes, bytes, int], Entries]
 """The entries from a key on and before another one, so many at most, as they are now."""
 

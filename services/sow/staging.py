@@ -51,7 +51,7 @@ from raylay.services.sow.state import TOMBSTONE, VALUE, SowRules, SowState
 from raylay.services.sow.topic import SowTopic
 
 AHEAD_US_MAX = 60 * 1_000_000
-"""How far the time of a message may be ahead of the clock here, where the last writer counts: one
+"""Lead that the time of a message may have over the clock here, where the last writer counts: one
 far in the future would stay for ever."""
 BATCH_BYTES_MAX, BATCH_EACH_US = 64 * 1024 * 1024, 250_000
 """Bytes of all that deltas become in each such interval, and that interval: more than an instance
@@ -61,7 +61,7 @@ LOOKED_MAX, LOOKS_EACH_US = 2_000, 50_000
 """Records that deletes by filter look at where nobody has looked before, as their publisher does
 not number them; anew after so long."""
 PUBLISH_SUCH, CHANGE_PRESENT = "publish such a message to", "change the record of this key in"
-"""What the sentence says that a client may not do, before the topic."""
+"""Parts of the sentence, before the topic, that say what a client may not do."""
 DELETE = ExpressionUse("the filter of a delete", frozenset(("message", "state", "clock")))
 
 
@@ -182,7 +182,7 @@ class SowStaging:
         self._making: tuple[_StagedRun, _RunDraft, int] | None = None
         self._over: _AsStaged | None = None
         self._findings: dict[tuple[int, int], DeleteScan] = {}
-        """What is looked for, by publisher and sequence of the delete."""
+        """Scans that are under way, by publisher and sequence of the delete."""
         self._steady_us = 0
         """Steady time of the run that is prepared: what is done at once has a bound by it."""
         self._permission: WritePermission | None = None

@@ -144,7 +144,7 @@ class SowState:
         self._queries: list[ChangeListener] = []
         self._as_of_us: list[int] = []
         self.whole_from_us = 0
-        """Its history is not told of before (history_rules.py)."""
+        """Time before which its history is not told of (history_rules.py)."""
         self._pruned_to = VERSION
         self._older_kept = False
         self._to_prune = self._to_forget = 0
