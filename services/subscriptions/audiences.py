@@ -32,7 +32,8 @@ GROUPS_KEPT_MAX = 1_000_000
 JOINED_FILTERS_MAX = 262_144
 """Filters that are joined, of all audiences: above it those of the others are asked one by one."""
 COMPARED_US_MAX = 100
-"""Who only wants to know how much a topic takes compares it with changes up to this."""
+"""Time up to which a topic is compared with changes by a caller that only wants to know how much it
+takes."""
 JOIN_COST = 2
 """Joining a filter costs as much as asking so many indexes."""
 
@@ -209,7 +210,7 @@ class AudienceTable:
         """Groups in audiences, each as often as it is in one."""
         self._joined_count = 0
         self._unknown_us = 0
-        """What it takes to ask all groups for a topic that is new, in microseconds, about."""
+        """Approximate time to ask all groups for a topic that is new, in microseconds."""
 
     def __len__(self) -> int:
         return len(self._group_of)

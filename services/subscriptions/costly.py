@@ -20,7 +20,7 @@ TOO_COSTLY = (
     "its filter works too much: look at shorter texts and arrays, use fewer functions, or filter "
     "in the client"
 )
-"""What its client is told. The filter may have a part that the client's permissions added."""
+"""Error that its client is told. The filter may have a part that the client's permissions added."""
 
 
 def filter_budgets(next_turn: Callable[[Callable[[], None]], object]) -> FilterBudgets:

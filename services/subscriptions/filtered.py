@@ -62,7 +62,7 @@ class FilteredSubscriptions:
         self._group = group
         self._audiences = AudienceTable()
         self._asking: set[LiveSubscription] = set()
-        """Those whose filter asks for more than the body."""
+        """Subscriptions whose filter asks for more than the body."""
 
     def __len__(self) -> int:
         return len(self._audiences)

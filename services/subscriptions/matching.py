@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ANSWERS_KEPT_MAX = 1024
 PATTERN_US = 4
-"""What it takes to ask one of the small patterns for one topic, in microseconds, about."""
+"""Approximate time to ask one of the small patterns for one topic, in microseconds."""
 PLACES_MAX = 16_000_000
 """Places of subscriptions in what is known of topics, of 8 bytes each: above it all of it is found
 out anew. 10,000 expressions that meet 65,536 topics would have 5 GB."""
@@ -41,7 +41,8 @@ class TopicFilter:
     reserved: bool = False
     """Whether the pattern may meet Raylay's own topics: it names them."""
     readable: Callable[[bytes], bool] | None = None
-    """Which topics the pattern may meet; None: all. Who asks for a name was asked for it before."""
+    """Test of the topics that the pattern may meet; None: all. Who asks for a name was asked for it
+    before."""
     _answers: dict[bytes, bool] = field(default_factory=dict)
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
@@ -217,12 +218,12 @@ class SubscriptionTable:
         self._changes: list[tuple[LiveSubscription, bool]] = []
         """The last ones: what was added (true) or removed."""
         self._upto = 0
-        """All changes that there were."""
+        """Number of all changes so far."""
         self._count = 0
         self._places = 0
         """Places in the answers, together."""
         self.cost_us = 0
-        """What `matching` takes for a topic that is new, in microseconds, about."""
+        """Approximate time that `matching` takes for a topic that is new, in microseconds."""
 
     def __len__(self) -> int:
         return self._count

@@ -14,9 +14,10 @@ from raylay.services.messages.rates import Rate
 from raylay.services.messages.records import Run
 
 SLICE_US = 10_000
-"""What a rate gives in less time waits for more, so that a high rate is paid by the batch."""
+"""Time below which what a rate gives waits for more, so that a high rate is paid by the batch."""
 BURST_US = 100_000
-"""What a rate gives in this time is kept for a subscriber that did not take it; the rest lapses."""
+"""Time of which a rate's allowance is kept for a subscriber that did not take it; the rest
+lapses."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -35,7 +36,7 @@ class Pacer:
     def __init__(self, rate: Rate, now_us: int) -> None:
         self._rate = rate
         self.due_us: int | None = None
-        """When more may go out; None: whenever there is more."""
+        """Time at which more may go out; None: whenever there is more."""
         self._updated_us = now_us
         # What may still be sent, in the rate's unit; a large message takes it below zero.
         self._allowance = self._slice

@@ -28,9 +28,9 @@ from raylay.services.subscriptions.pacing import Pacer
 
 PIECE_RECORDS = 256
 PIECE_BYTES = 64 * 1024
-"""What is judged by content filters in one turn: about a millisecond of it."""
+"""Bytes that content filters judge in one turn: about a millisecond of it."""
 TAKEN_US = 4_000
-"""What one turn takes at most to give runs to members, but for a single run, about."""
+"""Approximate time that one turn takes at most to give runs to members, but for a single run."""
 
 _HEAD = struct.Struct("<I32xQ")
 """Fields of a record: its length, and its sequence (services/messages/records.py)."""

@@ -48,7 +48,8 @@ from raylay.services.subscriptions.matching import (
 _BUILDERS_MAX = 1_024
 
 Given = tuple[LiveSubscription, str, DeliveryContent]
-"""Who is given what; the reason of an oof, empty: these are messages."""
+"""Subscription, reason and content of a delivery; the reason is that of an oof, empty: these are
+messages."""
 
 
 def _looks_back(subscription: LiveSubscription) -> bool:
