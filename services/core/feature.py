@@ -26,7 +26,7 @@ class Feature(Protocol):
     """See the file's docstring. It is handed the collaborators that it calls, never the server."""
 
     name: str
-    """Its place in the order of the folds."""
+    """Name of the feature, which stands in the order of the folds."""
 
     @property
     def may_be_ahead(self) -> bool:

@@ -17,31 +17,31 @@ from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.journal_lookup import LookupRequest
 
 RECORD_US = 13
-"""What a record that weighs 1 takes, about."""
+"""Approximate time that a record of weight 1 takes."""
 SLICE_RECORDS = 150
-"""Some 2 ms of the loop."""
+"""Records in a slice: some 2 ms of the loop."""
 SLICE_BYTES = 128 * 1024
 """Bytes of the records in a slice: of large records fewer are folded at once, but at least one."""
 SLICE_RUNS = 1_000
 """Runs in a slice, whatever their records take: a run takes some microseconds by itself."""
 PART_RECORDS = 400
-"""Some 2 ms of the loop, to be prepared."""
+"""Records in a part that is prepared at once: some 2 ms of the loop."""
 PART_BYTES = 128 * 1024
 PART_RUNS = 200
 """Runs that a publish may have in one turn: 3 ms, with their commit."""
 COMMAND_WEIGHT = 4
-"""How many times as long as a message a record takes that is none: its body is read."""
+"""Time that a record which is no message takes, relative to a message: its body is read."""
 _LIGHT = Flag.CONTIGUOUS | Flag.COMMANDS
 _LENGTH = struct.Struct("<I")
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 36
-"""Where it lies in a record (services/messages/records.py)."""
+"""Offset of the sequence in a record (services/messages/records.py)."""
 
 DELETE_BYTES, KEY_BYTES = 120, 34
 """Approximate sizes in the record of a delete: of the record without its keys, and of each key."""
 Weigh = Callable[[Run], int]
-"""How many times as long as most each record of a run takes; 0: so little that it is not counted,
-and never cut."""
+"""Weight of each record of a run: the time that it takes, relative to most records; 0: so little
+that it is not counted, and never cut."""
 
 
 def weight(run: Run) -> int:

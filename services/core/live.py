@@ -31,8 +31,8 @@ Tell = Callable[[LiveSubscription, str, DeliveryContent], None]
 Filtered = Callable[[], "FilteredSubscriptions"]
 Follows = Callable[[], "SowSubscriptions"]
 SLICED_US = 1_000
-"""What it takes to find the subscribers of a topic for the first time, above which commits are
-folded in slices."""
+"""Time to find the subscribers of a topic for the first time above which commits are folded in
+slices."""
 
 
 class LiveSubscriptions:

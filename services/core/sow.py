@@ -30,10 +30,10 @@ EXPIRED_AT_ONCE = 200
 LOOKED_AT_ONCE = 500
 """Versions, or tombstones, that one tick looks at: who has more comes again with the next."""
 TOMBSTONE_US = 60 * 1_000_000
-"""How long a deletion is remembered at least, though every destination has it."""
+"""Least time for which a deletion is remembered, though every destination has it."""
 LAST_WRITER_TOMBSTONE_US = 7 * 24 * 3600 * 1_000_000
-"""The same where the last writer counts: a client that comes back with what it published before has
-it deleted everywhere, or nowhere, for so long."""
+"""Least time for which a deletion is remembered where the last writer counts: a client that comes
+back with what it published before has it deleted everywhere, or nowhere, for so long."""
 
 SowPending = Mapping[str, tuple[Mapping[bytes, "bytes | None"], int]]
 """Entries of topics by their names in the store, each with the transaction it is valid for then."""
