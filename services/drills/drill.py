@@ -62,7 +62,7 @@ HEAL_S_MAX = 120.0
 START_S_MAX = 60.0
 LOOK_S = 0.1
 REGISTERED_S = 1.0
-"""How often it is looked whether the fabric was stopped."""
+"""Time between two looks whether the fabric was stopped."""
 Answer = TypeVar("Answer")
 
 

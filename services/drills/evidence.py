@@ -93,7 +93,7 @@ class DrillResult:
     scenario: DrillScenario
     began_us: int
     quiet_us: int = 0
-    """When publishing ended."""
+    """Time at which publishing ended."""
     ended_us: int = 0
     topic: str = ""
     groups: dict[str, list[str]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class DrillResult:
     judgement: RunJudgement | None = None
     traces: Path | None = None
     kept: list[str] = field(default_factory=list)
-    """What was put aside and is still there."""
+    """Directories that were put aside and are still there."""
 
     @property
     def valid(self) -> bool:

@@ -35,9 +35,9 @@ from raylay.services.server.fault_injection import SECONDS_MAX, hold, release
 from raylay.storage.files import make_directory, sync_directory
 
 RUNS_S_MAX = 60.0
-"""How long a kill waits for a process of its target: Ray may be starting it again."""
+"""Time for which a kill waits for a process of its target: Ray may be starting it again."""
 HOLD_S = 60.0
-"""How long an instance whose disk is being taken away waits at most."""
+"""Most time that an instance whose disk is being taken away waits."""
 END_S_MAX = 30.0
 POLL_S = 0.2
 LOST = ".lost-by-drill-"
@@ -77,7 +77,7 @@ class FaultPlaces:
         self.names = [instance.name for instance in fabric.declared.instances]
         here = os.getpid(), socket.gethostname()
         self.known: Mapping[str, Mapping[str, Any]] = {}
-        """What instances said last, where somebody asks them by and by."""
+        """Last statuses of instances, where somebody asks for them regularly."""
         self._here = {name: fabric.on_node_of(name, _who) == here for name in self.names}
 
     def is_here(self, name: str) -> bool:
@@ -365,7 +365,7 @@ class LoseDisk(MomentaryFault):
         self._read = read
         self.lost: list[LostDisk] = []
         self.aside: list[Path] = []
-        """What the lost disks held, until the verdict."""
+        """Directories with the content of the lost disks, until the verdict."""
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
         """Takes the disk away, where the rest of the region has what was acknowledged."""

@@ -26,7 +26,7 @@ HEAD_FILE = "drill-head.json"
 """File in the fabric's directory while a drill keeps Ray's GCS dead."""
 GUARD_S_MAX = 5.0
 HEAD_S_MAX = 60.0
-"""How long a GCS that is started takes at most until it listens."""
+"""Most time that a GCS that is started takes until it listens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,13 +244,13 @@ class HistoryBuilder:
     logs: Path | None
     """The directory of the instances' log files; None: only `missed` is known."""
     topic: str
-    """What publishers publish on."""
+    """Topic of the publishers."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """Publisher to its topic, of those that publish on another one."""
     uniform: bool = True
     """Whether nothing may come late: see Topology."""
     since_us: int = 0
-    """What logs tell of before then is left out."""
+    """Time before which the entries of logs are left out."""
     said: list[ClientNotice] = field(default_factory=list)
     subscribers: list[SubscriberRecorder] = field(default_factory=list)
     lost: list[LostDisk] = field(default_factory=list)

@@ -37,7 +37,7 @@ judged."""
 
 
 READS_MAX = 5
-"""How often a journal that changes while it is read is looked into."""
+"""Number of times that a journal that changes while it is read is looked into."""
 
 
 @dataclass(slots=True)
@@ -53,14 +53,14 @@ class RunJudgement:
     late: int = 0
     """Copies journaled behind a higher one and flagged so: law 3 allows it where paths split."""
     complaints: list[str] = field(default_factory=list)
-    """What is wrong besides: an instance not whole, a client without its acks, …"""
+    """Other faults: an instance not whole, a client without its acks, …"""
     sow: SowVerdict | None = None
-    """What came of the load on the drills' SOW topic; None: there was none. What is wrong with it
-    is among the laws."""
+    """Verdict on the load on the drills' SOW topic; None: there was none. The faults in it are
+    among the laws."""
     queue: QueueVerdict | None = None
-    """What came of the load on the drills' queue, likewise."""
+    """Verdict on the load on the drills' queue, likewise."""
     slow: SlowVerdict | None = None
-    """What became of subscribers that a step kept from reading, likewise; None: no step did."""
+    """Verdict on the subscribers that a step kept from reading, likewise; None: no step did."""
 
     @property
     def valid(self) -> bool:

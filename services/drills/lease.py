@@ -9,13 +9,13 @@ from collections.abc import Callable
 from raylay.services.errors import FabricError
 
 LEASE_S = 5.0
-"""How long it lasts without being asked for again."""
+"""Time for which it lasts without being asked for again."""
 RENEW_S = 1.0
 RETRY_S = 0.2
 """Pause behind an answer that did not come."""
 ASK_S = 1.0
-"""How long an answer is waited for. What is asked of one that does not answer still reaches it, in
-order, when it does again."""
+"""Time for which an answer is waited for. A request to an instance that does not answer still
+reaches it, in order, when it does again."""
 PATIENT_ASK_S = 5.0
 """Time to wait for the first and the last answer."""
 BEGIN_S_MAX = 15.0
@@ -40,7 +40,8 @@ class FaultLease:
         self._ask = ask
         self._first_s = min(LEASE_S, lasts_s)
         self._until_s: float | None = None
-        """When the step ends, by the monotonic clock; None: it has not begun everywhere."""
+        """Time at which the step ends, by the monotonic clock; None: it has not begun
+        everywhere."""
         self._silent_s = 0.0
         self._error: FabricError | None = None
         self._begun = threading.Event()

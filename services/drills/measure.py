@@ -27,7 +27,7 @@ class FailoverTime(NamedTuple):
     kind: str
     """`publisher` or `subscriber`."""
     left_us: int
-    """When the connection before it ended; 0 for the first."""
+    """Time at which the connection before it ended; 0 for the first."""
     back_us: int
     before: str
     after: str

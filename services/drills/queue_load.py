@@ -43,20 +43,20 @@ from raylay.storage.stores import MemoryPublishStore
 RATE_PER_S = 20.0
 """Messages per second that are published in each region."""
 WORK_S = 0.01
-"""That a message takes the consumer that acknowledges each by itself."""
+"""Time that a message takes the consumer that acknowledges each by itself."""
 HOLD_S = 0.5
-"""That the other one has a message before it acknowledges it."""
+"""Time for which the other consumer has a message before it acknowledges it."""
 TICK_S = 0.05
 NETWORK_US = 250_000
 """Most time from an instance's sending until it can be read here, where nobody holds it up."""
 DRAINED_S = 0.25
-"""How often it is looked whether queues are empty."""
+"""Time between two looks whether queues are empty."""
 CHANGE_S_MAX = 60.0
-"""That consumers are killed, or come back, within."""
+"""Time within which consumers are killed, or come back."""
 QUEUE_STORED_AS = f"{SOW_TYPE}/{DRILL_QUEUE}"
 UNQUEUED = f"no region has queue {DRILL_QUEUE} at all of its instances"
 Options = Callable[[str, str], dict[str, Any]]
-"""Those of a client, by its name and its region."""
+"""Options of a client, by its name and its region."""
 Answer = TypeVar("Answer")
 Statuses = Callable[[], Coroutine[Any, Any, Mapping[str, Mapping[str, Any]]]]
 """Statuses of all instances that answer, now."""
@@ -72,7 +72,7 @@ class QueueProducer:
     client: Client | None = None
     store: MemoryPublishStore = field(default_factory=MemoryPublishStore)
     times_us: dict[int, int] = field(default_factory=dict)
-    """When each message was published, by its sequence."""
+    """Time at which each message was published, by its sequence."""
 
     async def open(self, options: dict[str, Any]) -> None:
         """Connects."""
@@ -155,7 +155,7 @@ class QueueWorker:
     task: asyncio.Task[None] | None = None
     is_over: bool = False
     held: set[Key] = field(default_factory=set)
-    """That it was given and has not acknowledged."""
+    """Messages that it was given and has not acknowledged."""
     _session_us: int = 0
 
     async def open(self, options: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from raylay.services.queues.records import (
 from raylay.services.verification.laws.queue_delivery import ArrivalSpan, QueueJournal
 
 Read = tuple[QueueJournal, dict[int, str]]
-"""What a journal says, where whose a message is may be an incarnation (`#7`), and the names of
+"""Content of a journal, where a message's owner may be an incarnation (`#7`), and the names of
 incarnations that are told in it."""
 BEARER = "#"
 """Prefix of an incarnation in place of a name."""

@@ -67,7 +67,7 @@ class FaultKind:
     about: str
     options: tuple[str, ...] = ()
     needs_option: bool = True
-    """Where it has any."""
+    """Whether a step must give one of the options, where the fault has any."""
 
 
 FAULTS: Mapping[str, FaultKind] = {
@@ -152,7 +152,7 @@ class FaultStep(Section):
     )
     """Offset of the clock to the future; with `-` to the past."""
     memory_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="memory")
-    """What slow clients may take of it at each instance of the region meanwhile; 0: as ever."""
+    """Memory that slow clients may take at each instance of the region meanwhile; 0: as ever."""
     disk_bytes: Annotated[Bytes, Field(ge=0)] = Field(default=0, alias="disk")
 
     @model_validator(mode="after")
@@ -242,9 +242,9 @@ class DrillScenario(Section):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
     about: str = ""
     before_ms: Annotated[Milliseconds, Field(ge=1_000)] = Field(default=5_000, alias="before")
-    """How long the load runs before the first fault, to compare with."""
+    """Time for which the load runs before the first fault, to compare with."""
     after_ms: Annotated[Milliseconds, Field(ge=1_000)] = Field(default=8_000, alias="after")
-    """How long it goes on after the last fault has ended."""
+    """Time for which the load goes on after the last fault has ended."""
     load: LoadSettings = LoadSettings()
     steps: tuple[FaultStep, ...]
 

@@ -36,7 +36,7 @@ from raylay.storage.stores import MemoryPublishStore
 RATE_PER_S = 20.0
 KEYS = 16
 FIELDS = 5
-"""That deltas bring. Keys are no multiple of it: else each would get one alone."""
+"""Number of fields that deltas bring. Keys are no multiple of it: else each would get one alone."""
 DELETIONS = 7
 """Every so manieth change deletes."""
 DELTAS = 3
@@ -46,7 +46,7 @@ DELETE_S_MAX = 5.0
 SOW_STORED_AS = f"{SOW_TYPE}/{DRILL_SOW_TOPIC}"
 UNKEPT = f"no region has topic {DRILL_SOW_TOPIC} at all of its instances"
 Options = Callable[[str, str], dict[str, Any]]
-"""Those of a client, by its name and its region."""
+"""Options of a client, by its name and its region."""
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class SowWriter:
     client: Client | None = None
     store: MemoryPublishStore = field(default_factory=MemoryPublishStore)
     written: list[SowWrite] = field(default_factory=list)
-    """What it published, with the whole message in place of a delta."""
+    """Writes that it published, with the whole message in place of a delta."""
     _values: dict[bytes, dict[str, int]] = field(default_factory=dict)
 
     @property

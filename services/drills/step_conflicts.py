@@ -14,7 +14,7 @@ from raylay.services.errors import ConfigurationError
 LINE_FAULTS = ("cut", "drop", "slow")
 
 Part = tuple[str, ...]
-"""Its kind, then names."""
+"""Part of a fabric: its kind, then names."""
 
 _TEXTS = {
     "line": "the line of {} to {}",
