@@ -56,9 +56,10 @@ class RunJournaled(NamedTuple):
     """Digests of the contents, in the order of `sequences`; empty: nobody has published others
     under these identities."""
     contents: tuple[str, ...] = ()
-    """What content filters see of each, in the words of `Topology.passes`, in that order."""
+    """Content of each as content filters see it, in the words of `Topology.passes`, in that
+    order."""
     behind: tuple[str, ...] | None = None
-    """Which message each says to come before it on its topic, as `publisher|sequence|`; empty: it
+    """Message that each says to come before it on its topic, as `publisher|sequence|`; empty: it
     says nothing; "nothing": it is the first. None: its topic has no state."""
 
 
@@ -105,8 +106,9 @@ class LackNoted(NamedTuple):
 
 
 class LinkModeSet(NamedTuple):
-    """From now on persisted acks of the instance wait for the destination, or do not. `pending`:
-    (root, publisher, sequence) of what an upgrade finds unacknowledged and asks again."""
+    """A change by which persisted acks of the instance wait for the destination from now on, or do
+    not. `pending`: (root, publisher, sequence) of what an upgrade finds unacknowledged and asks
+    again."""
 
     time_us: int
     instance: str
@@ -416,7 +418,7 @@ class FeatureFolded(NamedTuple):
     feature: str
     last_txid: int
     messages: tuple[tuple[int, int], ...] = ()
-    """That it delivered of it: (publisher, sequence), in order."""
+    """Messages that it delivered of it: (publisher, sequence), in order."""
     kept_back: tuple[str, ...] = ()
     """Clients whose publishes count as acked and who were not told yet."""
 
@@ -556,16 +558,16 @@ class FinalLog:
     present: frozenset[tuple[int, int]]
     """(publisher, sequence) that are in its segments."""
     ever: frozenset[tuple[int, int]]
-    """Those, and what was in segments since removed."""
+    """Messages in the log, and in segments since removed."""
     servers: dict[str, str]
     """Destination to the instance that it is connected to; empty when to none."""
     owed: int
     """Messages that destinations still owe it."""
     pending: int
     unavailable: frozenset[tuple[int, int]] = frozenset()
-    """What it says that no upstream has any more."""
+    """Messages that it says no upstream has any more."""
     owing: tuple[DestinationDebt, ...] = ()
-    """Which those are that are owed or pending, as far as is known."""
+    """Messages that are owed or pending, as far as is known."""
 
 
 @dataclass(slots=True)
@@ -588,11 +590,11 @@ class RunHistory:
     unstarted: dict[str, str] = field(default_factory=dict)
     """Instances that had not begun at the end, to what they waited to be copied from."""
     journaled: tuple[TopicRule, ...] = (TopicRule(".*"),)
-    """What all instances have in their transaction logs."""
+    """Topics that all instances have in their transaction logs."""
     transient: frozenset[str] = frozenset()
     """Topics that no instance journals."""
     deletions: set[tuple[int, int]] = field(default_factory=set)
-    """What was published to delete records, or is of a queue's own: nobody is delivered it."""
+    """Publishes that delete records, or are of a queue's own: nobody is delivered them."""
     queues: tuple[SharedQueue, ...] = ()
 
     def tail(self, lines: int) -> str:

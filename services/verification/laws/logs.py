@@ -57,7 +57,7 @@ class Copy:
     digest: int = 0
     """Digest of its content; 0: there is no other one."""
     content: str = ""
-    """What filters see of it."""
+    """Content as filters see it."""
     forgotten: set[int] = field(default_factory=set)
     """Roots that its instance became awaited for when retention had removed the message."""
     noted_us: dict[int, int] = field(default_factory=dict)
@@ -79,14 +79,16 @@ class Logs:
         self.carried_before: defaultdict[str, list[DestinationRoute]] = defaultdict(list)
         """Destinations of an instance as they were before that."""
         self.newly_carried: defaultdict[Link, set[Key]] = defaultdict(set)
-        """What passes a link since its instance goes by other filters, and was durable there by
-        those before: an answer for it may have been let out."""
+        """Messages that pass a link since its instance goes by other filters, and that were durable
+        there by those before: an answer for them may have been let out."""
         self.copies: dict[str, dict[Key, Copy]] = {name: {} for name in topology.members}
         self.lost: dict[str, set[Key]] = {name: set() for name in topology.members}
-        """What was on disks of an instance that are gone, or that it has no more since it moved."""
+        """Messages that were on disks of an instance that are gone, or that it has no more since it
+        moved."""
         self.lost_copies: defaultdict[str, list[tuple[dict[Key, Copy], dict[str, Mode]]]]
         self.lost_copies = defaultdict(list)
-        """The same copies, disk by disk, with how its links were then, by destination."""
+        """Copies of the lost messages, disk by disk, with the modes of its links then, by
+        destination."""
         self.removed_to: defaultdict[str, int] = defaultdict(int)
         """Up to this transaction id retention has removed what there was."""
         self.name_of: dict[int, str] = {}
@@ -97,7 +99,7 @@ class Logs:
         self.asked_again: dict[Link, set[tuple[int, int, int]]] = {}
         """Messages that were asked again, by link: (root, publisher, sequence)."""
         self.asked_there: dict[Link, set[tuple[int, int, int]]] = {}
-        """The same, of what the server that is there now was asked for when it was reached."""
+        """Messages that the server that is there now was asked for when it was reached, by link."""
         self.server: dict[Link, str] = {}
         self.served_by: dict[Link, tuple[str, int]] = {}
         """The server and its incarnation."""
@@ -109,7 +111,7 @@ class Logs:
         """The incarnation that has had from this link what was there when it connected."""
         self.async_until_us: dict[Link, int] = {}
         self.earlier_modes: defaultdict[Link, list[Mode]] = defaultdict(list)
-        """How it was when its instance crashed and kept its disk, each time."""
+        """Modes that it had when its instance crashed and kept its disk, each time."""
         self.formers: defaultdict[str, list[str]] = defaultdict(list)
         self.moved: set[int] = set()
         """Incarnations of instances that live elsewhere now, under another one."""

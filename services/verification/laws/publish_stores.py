@@ -90,7 +90,7 @@ class _Acknowledgments:
     def __init__(self, history: RunHistory) -> None:
         self._queues = {queue.name for queue in history.queues}
         self._clients: defaultdict[Key, set[str]] = defaultdict(set)
-        """Who published it."""
+        """Clients that published it."""
         self._held: defaultdict[str, set[Key]] = defaultdict(set)
         """Messages in the log, by instance."""
         self._heard: defaultdict[str, set[Key]] = defaultdict(set)

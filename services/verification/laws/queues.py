@@ -75,13 +75,14 @@ class _QueueReplay:
         self._queue = of
         self._journals: dict[str, _Journal] = {name: _Journal() for name in of.instances}
         self._risked: set[Key] = set()
-        """Those of the latter: who got one back may not have got what was said of it, until it asks
-        for it."""
+        """Messages of the latter that are at risk: who got one back may not have got what was said
+        of it, until it asks for it."""
         self._expired: set[Key] = set()
         """Messages that left undone: nobody may have been given them."""
         self._bearers: dict[int, str] = {}
         self._former: dict[str, str] = {}
-        """What an instance was before it was moved, to its name: it may go on, elsewhere."""
+        """Name of a moved instance, by the name of what it was before: that may go on,
+        elsewhere."""
         self._unsure: set[Key] = set()
         """Messages that several instances may deliver: they were given to a second instance, or a
         disk was lost on which more may have been known of them."""

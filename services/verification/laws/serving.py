@@ -314,7 +314,7 @@ def told_missing(history: RunHistory) -> list[Violation]:
     connected: dict[str, str] = {}
     """Subscriber to the instance that accepted it last."""
     overtaken: defaultdict[str, dict[Key, str]] = defaultdict(dict)
-    """What is removed there since, and has not come."""
+    """Messages that are removed there since, and have not come."""
     topic_of: dict[Key, str] = {}
     found: list[Violation] = []
 
