@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 OFFSETS = "offsets"
-"""Where Spark keeps, in a checkpoint, what each micro-batch reads."""
+"""Directory of a checkpoint in which Spark keeps what each micro-batch reads."""
 QUERY_FILE = "raylay-aggregate.json"
 POLL_S = 0.2
 STOP_WAIT_S = 60.0
-"""How long a micro-batch that is under way may take to end when the job is told to."""
+"""Time that a micro-batch that is under way may take to end when the job is told to."""
 EVERY_MS_DEFAULT = 1_000
 VALUE = "value"
 START_FORMAT = "yyyyMMdd'T'HHmmss"

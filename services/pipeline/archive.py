@@ -80,7 +80,7 @@ TOPIC_NAME_BYTES_MAX = 255 - len("topic=")
 TOPIC_BEGINNING = 48
 """Characters kept of a longer one: at most 192 bytes."""
 SPARK_ESCAPES = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
-"""What Spark writes with three bytes each."""
+"""Characters that Spark writes with three bytes each."""
 
 
 @dataclass(slots=True)

@@ -52,14 +52,14 @@ READ_BYTES = 4 * 1024 * 1024
 WHOLE_SEGMENT_BYTES = 1 << 62
 TXID_MAX = (1 << 63) - 1
 COMPRESSION_RATIO = 4
-"""How much larger a compressed segment is taken to be when it is divided."""
+"""Factor by which a compressed segment is taken to be larger when it is divided."""
 LISTINGS_MAX = 64
 
 TOLD_BY = ("txid", "publisher", "sequence", "digest", "receive_time")
 """The columns that tell a message from another one of its transaction id."""
 
 OnCorrupt = Literal["stop", "skip"]
-"""What a damaged record does."""
+"""Effect of a damaged record."""
 
 
 @dataclass(frozen=True, slots=True)

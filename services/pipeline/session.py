@@ -52,7 +52,7 @@ _GREETINGS = re.compile(
     rb"|To adjust logging level use"
     rb"|\S+ \S+ WARN NativeCodeLoader: "
 )
-"""What Java and Spark say at every start."""
+"""Lines that Java and Spark print at every start."""
 
 
 def check_java() -> int:

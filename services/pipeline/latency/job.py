@@ -37,7 +37,7 @@ SPAN_DDL = (
 )
 
 KINDS = ("links", "regions", "publishers", "publish", "acks", "acks_by_publisher", "stored")
-"""What is measured. From journals:
+"""Kinds of latency that are measured. From journals:
 
 links: receive time there minus receive time at the upstream that brought it.
 regions: receive time there minus receive time where it was published, by groups.

@@ -63,7 +63,7 @@ STAGED = pa.schema(
         ("expiration_s", pa.int64()),
     ]
 )
-"""What a staged row has."""
+"""Columns of a staged row."""
 DONE_JOBS_MAX = 10_000
 ABANDONED_S = 24 * 3600
 """Age at which the files of a write that was neither committed nor aborted are removed."""

@@ -43,7 +43,7 @@ PLAN_FILE = "replay.json"
 PLAN_VERSION = 1
 TIME = "time_us"
 REPLAYED = pa.schema([*STAGED, pa.field(TIME, pa.int64())])
-"""What a chunk's rows have: what is published, and when it was."""
+"""Columns of a chunk's rows: what is published, and when it was."""
 CHUNK_ROWS_DEFAULT = 100_000
 PROGRESS_S = 2.0
 SLEEP_S_MAX = 0.5

@@ -34,7 +34,7 @@ class PacedRows(StagedRows):
         self._kept_bytes = 0
         self._seen = 0
         self.known_rows: int | None = None
-        """How many of the first write's rows were durable when the client first logged on."""
+        """Number of the first write's rows that were durable when the client first logged on."""
 
     def take(self, pending: PendingWrite) -> None:
         """Goes on with the next write, which begins behind the last row of this one."""

@@ -1,4 +1,4 @@
-"""From blocks of a journal to Arrow batches, whole runs at a time.
+"""Reader from blocks of a journal to Arrow batches, whole runs at a time.
 
 A loop walks the runs; what is the same for a run is looked at once. Of the records only lengths are
 walked, and not even these where all of a run's are equal; their fields are gathered by numpy and
@@ -80,7 +80,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "span_id": pa.string(),
     "body": pa.binary(),
 }
-"""What a row may have, in order. docs/pipeline.md says what each is."""
+"""Columns that a row may have, in order. docs/pipeline.md says what each is."""
 
 _RUN = records._RUN
 _RUN_BYTES = records.RUN_HEADER_BYTES
@@ -110,7 +110,7 @@ class _Runs:
     flags: list[int] = field(default_factory=list)
     receive_time_us: list[int] = field(default_factory=list)
     starts: list[Any] = field(default_factory=list)
-    """Where the records begin: lists and arrays."""
+    """Positions where the records begin: lists and arrays."""
 
 
 class Batches:
@@ -160,7 +160,7 @@ class Batches:
         self._numbers: dict[bytes, int] = {}
         self._names: list[Names] = []
         self.notes: list[Run] | None = None
-        """Where a list is given, it takes the notes that stand between the runs."""
+        """Notes that stand between the runs, where a list is given to take them."""
         self.runs_read = 0
         self.runs_passed = 0
         """Runs of which only the header was looked at."""

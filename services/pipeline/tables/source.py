@@ -59,7 +59,7 @@ log = logging.getLogger("raylay.pipeline")
 FORMAT = "raylay"
 VALUE = "value"
 SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
-"""What Spark hands to a source besides its own."""
+"""Options that Spark hands to a source besides its own."""
 DDL_OF: dict[pa.DataType, str] = {
     pa.string(): "STRING",
     pa.int64(): "BIGINT",
