@@ -22,22 +22,23 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.work import WORK_MAX, EvaluationAccount
 
 TURN_STEPS = WORK_MAX
-"""What a user's filters may take in one turn of the loop, but for evaluations too short to be
+"""Steps that a user's filters may take in one turn of the loop, but for evaluations too short to be
 noted: as much as a single evaluation, some 40 ms."""
 BURST_STEPS = 400_000_000
-"""What they may take at once, in several turns."""
+"""Steps that a user's filters may take at once, in several turns."""
 STEPS_PER_S = 100_000_000
-"""What they may take for long: about a tenth of a processor."""
+"""Steps that a user's filters may take for long: about a tenth of a processor."""
 RECOVERED_STEPS = BURST_STEPS // 2
-"""What a budget that was exhausted has again before it pays for anything. Queries wait where it has
-less, and leave the rest to subscriptions, which cannot wait."""
+"""Steps that a budget that was exhausted has again before it pays for anything. Queries wait where
+it has less, and leave the rest to subscriptions, which cannot wait."""
 LONG_COMPILE_STEPS = 4_000_000
-"""What takes less to compile is no burden to others, who come between two of them, and is not
+"""Steps below which a compilation is no burden to others, who come between two of them, and is not
 counted."""
 COMPILE_BURST_STEPS = 200_000_000
-"""What the compiled filters of a user may take at once: those of a dozen very long ones."""
+"""Steps that the compiled filters of a user may take at once: those of a dozen very long ones."""
 COMPILE_STEPS_PER_S = 20_000_000
-"""What they may take for long: a fiftieth of a processor, or one or two very long ones a second."""
+"""Steps that the compiled filters of a user may take for long: a fiftieth of a processor, or one or
+two very long ones a second."""
 HELD_BYTES_MAX = 512 * 1024 * 1024
 """Memory that the compiled filters of a user may take, about."""
 
@@ -98,8 +99,8 @@ class FilterBudget:
         self._is_exhausted = False
         self._compile_left = COMPILE_BURST_STEPS
         self._held: dict[int, tuple[int, int]] = {}
-        """How many holds there are of a filter, and its bytes, by the id of its tree, which the
-        holds keep."""
+        """Number of holds of a filter, and its bytes, by the id of its tree, which the holds
+        keep."""
         self.held_bytes = 0
         self.steps = 0
 
@@ -245,7 +246,7 @@ class FilterBudgets:
         self._by_user: WeakValueDictionary[Hashable, FilterBudget] = WeakValueDictionary()
         self._in_turn: dict[FilterBudget, None] = {}
         self._worked: dict[FilterBudget, None] = {}
-        """Those that have not recovered all."""
+        """Budgets that have not recovered all."""
         self._recovered_us = 0
         self.stopped: dict[EvaluationAccount, None] = {}
 

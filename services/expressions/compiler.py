@@ -1,4 +1,4 @@
-"""From a syntax tree to one Python function of a parsed message.
+"""Compiler from a syntax tree to one Python function of a parsed message.
 
 The function is written as Python and compiled: for a comparison of a field that takes a third of
 the time of closures which call one another. Nothing of an expression's text gets into it: names of

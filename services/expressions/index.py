@@ -167,7 +167,7 @@ class FilterIndex(Generic[Key]):
         self.version = 0
         self._by_key: dict[Key, _Filter[Key]] = {}
         self._payers: dict[Key, tuple[FilterPayer, FilterHold | None]] = {}
-        """Who pays for each key, and what counts its filter for him."""
+        """Payer of each key, and the hold that counts its filter for him."""
         self._by_text: dict[tuple[str, bool], _Filter[Key]] = {}
         """Filters by their text, and whether anybody pays for them."""
         self._fields: dict[Steps, _FieldIndex[Key]] = {}

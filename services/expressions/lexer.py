@@ -1,4 +1,4 @@
-"""From the text of an expression to its words, each with its column.
+"""Lexer from the text of an expression to its words, each with its column.
 
 A division needs white space around it, since `/2` is a field (FIX tag 2). A name of a field ends at
 white space, at `/`, at a bracket, a comma, a quote or an operator other than `-`.

@@ -1,4 +1,4 @@
-"""From the text of an expression to its syntax tree, by precedence climbing.
+"""Parser from the text of an expression to its syntax tree, by precedence climbing.
 
     expression  = conjunction {OR conjunction}
     conjunction = negation {AND negation}
@@ -36,7 +36,7 @@ from raylay.services.expressions.values import clipped
 CHARACTERS_MAX = 1 << 15
 """A filter that is longer is refused unread: to read it would hold the loop for 0.1 s."""
 PARTS_MAX = 1000
-"""Its parts without literals, for the same reason."""
+"""Parts of an expression without literals, for the same reason."""
 DEPTH_MAX = 48
 """Parentheses in parentheses, and operands in a row."""
 TREE_DEPTH_MAX = 100

@@ -21,9 +21,9 @@ _OPTIONS = re2.Options()
 _OPTIONS.max_mem = MEMORY_BYTES_MAX
 _OPTIONS.log_errors = False
 MATCH_STEPS = 2_000
-"""What it takes to replace a match, in steps (work.py)."""
+"""Steps (work.py) to replace a match."""
 REFERENCE_STEPS = 600
-"""What it takes for each reference of the replacement."""
+"""Steps for each reference of the replacement."""
 GROUPS_TIMES = 12
 """Cost of finding the groups of a match, relative to finding whether there is one."""
 _REFERENCE = re.compile(rb"\\(\d)|\\(.)", re.DOTALL)

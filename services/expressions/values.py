@@ -57,9 +57,9 @@ _MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 ELEMENT_STEPS = 200
-"""What it takes to look at an element of an array (work.py); to convert one takes more."""
+"""Steps (work.py) to look at an element of an array; to convert one takes more."""
 BYTE_STEPS = 4
-"""What it takes to read a byte as a string."""
+"""Steps to read a byte as a string."""
 
 
 def follow(value: Value, steps: Steps, meter: Meter | None = None) -> Value:

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 WORK_MAX = 40_000_000
 """Steps of one evaluation. A step is about a nanosecond of a quick processor."""
 NOTED_STEPS = 1_000_000
-"""What takes less is nobody's fault."""
+"""Steps below which an evaluation is nobody's fault."""
 SHORT_STEPS = 10_000
-"""What a single look at a text may take without being counted: a filter has 1,000 parts at most."""
+"""Steps that a single look at a text may take without being counted: a filter has 1,000 parts at
+most."""
 TOLD_MAX = 16
 """Expressions that are told of at once."""
 

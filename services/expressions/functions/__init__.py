@@ -22,7 +22,7 @@ BUILT_IN: Functions = {
     **AROUND,
     **AGGREGATES,
 }
-"""All that come with Raylay."""
+"""Functions that come with Raylay."""
 
 LOADABLE = frozenset(
     [
