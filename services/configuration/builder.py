@@ -33,7 +33,8 @@ from raylay.services.messages.topics import all_but
 
 TopicLike = TopicSettings | str | Mapping[str, Any]
 Origins = dict[tuple[str, ...], str]
-"""Where an instance, or a destination of one (instance, destination), was declared: `file:line`."""
+"""Place (`file:line`) where an instance, or a destination of one (instance, destination), was
+declared."""
 Mode = str
 """`sync` or `async`."""
 Model = TypeVar("Model", bound=BaseModel)
@@ -133,7 +134,7 @@ class FabricBuilder:
         self._of_regions: set[tuple[str, str]] = set()
         """Instances and destinations that regions made, of all that may be replicated."""
         self.origins: Origins = {}
-        """They lead error messages."""
+        """Places of declaration, which lead error messages."""
         self.settings_base = _validated(FabricSettings, sections, f"fabric {name}")
 
     # -- declaring ---------------------------------------------------------------------------

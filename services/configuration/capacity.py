@@ -34,16 +34,16 @@ class CapacitySettings(Section):
     as the fabric says; of that, the default."""
 
     memory_bytes_max: Bytes | None = Field(default=None, alias="memory")
-    """What waits in memory for all clients, then the largest goes offline."""
+    """Memory for what waits for all clients; beyond it the largest goes offline."""
     disk_bytes_max: Bytes | None = Field(default=None, alias="disk")
-    """What waits on disk for all of them, then the largest is disconnected; 0: nobody goes
+    """Disk for what waits for all of them; beyond it the largest is disconnected; 0: nobody goes
     offline."""
     disk_path: str | None = None
-    """Where that is. A relative path is taken from the fabric's directory."""
+    """Directory for that. A relative path is taken from the fabric's directory."""
     message_age_ms_max: Milliseconds | None = Field(default=None, alias="message_age")
-    """How long a message may wait for a client, then it is disconnected; 0: as long as it likes."""
+    """Time that a message may wait for a client, which is then disconnected; 0: any time."""
     client_share: Share | None = None
-    """What one client may hold, then it is disconnected: `50%`, or 0.5."""
+    """Share of the limits that one client may hold, then it is disconnected: `50%`, or 0.5."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -144,7 +144,7 @@ class TypeSettings(Section):
 
     name: MessageType
     kind: Annotated[str, Field(min_length=1)]
-    """Such as `fix`, or the name of an entry point."""
+    """Kind of the type, such as `fix`, or the name of an entry point."""
     options: dict[str, Any] = Field(default={})
     """Options of that kind."""
 
@@ -207,9 +207,9 @@ class LookSettings(Section):
     """One more look for what is to be downgraded or upgraded, on a schedule of its own."""
 
     age_ms: Milliseconds | None = Field(default=None, alias="age")
-    """What is older is downgraded. None: nothing is."""
+    """Age above which a destination is downgraded. None: nothing is."""
     upgrade_age_ms: Milliseconds | None = Field(default=None, alias="upgrade_age")
-    """What is younger is upgraded. None: nothing is."""
+    """Age below which a destination is upgraded. None: nothing is."""
     every: Times
     grace_period_ms: Milliseconds = Field(default=0, alias="grace_period")
 
@@ -260,7 +260,7 @@ class DestinationSettings(Section):
     compression: bool = False
     compression_type: Literal["zstd", "zlib"] = "zstd"
     reconnect_timeout_ms: tuple[Milliseconds, ...] = Field(default=(), alias="reconnect_timeout")
-    """How long an address is tried before the next: none, one for all, or one for each."""
+    """Time for which an address is tried before the next: none, one for all, or one for each."""
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
     dial: bool = True
     """False: it waits until one of its instances connects to this one, and pushes over that
@@ -277,9 +277,9 @@ class DestinationSettings(Section):
     """Names of these; empty: the one that bears the destination's name, else any of the group that
     no other destination names."""
     tls: TlsChoice = None
-    """How it dials. None: as the instance, where whom it dials has TLS."""
+    """TLS of its dialling. None: as the instance, where whom it dials has TLS."""
     authenticator: Module | None = None
-    """What its link says of itself. None: as the instance does."""
+    """Module that makes its link's credentials. None: as the instance does."""
     authenticators: tuple[Module | None, ...] = ()
     """Authenticators for each server of `to`, where they differ. Empty: `authenticator`."""
 
@@ -301,11 +301,11 @@ class BootstrapSettings(Section):
     """Sources in order of priority: names of this fabric, or `host:port` of replication
     transports."""
     topics: tuple[TopicSettings, ...] = ()
-    """Which are copied, of those that it journals; none: all."""
+    """Topics that are copied, of those that it journals; none: all."""
     tls: TlsChoice = None
-    """How it dials. None: as the instance, where whom it dials has TLS."""
+    """TLS of its dialling. None: as the instance, where whom it dials has TLS."""
     authenticator: Module | None = None
-    """What it says of itself. None: as the instance does."""
+    """Module that makes its credentials. None: as the instance does."""
     authenticators: tuple[Module | None, ...] = ()
     """Authenticators for each of the sources, where they differ. Empty: `authenticator`."""
 
@@ -320,7 +320,7 @@ class InstanceChoices(Section):
     """Whether other instances may connect. False: it has no replication transport, and listens
     nowhere for links."""
     message_types: tuple[MessageType, ...] = ()
-    """That `client_port` is for: other messages are refused there. None: any."""
+    """Message types of `client_port`: other messages are refused there. None: any."""
     tls: TlsChoice = None
     """TLS of all its transports that say nothing else, and of what it dials. None: the fabric's."""
     replication_transport: FirstReplicationSettings | None = None
@@ -334,7 +334,7 @@ class InstanceChoices(Section):
     metrics_port: Port | None = None
     """Port for Prometheus. None: as the fabric says."""
     directory: str = ""
-    """Its data directory. Empty: a folder of its name in the fabric's directory."""
+    """Data directory of the instance. Empty: a folder of its name in the fabric's directory."""
     node_labels: dict[str, str] = Field(default={})
     """Labels of the Ray node that holds its data; empty: any node."""
     journal: JournalSettings | None = None
@@ -342,22 +342,23 @@ class InstanceChoices(Section):
     topics: tuple[TopicSettings, ...] | None = None
     """Topics in its transaction log. None: as the fabric says."""
     replication_host: str = ""
-    """Where other instances connect; empty: `host`."""
+    """Host to which other instances connect; empty: `host`."""
     logs: LogSettings | None = None
     authentication: Module | None = None
-    """Who is let in by its transports for clients. None: as the fabric says."""
+    """Module that decides who is let in by its transports for clients. None: as the fabric says."""
     entitlement: Module | None = None
     """The entitlement module. None: as the fabric says."""
     replication_authentication: Module | None = None
-    """Which links are let in by its replication transports. None: as the fabric says."""
+    """Module that decides which links are let in by its replication transports. None: as the fabric
+    says."""
     replication_entitlement: Module | None = None
-    """What they may bring. None: as the fabric says."""
+    """Module that decides what links may bring. None: as the fabric says."""
     authenticator: Module | None = None
-    """What it and its links say of themselves to others. None: as the fabric says."""
+    """Module that makes the credentials of the instance and its links. None: as the fabric says."""
     admin: AdminSettings | None = None
-    """Who may control it. None: as the fabric says."""
+    """Modules that decide who may control it. None: as the fabric says."""
     capacity: CapacitySettings | None = None
-    """What waits for its clients. What it leaves out is as the fabric says."""
+    """Limits on what waits for its clients. A value that it leaves out is as the fabric says."""
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
     """Topics with state. None: as the fabric says."""
@@ -427,19 +428,19 @@ class FabricChoices(Section):
     unauthenticated: Literal["refused", "allowed"] = "refused"
     """Whether everybody may be let in by a transport that is reached from other hosts."""
     authentication: Module | None = None
-    """Who is let in as a client. None: everybody."""
+    """Module that decides who is let in as a client. None: everybody."""
     entitlement: Module | None = None
     """The entitlement module. None: everything."""
     replication_authentication: Module | None = None
-    """Which links are let in. None: all."""
+    """Module that decides which links are let in. None: all."""
     replication_entitlement: Module | None = None
-    """What they may bring. None: everything."""
+    """Module that decides what links may bring. None: everything."""
     authenticator: Module | None = None
-    """What instances and their links say of themselves to others. None: nothing."""
+    """Module that makes the credentials of instances and their links. None: none."""
     admin: AdminSettings | None = None
-    """Who may control instances. None: whoever can call them."""
+    """Modules that decide who may control instances. None: whoever can call them."""
     capacity: CapacitySettings | None = None
-    """What waits for the clients of an instance. None: the defaults."""
+    """Limits on what waits for the clients of an instance. None: the defaults."""
     direct_links: bool = True
     """Whether links that have caught up hand their connections over to their instances."""
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(

@@ -50,7 +50,7 @@ class QueueSettings(Section):
     """The topic whose messages it holds, or a regular expression over topics. Empty: `name`."""
     filter: str = ""
     publish_target: str = ""
-    """Where publishes to `name` go. Empty: to `underlying`."""
+    """Topic to which publishes to `name` go. Empty: to `underlying`."""
     semantics: Literal["at-least-once", "at-most-once"] = "at-least-once"
     lease_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(default=None, alias="lease")
     """A message that is not acknowledged for so long goes to another consumer. None: when its
@@ -77,7 +77,7 @@ class QueueSettings(Section):
     deferred_ack_ms: Annotated[Milliseconds, Field(gt=0)] = Field(
         default=DAY_MS, alias="deferred_ack"
     )
-    """How long an acknowledgment is remembered whose message has not come."""
+    """Time for which an acknowledgment is remembered whose message has not come."""
     initial_owner: str = ""
     domain: str = ""
     dead_letters: str = ""

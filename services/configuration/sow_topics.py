@@ -96,11 +96,12 @@ class SowTopicSettings(Section):
     expiration: Expiration = "disabled"
     history: HistorySettings | None = None
     hash_indexes: tuple[Index, ...] = ()
-    """Each the identifiers of fields that queries ask for by exact value."""
+    """Hash indexes, each the identifiers of fields that queries ask for by exact value."""
     preprocessing: tuple[Expression, ...] = ()
     """`expression AS /field`: fields that are computed before the key."""
     enrichment: tuple[Expression, ...] = ()
-    """The same behind the key: `/field OF PREVIOUS` is of the message before."""
+    """Expressions like those of `preprocessing`, computed behind the key: `/field OF PREVIOUS` is
+    of the message before."""
     conflict: Literal["none", "last_writer"] = "none"
     """`last_writer`: where two publishers wrote one key at once, all instances take the later."""
 

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable
 
 CUTOFF = 0.7
-"""How alike two names are that are taken for one another, of 1: below, a hint would be a guess."""
+"""Likeness, of 1, from which two names are taken for one another: below, a hint would be a
+guess."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

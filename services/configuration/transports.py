@@ -65,9 +65,11 @@ class ReplicationTerms(Section):
     tls: TlsChoice = None
     """None: the instance's."""
     authentication: Module | None = None
-    """Which links are let in. None: as the instance's `replication_authentication` says."""
+    """Module that decides which links are let in. None: as the instance's
+    `replication_authentication` says."""
     entitlement: Module | None = None
-    """What they may bring. None: as the instance's `replication_entitlement` says."""
+    """Module that decides what links may bring. None: as the instance's `replication_entitlement`
+    says."""
 
     def terms(self) -> dict[str, Any]:
         """As an instance reads them."""
@@ -105,13 +107,14 @@ class ClientTerms(Section):
     enabled: bool = True
     """Whether it listens when the instance starts."""
     authentication: Module | None = None
-    """Who is let in. None: as the instance says."""
+    """Module that decides who is let in. None: as the instance says."""
     entitlement: Module | None = None
     """The entitlement module. None: as the instance says."""
     tls: TlsChoice = None
     """None: the instance's."""
     capacity: CapacitySettings | None = None
-    """What its clients may hold, in a pool of their own. None: they are in the instance's."""
+    """Limits on what its clients may hold, in a pool of their own. None: they are in the
+    instance's."""
 
     def terms(self) -> dict[str, Any]:
         """As an instance reads them."""
@@ -138,4 +141,4 @@ class TransportSettings(ClientTerms):
     host: str = ""
     """Empty: the instance's."""
     message_types: tuple[MessageType, ...] = ()
-    """That it is for: other messages are refused there. None: any."""
+    """Message types of the transport: other messages are refused there. None: any."""

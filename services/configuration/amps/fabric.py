@@ -1,4 +1,4 @@
-"""From the AMPSConfig files of several instances to the settings of one fabric.
+"""Translation of the AMPSConfig files of several instances to the settings of one fabric.
 
 An address of a Destination is that of an instance of the set where the set's replication transports
 and the Destination's Name say so; else it is kept as host:port, of another fabric's instance.
@@ -59,7 +59,7 @@ _LOG_TARGETS = {"stdout": "stderr", "stderr": "stderr", "file": "file"}
 
 
 _OTHERS: dict[str, Any] = {"name": ".*", "journaled": False}
-"""What no TransactionLog takes is published all the same, to those who listen."""
+"""Topics that no TransactionLog takes: they are published all the same, to those who listen."""
 
 
 class LinkListener(NamedTuple):

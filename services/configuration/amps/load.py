@@ -1,4 +1,4 @@
-"""From an AMPSConfig file to its model, or to one error line for each thing that is wrong."""
+"""Reader of an AMPSConfig file: gives its model, or one error line for each thing that is wrong."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""From `SOW/Queue`, `LocalQueue` and `GroupLocalQueue` to a queue of Raylay: its settings, what is
-wrong with it."""
+"""Translation of `SOW/Queue`, `LocalQueue` and `GroupLocalQueue` to a queue of Raylay: its
+settings, and the errors in it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ELEMENTS = {
     "deferred_ack": "DeferredAckExpiration",
     "initial_owner": "InitialOwner",
 }
-"""What stands for a value of the settings."""
+"""Elements that stand for a value of the settings."""
 
 
 def queue_settings(queue: Queue) -> dict[str, Any]:

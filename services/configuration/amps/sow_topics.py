@@ -1,4 +1,5 @@
-"""From `SOW/Topic` to a SOW topic of Raylay: its settings, what is wrong, what does not run."""
+"""Translation of `SOW/Topic` to a SOW topic of Raylay: its settings, its errors, and the parts that
+do not run."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ _ELEMENTS = {
     "name": ("Name",),
     "recovery_point": ("RecoveryPoint",),
 }
-"""What stands for a value of the settings."""
+"""Elements that stand for a value of the settings."""
 _LATER = frozenset(("key_generator",))
-"""What another host may have: such a file is right."""
+"""Settings that another host may have: such a file is right."""
 
 
 def settings_of(topic: SowTopicStanza) -> dict[str, Any]:
