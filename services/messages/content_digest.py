@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 Content = tuple[int, ...]
-"""What one record says: see `content_keys`."""
+"""Content of one record: see `content_keys`."""
 _RECORD = struct.Struct("<I9xBBxHHH2xI8xQ8xQ")
 """Fields of a record (records.py): length, command, the lengths of type, topic, key and correlation
 id, expiration, sequence, digest."""

@@ -96,16 +96,16 @@ class Command(IntEnum):
     """A delta: the body that the client sends is what changes; the one that is journaled on a topic
     with a SOW is the whole message that comes of it."""
     QUEUE_REMOVAL = 7
-    """What an instance says of messages that left a queue without an acknowledgment
+    """A record by which an instance says which messages left a queue without an acknowledgment
     (services/queues/records.py)."""
 
 
 PUBLISHED = frozenset(
     (Command.PUBLISH, Command.DELETE, Command.DELTA_PUBLISH, Command.QUEUE_ACKNOWLEDGMENT)
 )
-"""What a publisher's record may be. The others are made by instances."""
+"""Commands that a publisher's record may have. The others are made by instances."""
 MESSAGES = frozenset((Command.PUBLISH, Command.DELTA_PUBLISH))
-"""What subscribers are given. The others only change a state."""
+"""Commands of the records that subscribers are given. The others only change a state."""
 COMMAND_AT = 13
 """The command's byte in a record."""
 _MESSAGE_BYTES = bytes(MESSAGES)
@@ -131,16 +131,17 @@ class Flag:
     AWAITED: Final = 1
     """A client published it here, or it came marked awaited."""
     LATE: Final = 2
-    """It arrived behind a higher sequence of its publisher on its topic."""
+    """Flag of a run that arrived behind a higher sequence of its publisher on its topic."""
     TRACED: Final = 4
     """Flag of a run in which at least one record carries a trace context."""
     CONTIGUOUS: Final = 8
     """last sequence - first sequence + 1 == count."""
     CROSSED: Final = 16
-    """It passed from one group into another on its way here, whatever came after."""
+    """Flag of a run that passed from one group into another on its way here, whatever came
+    after."""
     COMMANDS: Final = 32
-    """They are no messages (`MESSAGES`): nobody is delivered them. Each instance finds it out for
-    itself (`commands_flag`)."""
+    """Flag of records that are no messages (`MESSAGES`): nobody is delivered them. Each instance
+    finds it out for itself (`commands_flag`)."""
 
 
 FLAG_NAMES = {
@@ -155,7 +156,8 @@ FLAG_NAMES = {
 _RECORD = struct.Struct("<IQBBBBHHHHIQQQQ")
 _RECORD_TAIL = struct.Struct("<BBBBHHHHIQQQQ")
 _RECORD_SCANNED = struct.Struct("<IQ6sHH6xQQ")
-"""What `scan` looks at. Version, command and three lengths are compared at once: `_SHAPE`."""
+"""Fields that `scan` looks at. Version, command and three lengths are compared at once:
+`_SHAPE`."""
 _SHAPE = struct.Struct("<BBBBH")
 _RECORD_FRONT = struct.Struct("<IQ")
 _RUN = struct.Struct("<IQBBHQQQQQIQHBBB")
@@ -554,7 +556,8 @@ class Run:
     raw: bytes | None = field(default=None, repr=False, compare=False)
     """The run as it was read, header included, when it was read from bytes."""
     head: bytes | None = field(default=None, init=False, repr=False, compare=False)
-    """All of it but the payload as it was put into the journal: from then on it does not change."""
+    """The whole run but its payload, as it was put into the journal: from then on it does not
+    change."""
 
     @property
     def last_txid(self) -> int:

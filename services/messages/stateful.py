@@ -29,7 +29,7 @@ RUN_BYTES_MAX = 16 * 1024 * 1024
 _FRONT = struct.Struct("<IQ")
 _TOPIC_LENGTH = struct.Struct("<H")
 _TOPIC_LENGTH_AT = 16
-"""Where it lies in a record (records.py)."""
+"""Offset of the topic's length in a record (records.py)."""
 
 
 class RefusedRecords(NamedTuple):

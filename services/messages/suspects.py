@@ -48,7 +48,7 @@ class SuspectNote(Protocol):
 
 
 class NoSuspectNote:
-    """For who has no place for a note."""
+    """Note of suspects for an owner that has no place for one."""
 
     def set(self, publisher: int, first: int, last: int, deaths: int) -> None:
         """Keeps nothing."""

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import re2
 
 MEMORY_BYTES_MAX = 1 << 20
-"""What RE2 may use for one pattern, compiled. The largest that fits takes less than 0.1 s for the
-longest topic, and less to compile. RE2's module keeps the last 128."""
+"""Memory that RE2 may use for one pattern, compiled. The largest that fits takes less than 0.1 s
+for the longest topic, and less to compile. RE2's module keeps the last 128."""
 SHOWN_CHARACTERS_MAX = 40
 SMALL_PROGRAM = 12
 """Instructions of RE2."""
@@ -125,7 +125,7 @@ class TopicPattern:
         self._is_text = self._is_text and not looks
         sizes = [each.programsize for each in (compiled, *(each for each, _ in asked))]
         self.weight = 1 if self._is_text else sum(map(_weight, sizes))
-        """What a character of the topic takes at most, in nanoseconds of a quick processor."""
+        """Most time that a character of the topic takes, in nanoseconds of a quick processor."""
 
     def search(self, topic: str) -> bool:
         """Returns whether the pattern matches somewhere in the topic."""

@@ -12,19 +12,20 @@ from raylay.services.messages.topic_pattern import PatternError, TopicPattern
 _REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
 TOPIC_CACHE_MAX = 65_536
 EXPRESSIONS_MAX = 4_000
-"""That one frame of another instance may have. Names of topics do not count."""
+"""Expressions that one frame of another instance may have. Names of topics do not count."""
 EXPRESSIONS_WEIGHT_MAX = 2_000_000
-"""The same, as the sum of their weights (`TopicPattern.weight`): eight of the largest that one may
-write, or 20,000 such as `^orders/.*`. They take 80 ms to compile, and 4 MB."""
+"""Sum of the weights (`TopicPattern.weight`) of the expressions that one frame may have: eight of
+the largest that one may write, or 20,000 such as `^orders/.*`. They take 80 ms to compile, and 4
+MB."""
 RESERVED = "raylay/"
 """Topics that begin so are Raylay's own. An expression of a subscription meets them only where it
 begins so itself."""
 DRILL_TOPIC = f"{RESERVED}drill"
-"""What drills publish on (docs/drills.md)."""
+"""Topic of drills (docs/drills.md)."""
 DRILL_SOW_TOPIC = f"{RESERVED}drill-sow"
-"""The same, of which the last message of each key is kept."""
+"""Topic of drills of which the last message of each key is kept."""
 DRILL_WORK_TOPIC = f"{RESERVED}drill-work"
-"""The same, whose messages are given to one consumer each, by the queue `DRILL_QUEUE`."""
+"""Topic of drills whose messages are given to one consumer each, by the queue `DRILL_QUEUE`."""
 DRILL_QUEUE = f"{RESERVED}drill-queue"
 
 

@@ -23,12 +23,13 @@ from raylay.services.messages.types.trees import (
 )
 
 DEPTH_MAX = 100
-"""How deep values may be nested; the tree itself is the first level. Who walks through a tree may
-call itself for each level."""
+"""Depth to which values may be nested; the tree itself is the first level. Who walks through a tree
+may call itself for each level."""
 BODY_BYTES_MAX = 16 * 1024 * 1024
 """Length of a body that is parsed. No record is longer (records.RECORD_BYTES_MAX)."""
 SLOW_BODY_BYTES_MAX = 512 * 1024
-"""The same, of types that take 0.1 to 0.3 µs a byte: some 0.1 s of an instance's loop."""
+"""Length of a body that is parsed, of types that take 0.1 to 0.3 µs a byte: some 0.1 s of an
+instance's loop."""
 VALUES_MAX = 65_536
 """Fields, elements, objects and arrays of a body that is parsed: some 25 ms of an instance's loop,
 where each takes a byte or two."""
@@ -95,13 +96,13 @@ class MessageType(ABC):
 
     kind = ""
     lacks: ClassVar[Mapping[Ability, str]] = {}
-    """What cannot be done with messages of this type, and what can be done instead."""
+    """Abilities that messages of this type lack, and what can be done instead."""
     parsed_bytes_max: ClassVar[int] = BODY_BYTES_MAX
     """No longer body is parsed."""
     value_bytes_min: ClassVar[int] = 1
     """No value takes fewer bytes: in a body that is short enough they are not counted."""
     empty: Any = ""
-    """What a field without a value has in a delta."""
+    """Value of a field without a value in a delta."""
     parsers_refuse: ClassVar[bool] = False
     """The parsers of `parser_of` raise MessageTypeError alone, so that none needs a guard."""
 

@@ -148,7 +148,7 @@ _SIZES = {
 }
 """Bytes that a value takes, by its type, where that says it."""
 _SIZED = {0x02: 4, 0x05: 5, 0x0C: 16, 0x0D: 4, 0x0E: 4, 0x0F: 0}
-"""How many it takes beside as many as its first four bytes say."""
+"""Bytes that a value takes, by its type, beside as many as its first four bytes say."""
 
 
 def _after(raw: bytes, kind: int, at: int) -> int:

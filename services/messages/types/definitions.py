@@ -24,7 +24,7 @@ KIND_NAMES = frozenset(
         "struct",
     )
 )
-"""What a definition can be of, beside entry points."""
+"""Kinds of a definition, beside entry points."""
 REFUSED = {
     "bflat": "its bytes are documented nowhere; use msgpack or bson",
 }

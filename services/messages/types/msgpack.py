@@ -120,9 +120,9 @@ _SIZES = {
 }
 """Bytes that a value takes, by its first byte, where that says it."""
 _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-"""How many bytes behind it say how many follow: bin, ext (one more) and str."""
+"""Bytes behind the first one that say how many follow: of bin, ext (one more) and str."""
 _COUNTED = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
-"""The same of arrays and maps, of how many elements or pairs follow."""
+"""Bytes behind the first one that say how many elements or pairs follow: of arrays and maps."""
 
 
 _EXT_TYPES = {**dict.fromkeys(range(0xD4, 0xD9), 1), 0xC7: 2, 0xC8: 3, 0xC9: 5}

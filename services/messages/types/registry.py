@@ -196,7 +196,7 @@ KINDS: dict[str, Callable[[MessageTypes, str, dict[str, Any]], MessageType]] = {
     "protobuf": _protobuf,
     "struct": _struct,
 }
-"""What a definition can be of."""
+"""Kinds of a definition."""
 _SEPARATORS = {"field_separator", "header_separator", "message_separator"}
 """The last two stand between what legacy protocols send, never within a body."""
 _OPTIONS = {

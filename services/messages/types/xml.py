@@ -29,7 +29,7 @@ _ENCODINGS = frozenset((None, "utf-8", "us-ascii", "ascii", "utf8"))
 _NAME = re.compile(r"[A-Za-z_:\u00c0-\U000effff][A-Za-z0-9_:.\-\u00b7-\U000effff]*")
 _START_TAG = re.compile(rb"""<[^>"']*(?:"[^"]*"[^>"']*|'[^']*'[^>"']*)*>""")
 _WIDE = (b"\xff\xfe", b"\xfe\xff")
-"""How a body in UTF-16 begins."""
+"""First bytes of a body in UTF-16."""
 _NO_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 _IN_TEXT = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"})
 _IN_ATTRIBUTE = str.maketrans(
