@@ -38,7 +38,7 @@ _FRONT = struct.Struct("<IH")
 _LONG = struct.Struct("<I")
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 FRAME_FRONT, pack_header = _FRONT, _pack
-"""What `encode_front` is made of, for where a call less counts."""
+"""Parts of `encode_front`, for where a call less counts."""
 _new = tuple.__new__
 """Makes a named tuple at half the price of a call of its class."""
 

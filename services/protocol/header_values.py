@@ -8,9 +8,9 @@ from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
 from raylay.services.protocol.frames import Header
 
 COMMAND_ID_BYTES_MAX = 1024
-"""It comes back in every ack, whose header ends at 64 KiB."""
+"""Length of a command id: it comes back in every ack, whose header ends at 64 KiB."""
 ACK_TYPES = frozenset(("none", "received", "processed", "persisted", "completed", "stats"))
-"""What a command may ask for. Of these it is given what it has; `none`: nothing."""
+"""Acks that a command may ask for. Of these it is given what it has; `none`: nothing."""
 
 
 class BadValue(Exception):

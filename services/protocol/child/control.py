@@ -265,7 +265,7 @@ class StartReader:
 
     def __init__(self) -> None:
         self.held = PublisherRanges()
-        """What the destination holds, where it did not say that itself."""
+        """Messages that the destination holds, where it did not say that itself."""
         self._notice = RootedRanges()
         self._mark = RootedRanges()
         self._unavailable = PublisherRanges()

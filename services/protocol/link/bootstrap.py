@@ -48,7 +48,7 @@ RUNS = "bootstrap_runs"
 SOW = "bootstrap_sow"
 RULES_MAX = 10_000
 SOW_TOPICS_MAX = 500
-"""That are asked for: more do not fit into a header. The others begin with the log."""
+"""SOW topics that are asked for: more do not fit into a header. The others begin with the log."""
 SOW_BYTES = 512 * 1024
 """Approximate length of a frame of entries; one entry may be longer."""
 

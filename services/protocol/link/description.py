@@ -32,7 +32,7 @@ from raylay.services.replication.membership.validation import (
 )
 
 DESCRIPTION_BYTES_MAX = 256 * 1024
-"""Some thousands of topics, each named."""
+"""Length of a description: some thousands of topics, each named."""
 LINK_LOGON_BYTES_MAX = UNAUTHENTICATED_FRAME_BYTES_MAX + DESCRIPTION_BYTES_MAX
 
 _pack = msgpack.Packer(use_bin_type=True).pack

@@ -193,7 +193,8 @@ class UpstreamLogon:
     ack_conflation_ms: int = 0
     description: bytes = b""
     address: str | None = None
-    """Where others reach its instance; empty: not known; None: the link carries no streams."""
+    """Address at which others reach its instance; empty: not known; None: the link carries no
+    streams."""
     generation: int = 0
     placements: dict[str, InstancePlacement] = field(default_factory=dict)
     salvages: bool = False
