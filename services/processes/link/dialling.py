@@ -41,8 +41,8 @@ ANSWER_TIMEOUT_S = 10.0
 CHALLENGES_MAX = 8
 """Challenges of one logon."""
 AWAITS_DIAL_S = 0.5
-"""Where connections are shared, the side that would give way lets the other one dial first for so
-long: about what an instance needs to start a link again that was killed."""
+"""Time for which the side that would give way, where connections are shared, lets the other one
+dial first: about what an instance needs to start a link again that was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class LinkDialler:
         self._runtime = runtime
         self._pump = pump
         self._line: ImpairedLine | None = None
-        """That a drill can make a bad one."""
+        """Line that a drill can make a bad one."""
         self._epoch_answer: asyncio.Future[tuple[Header, bytes]] | None = None
         self._start_answer: asyncio.Future[None] | None = None
         self._lost = asyncio.Event()
@@ -74,10 +74,10 @@ class LinkDialler:
         self._failed_upstream = 0
         """The incoming connection over which the last attempt failed."""
         self._credentials: dict[int | None, OwnCredentials] = {}
-        """What it says of itself, by the place of the server in the list; None: to a server that
+        """Credentials of the link by the place of the server in the list; None: for a server that
         has connected."""
         self._missing = ""
-        """What it cannot log on for; empty: nothing is missing."""
+        """Credentials that are missing for a logon; empty: nothing is missing."""
         self._is_kept_out = False
         """The last connection ended because of what was sent over it: the next one will, too."""
         self._last_carried: bool | None = None

@@ -27,7 +27,7 @@ from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.membership.placement import InstancePlacement
 
 Ack = tuple[int, Ranges, Rooted, Ranges, int]
-"""What `read_ack` gives, and when it was sent."""
+"""Ack as `read_ack` gives it, and when it was sent."""
 
 
 class ConnectionOwner(Protocol):

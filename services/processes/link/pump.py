@@ -52,9 +52,10 @@ where there are very many publishers."""
 LENDS_WITHIN_S = 1.0
 DIRECT_PUBLISHERS_MAX = 4_096
 DIRECT_BYTES_MAX = 1024 * 1024
-"""What the destination has goes to the instance in one frame, and is kept there."""
+"""Bytes of what the destination has that go to the instance in one frame, and are kept there."""
 REMEMBER_S = 5.0
-"""What was judged in less before the process is killed is judged once more."""
+"""Time between two stores of verdicts: what was judged in less before the process is killed is
+judged once more."""
 REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
 
@@ -105,7 +106,7 @@ class Pump:
         self.is_direct = False
         """Whether the instance sends and reads over the connection, and this process does not."""
         self._lends_until_s = 0.0
-        """It was asked for the connection, and answers by then; 0: it was not."""
+        """Time by which it answers the request for its connection; 0: it was not asked."""
         self._lend_scheduled = False
         self._due_timer: asyncio.TimerHandle | None = None
 

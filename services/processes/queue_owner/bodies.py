@@ -92,7 +92,7 @@ class Bodies:
         self._firsts: list[int] = []
         self.kept_bytes = 0
         self.reads = 0
-        """How often the journal was read again."""
+        """Number of times that the journal was read again."""
 
     def keep(self, runs: Sequence[Run]) -> None:
         """These were read: they stay for a while."""

@@ -21,7 +21,7 @@ from raylay.storage.offline import LmdbOfflineStore, OfflineStore
 
 BATCH_BYTES = 1024 * 1024
 BATCH_S = 0.02
-"""What is put waits for more for so long, or until it is BATCH_BYTES."""
+"""Time for which what is put waits for more, unless it is BATCH_BYTES before."""
 
 
 class BufferServer(ChildProgram):
