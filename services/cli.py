@@ -128,11 +128,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "journal": (f"{_COMMANDS}.journal:journal_app", "Show, verify and maintain a journal."),
 }
-"""Where each command is (module:name), and the beginning of its help."""
+"""Place of each command (module:name), and the beginning of its help."""
 _OF_CLIENTS = tuple(
     COMMANDS[name][0] for name in ("publish", "delete", "subscribe", "sow", "queue", "pipeline")
 )
-"""They speak to servers, and may do so over TLS."""
+"""Commands that speak to servers, and may do so over TLS."""
 
 
 class CommandGroup(TyperGroup):

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 HARD_FACTOR = 2
-"""What is on its way to the disk still lies in memory: all together so many times the limit at
-most, then the disk is too slow, and the largest of those that are offline is disconnected."""
+"""Factor of the memory limit up to which all clients together may hold memory, with what is on its
+way to the disk: beyond it the disk is too slow, and the largest of those that are offline is
+disconnected."""
 MARKS_MAX = 128
 """Instants that are kept of one client, for the age of what waits for it."""
 MARK_MS = 50
@@ -79,7 +80,7 @@ class DisconnectClient(NamedTuple):
 
     client: int
     limit: str
-    """Which one was passed: `memory`, `disk`, `share` or `age`."""
+    """Limit that was passed: `memory`, `disk`, `share` or `age`."""
     why: str
     """The reason for people, with the numbers."""
 

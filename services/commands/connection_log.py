@@ -13,8 +13,8 @@ STEADY_S = 10.0
 
 
 class ConnectionLog:
-    """For a client's `on_event`. A line that comes again while no connection lasts is counted, and
-    said again with its count the 10th, 100th, … time and by `finish`.
+    """Handler for a client's `on_event`. A line that comes again while no connection lasts is
+    counted, and said again with its count the 10th, 100th, … time and by `finish`.
 
     Args:
         now_s: a clock in seconds, which only goes on.

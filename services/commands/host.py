@@ -38,7 +38,7 @@ KERNEL_SETTINGS = (
     "net.ipv4.ip_local_port_range",
 )
 TIME_ERROR = 5
-"""What adjtimex returns where the clock is not synchronised."""
+"""Result of adjtimex where the clock is not synchronised."""
 MARKS = {"ok": "ok", "change": "change", "wrong": "WRONG"}
 
 check_app = typer.Typer(

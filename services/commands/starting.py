@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 READY_LINE = "raylay is up"
 NEXT_LINE = "next: "
-"""What is said last begins with it."""
+"""Prefix of the line that is printed last."""
 _EXPRESSION = re.compile(r"[][().*+?^$|{}\\]")
 
 

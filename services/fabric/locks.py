@@ -27,7 +27,7 @@ INHERITED_VARIABLE = "RAYLAY_UP_LOCKS"
 """Descriptors of locks that the process which began this one took for it."""
 TRIES = 10
 TRY_S = 0.03
-"""Who only asks whether a file is locked holds it for an instant."""
+"""Pause between two tries: who only asks whether a file is locked holds it for an instant."""
 
 
 @dataclass(frozen=True, slots=True)

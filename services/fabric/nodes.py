@@ -1,4 +1,5 @@
-"""On which node of a Ray cluster an instance keeps its data: chosen once, by labels, and kept.
+"""Choice of the node of a Ray cluster on which an instance keeps its data: made once, by labels,
+and kept.
 
 An instance with `node_labels` belongs to a node that has them. Of several the one with the fewest
 instances is taken; its label `host` then pins the instance to it, so that Ray never starts it

@@ -1,4 +1,5 @@
-"""From a fabric's settings to what each instance is started with: ports, directories, addresses.
+"""Plan of a fabric: from its settings to what each instance is started with: ports, directories,
+addresses.
 
 `fabric.json` in the fabric's directory keeps what was chosen at the first start, so that later
 starts, and other processes, find the same fabric.

@@ -39,7 +39,7 @@ TOKEN_MODE = "token"
 ALIVE_METHOD = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 """A call of Ray's head that changes nothing."""
 HEAD_OUTAGE_S = 600
-"""How long the nodes of a Ray that we start outlive its head."""
+"""Time for which the nodes of a Ray that we start outlive its head."""
 
 Answer = TypeVar("Answer")
 

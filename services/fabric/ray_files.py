@@ -20,7 +20,7 @@ from raylay.storage.files import PRIVATE_FILE_MODE, make_directory, write_durabl
 
 TEMPORARY_VARIABLE = "RAY_TMPDIR"
 TOKEN_VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-"""Where Ray's token is, if not in the file that Ray itself makes."""
+"""Variables that say where Ray's token is, if not in the file that Ray itself makes."""
 _LONGEST_SOCKET = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 DIRECTORY_BYTES_MAX = 107 - len(_LONGEST_SOCKET)
 """Length of the path of Ray's temporary directory: a Unix socket's address ends at 108 bytes, the

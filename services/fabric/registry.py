@@ -23,7 +23,7 @@ from raylay.storage.files import make_directory, sync_directory
 REGISTRY_VARIABLE = "RAYLAY_RUNTIME_DIR"
 STOPPED_SUFFIX = ".stopped"
 FABRIC_FILE = "fabric.json"
-"""What is kept of a fabric, in its directory."""
+"""File with the record of a fabric, in its directory."""
 
 
 @dataclass(slots=True)

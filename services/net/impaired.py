@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 SEGMENT_BYTES = 1448
-"""What one TCP segment carries on Ethernet."""
+"""Bytes that one TCP segment carries on Ethernet."""
 MATHIS = math.sqrt(1.5)
 """TCP's throughput under loss is this times segment / (round trip * √loss): M. Mathis et al.,
 "The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm", 1997."""
@@ -211,7 +211,7 @@ class ImpairedProtocol(asyncio.Protocol):
         self.back = _Way(line, self._deliver)
         self._told_end = False
         self._lost: BaseException | Literal[False] | None = False
-        """How the connection was lost while nothing comes back; False: it was not."""
+        """Reason why the connection was lost while nothing comes back; False: it was not."""
         self._abandoned = False
 
     # -- what the socket says ------------------------------------------------------------------

@@ -53,7 +53,7 @@ class SilenceDetector:
 
     def __init__(self) -> None:
         self._suspected_s = -1.0
-        """When something had come last, at the look that found too long a silence."""
+        """Time of the last arrival, at the look that found too long a silence."""
 
     def is_lost(
         self, silent_s: float, heard_s: float, timeout_s: float, answers: Callable[[], bool]

@@ -8,7 +8,7 @@ from typing import Any
 from raylay.services.errors import ConfigurationError
 
 PROTOCOLS = ("TLSv1.2", "TLSv1.3")
-"""That are spoken; what is older is broken."""
+"""Versions of TLS that are spoken; older ones are broken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class TlsStream(asyncio.Protocol):
         self.loop = loop
         self.raw: asyncio.Transport | None = None
         self.protocol: asyncio.Protocol | None = None
-        """That the bytes are for; None: the handshake is not done."""
+        """Protocol that the bytes are for; None: the handshake is not done."""
         self.peer_certificate: PeerCertificate | None = None
         self.is_over = False
         self.who = who

@@ -23,8 +23,8 @@ CARRIER_LOW_BYTES = 64 * 1024
 """A connection that carries a stream buffers no more than this before data waits: acknowledgments
 of the other direction must not stand behind a whole window of it."""
 UNREAD_BYTES_MAX = 2 * REPLICATION_FRAME_BYTES_MAX
-"""What waits for the reader of a stream: more than a window and a batch, which its sender never has
-on the way."""
+"""Bytes that wait for the reader of a stream: more than a window and a batch, which its sender
+never has on the way."""
 UNCOUNTED_BYTES = 64 * 1024
 """The carrier is told of what waits from here on. It is what a transport holds before it says that
 it is full, so it says when that is gone."""

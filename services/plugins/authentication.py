@@ -38,8 +38,8 @@ DEFAULT = "amps-default-authentication-module"
 IMPLICIT = "amps-implicit-authentication-module"
 NOBODY = "amps-default-no-authentication-module"
 HASHES_AT_ONCE = 2
-"""Each takes 64 MiB of memory and some 50 ms of a processor: more wait for their turn, so that a
-flood of logons takes neither from those who are in."""
+"""Number of hashes at once. Each takes 64 MiB of memory and some 50 ms of a processor: more wait
+for their turn, so that a flood of logons takes neither from those who are in."""
 HASHES_WAITING_MAX = 256
 """Logons that wait or are looked at. One more displaces one of the address that has most."""
 LEEWAY_S = 30

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from raylay.services.plugins.authenticators import Authenticator
 
 TEXT_BYTES_MAX = {"user name": 1_024, "password": 8_192}
-"""What a logon has room for (protocol/link/link_credentials.py)."""
+"""Bytes that a logon has room for (protocol/link/link_credentials.py)."""
 
 
 class OwnCredentials:

@@ -32,13 +32,13 @@ class WatchedFile:
         self.path = Path(path)
         self.meanwhile = meanwhile
         self.problem = ""
-        """Why what stands in the file now is not in use; empty: it is."""
+        """Reason why the present content of the file is not in use; empty: it is."""
         self._what = what
         self._where = where
         self._take = take
         self._taken: _Version | None = None
         self._wrong: tuple[_Version, str] | None = None
-        """What cannot be taken, and why: it is not read before it changes."""
+        """Version of the file that cannot be taken, and why: it is not read before it changes."""
         self._turn = asyncio.Lock()
 
     async def look(self) -> None:

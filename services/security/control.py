@@ -43,7 +43,7 @@ PATHS: Mapping[str, str] = {
     "note_salvage": "placements/{moved}/note_salvage",
     "forget": "placements/{moved}/forget",
 }
-"""What can be asked of an instance, and its path below `ROOT`."""
+"""Calls of an instance's control, each with its path below `ROOT`."""
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
 NAME_SHOWN_MAX = 200
 

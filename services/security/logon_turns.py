@@ -28,7 +28,8 @@ REMEMBERED_MAX = 4096
 USER_CHARACTERS_MAX = 128
 """Length of a user name as the key under which its failures are counted."""
 IPV6_HOST_BITS = 64
-"""One customer has all addresses of such a network: they are one here."""
+"""Bits of the host in an IPv6 address. One customer has all addresses of such a network: they are
+one here."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -13,9 +13,9 @@ HIDDEN = "***"
 _SECRET = re.compile(
     r"password|passphrase|secret|token|credential|apikey|httpheader", re.IGNORECASE
 )
-"""What the name of an option has whose value is shown nowhere; a header may be `Authorization`."""
+"""Words in the name of an option whose value is shown nowhere; a header may be `Authorization`."""
 _NAMES_IT = ("File", "FileName", "EnvironmentVariable")
-"""How the name of an option ends that says where a secret is."""
+"""Endings of the name of an option that says where a secret is."""
 _USER_OF_URI = re.compile(r"(?<=://)[^/@]*@")
 LETS_EVERYBODY_IN = (
     "amps-default-authentication-module",

@@ -18,7 +18,8 @@ from raylay.services.security.logon_turns import is_local
 RETAINED_SHARE = 0.05
 """The limit of all, of the memory that the process may have."""
 RETAINED_BYTES_MIN = 384 * 1024 * 1024
-"""It is no less, however little memory there is: a quarter of it is the largest `have`."""
+"""Least size of the limit, however little memory there is: a quarter of it is the largest
+`have`."""
 KEY_BYTES = 96
 """A SOW key in a set takes so much besides its own bytes."""
 

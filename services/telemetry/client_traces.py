@@ -52,7 +52,8 @@ class ClientTracer:
         """Deliveries of queues that were not acknowledged: their spans, by bookmark."""
         self._acknowledged: deque[_PendingAcknowledgment] = deque()
         self.sample_every = tracing.sample_every
-        """One publish in this many is to be reported to `publish_started`; 0: none."""
+        """Interval of the publishes that are to be reported to `publish_started`: one in this many;
+        0: none."""
 
     def publish_started(self, sequence: int, topic: str) -> bytes:
         """Begins the trace of a publish. Returns the 25 bytes that its record carries."""

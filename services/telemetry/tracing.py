@@ -116,9 +116,9 @@ class TracingOptions:
     otlp_endpoint: str = ""
     """An OTLP collector over HTTP, such as `http://127.0.0.1:4318`; needs `raylay[otlp]`."""
     console: bool = False
-    """One JSON line a span on stderr."""
+    """Whether each span is written as one JSON line on stderr."""
     file_directory: str = ""
-    """One file of JSON lines a process in this directory."""
+    """Directory with one file of JSON lines a process."""
     file_bytes_max: int = FILE_BYTES_MAX_DEFAULT
     """Size of one file; then the next one is begun."""
     process_bytes_max: int = PROCESS_BYTES_MAX_DEFAULT

@@ -22,7 +22,8 @@ LETTER_WIDTH = 7.5
 RING_MIN = 4
 """Instances of a site that are put into a ring: in rows some would be between others."""
 SPREADS = (1.0, 1.25, 1.5, 1.8, 2.2)
-"""How far apart everything is tried to be, until no arrow runs through an instance."""
+"""Factors by which everything is tried to be spread apart, until no arrow runs through an
+instance."""
 ARROWS_ROUTED_MAX = 1_500
 """More take too long, and nobody can follow them."""
 COLOURS = {"error": "#c0392b", "warning": "#d68910", "": "#34495e"}

@@ -10,9 +10,9 @@ from typing import NamedTuple
 CLEARANCE = 3.0
 """So far an arrow keeps from what it does not end at, in pixels."""
 BOWS = (0.14, 0.02, 0.25, 0.4, 0.6, 0.8, 1.1, 1.5, 2.0)
-"""How far a control point lies beside the way, of the arrow's length."""
+"""Distances of a control point from the way, relative to the arrow's length."""
 ALONG = (0.5, 0.25, 0.75, 0.0, 1.0, -0.3, 1.3)
-"""Where on the way it lies."""
+"""Positions of the control point along the way."""
 FIRST_BOW_MAX = 40.0
 """Most pixels of the bow that is tried first."""
 

@@ -21,7 +21,7 @@ PUBLISHERS_TRIED_MAX = 4
 TARGETS_TRIED_MAX = 8
 
 Change = tuple[str, int, tuple[DestinationRoute, ...]]
-"""What is done in words, the number of the instance, its destinations afterwards."""
+"""Repair: the change in words, the number of the instance, its destinations afterwards."""
 
 
 def closest(name: str, names: Sequence[str]) -> str:
