@@ -43,7 +43,7 @@ class ActiveSegment:
         self.opened = False
         """Whether its first commit, with the opening entries, is on disk."""
         self.file_bytes = 0
-        """When it was measured last: that costs as much as a small transaction."""
+        """Size of the file when it was measured last: that costs as much as a small transaction."""
         self.unmeasured_bytes = self.unmeasured_commits = 0
         """Put since."""
 

@@ -21,7 +21,7 @@ PRIVATE_FILE_MODE = 0o600
 file before its mode is changed keeps it open."""
 
 ASIDE_SUFFIX = ".aside"
-"""What a file is called until it is whole; whoever recovers the directory deletes such files."""
+"""Suffix of a file until it is whole; whoever recovers the directory deletes such files."""
 
 FAULT_VARIABLE = "RAYLAY_JOURNAL_FAULT"
 FAULT_SESSION_VARIABLE = "RAYLAY_JOURNAL_FAULT_SESSION"

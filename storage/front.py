@@ -67,7 +67,7 @@ LEFT_BYTES_MIN = 32 * 1024 * 1024
 """Room that stays free beside the files, or none is made: they would take from a small disk what
 the journal is about to need."""
 LOOKS_MAX = 16
-"""How often a reader looks at a head, or an entry, that is being written."""
+"""Number of times that a reader looks at a head, or an entry, that is being written."""
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 _HEAD = struct.Struct("<Q16sQQQQ")
@@ -393,8 +393,8 @@ class FrontReader:
         self._next = (0, 0)
         """A transaction id and where its entry begins, if it is there."""
         self._followed: tuple[tuple[int, int], int, int, int, bytes] | None = None
-        """What a head said of the end; what was found behind it: the last transaction id, where
-        that entry ends, where it begins, and how."""
+        """Head's word of the end, and what was found behind it: the last transaction id, where that
+        entry ends, where it begins, and how."""
         self._resting: tuple[tuple[int, ...], Sequence[FrontEntry]] | None = None
         """Entries of files that nobody writes: what identifies the files, and what follows in
         them."""

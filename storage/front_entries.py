@@ -148,7 +148,7 @@ class FrontRecovery:
     writes."""
 
     entries: Sequence[FrontEntry]
-    """What is to be appended to the store, in order."""
+    """Entries that are to be appended to the store, in order."""
     generation: int
     """Generation of the next entry that is written."""
     lost_after_txid: int
@@ -205,7 +205,7 @@ class FrontSpace:
         self._file_bytes = file_bytes
         self._number = 0
         self._files = list(range(FILES))
-        """Those in use, the one that is being written first."""
+        """Files in use, the one that is being written first."""
         self._offset = 0
         self._highest = [0] * FILES
         """The number of the last entry in each, in the numbering of all generations."""

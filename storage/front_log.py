@@ -32,7 +32,7 @@ _KEY = struct.Struct(">Q")
 MERGED_BYTES = 64 * 1024
 """Small commits become one block in the store up to this size: it is found by a walk over it."""
 TREE_PAGES = 8
-"""That one commit of the store changes beside the blocks."""
+"""Pages that one commit of the store changes beside the blocks."""
 MUCH_BYTES = 1024 * 1024
 MUCH_COMMITS = 512
 """So much in front is moved at once: a publisher must not come to wait for a move of more, and each
@@ -79,7 +79,7 @@ class FrontLog:
         self._front: Front | None = None
         self._end: FrontEnd | None = None
         self._opened: list[Front] = []
-        """Whose descriptors are open: somebody may be writing."""
+        """Fronts whose descriptors are open: somebody may be writing."""
         self._must_go = not wanted
         self._pending: list[FrontedCommit] = []
         self._last_txid = 0
@@ -87,7 +87,7 @@ class FrontLog:
         self.bytes_pending = 0
         """Bytes of the blocks that are not in the store yet."""
         self.error: Exception | None = None
-        """Why the front, or one file of it, is not used; None where all of it is."""
+        """Error for which the front, or one file of it, is not used; None where all of it is."""
         self._work = threading.Event()
         """Set while something is pending."""
         self._much = threading.Event()

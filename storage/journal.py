@@ -44,7 +44,7 @@ class Outcome:
     path: Path
     done: bool
     note: str
-    """What was done, or why it was not."""
+    """Description of what was done, or why it was not."""
 
 
 @dataclass(slots=True)

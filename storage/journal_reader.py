@@ -39,7 +39,7 @@ OPEN_SEGMENTS_MAX = 4
 INDEXES_MAX = 256
 """Indexes of sealed segments kept in memory; one is some kilobytes."""
 LISTINGS_MAX = 64
-"""How often in one call the directory may change under the reader before it gives up."""
+"""Number of times that the directory may change under the reader in one call before it gives up."""
 
 
 def _is_live(segment: OpenSegment) -> bool:

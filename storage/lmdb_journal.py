@@ -69,14 +69,15 @@ from raylay.storage.spare import SpareSegment
 from raylay.storage.writer_reader import ReaderMixin, WriterReader
 
 COMMIT_BYTES_MAX = 8 * 1024 * 1024
-"""What one commit takes, about; a run (at most a frame, 16 MiB) is never divided."""
+"""Approximate bytes of one commit; a run (at most a frame, 16 MiB) is never divided."""
 MAP_HEADROOM_BYTES = 64 * 1024 * 1024
 """Address space behind the point where a segment is given up: room for the largest commit and the
 seal. It costs neither memory nor disk."""
 READER_CHECK_COMMITS = 256
 """Commits between two looks for readers that died with their slot."""
 MOVE_S = 0.5
-"""How long a commit may be in front: as many as come meanwhile cost one commit of the store."""
+"""Time for which a commit may be in front: as many as come meanwhile cost one commit of the
+store."""
 MOVE_AGAIN_S = 1.0
 """Pause after a failed move until the next one."""
 NEVER_TXID = 1 << 64

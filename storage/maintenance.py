@@ -47,7 +47,7 @@ SPARE_STEM = "spare"
 FLOOR_FILE = "removable"
 MAINTENANCE_LOCK = "maintenance.lock"
 IN_USE = "in use by a reader"
-"""How the note of a segment begins that a reader has open."""
+"""Prefix of the note of a segment that a reader has open."""
 BLOCKS_READ_BYTES = 4 * 1024 * 1024
 
 

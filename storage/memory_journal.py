@@ -141,7 +141,7 @@ class MemoryJournal:
         self._dead = False
         self._front = front
         self._stored_txid = 0
-        """What is in the store; what follows is in front."""
+        """Transaction id up to which the store has everything; what follows is in front."""
         self._move_due = False
         self.move_later: Callable[[Callable[[], None]], None] = lambda work: work()
 

@@ -57,7 +57,7 @@ class QueueStore(Protocol):
     """The store of one queue. A `save` is all or nothing, and on disk when it returns."""
 
     damage: str
-    """Why what there was could not be used; empty: it could, or there was nothing."""
+    """Reason why the old content could not be used; empty: it could, or there was none."""
 
     def load(self) -> StoredQueue | None:
         """Loads what was saved last; None: there is nothing that can be used.

@@ -36,7 +36,7 @@ from raylay.storage.segment_index import RunHeader, SegmentIndex, check_header, 
 
 READERS_MAX = 1024
 LOCK_TABLE_BYTES = 65_664
-"""What LMDB's table of so many readers takes."""
+"""Bytes that LMDB's table of so many readers takes."""
 META_PREFIX = b"\0" * 8
 SUFFIXES = (".live", ".sealed", ".zst")
 STATE_OF = {".live": "live", ".sealed": "sealed", ".zst": "compressed"}
@@ -115,7 +115,7 @@ class Environment(LastingEnvironment):
 
     def __init__(self, path: Path, writable: bool, map_bytes: int, create: bool) -> None:
         self.path = path
-        """Where it lies now: a spare is renamed when it becomes a segment."""
+        """Path of the file now: a spare is renamed when it becomes a segment."""
         self.writable = writable
         self._map_bytes = map_bytes
         self._users = 1

@@ -41,7 +41,7 @@ _DAMAGES = (
 )
 CACHE_BYTES_DEFAULT = 64 * 1024 * 1024
 ENTRY_BYTES = 160
-"""What the cache counts for an entry beside its key and value."""
+"""Bytes that the cache counts for an entry beside its key and value."""
 DROPPED_AT_ONCE = 10_000
 _NAME, _VALID, _ENTRY = b"\0", b"\1", b"\2"
 _NUMBER = struct.Struct(">I")

@@ -25,7 +25,7 @@ MAP_BYTES = 1024 * 1024 * 1024
 """Address space, which costs nothing; what is stored here is kilobytes to megabytes."""
 KEY_BYTES_MAX = 511
 LOCK_TABLE_BYTES = 8_192
-"""What LMDB's table of its usual number of readers, 126, takes."""
+"""Bytes that LMDB's table of its usual number of readers, 126, takes."""
 VERSION_KEY = b"version"
 STORE_VERSION = b"1"
 """Version of every store that `open_store` makes: what the keys and values of any of them mean."""

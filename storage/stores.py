@@ -96,8 +96,8 @@ class PublishStore(Protocol):
         """(sequence, record) from `first` on, in order, as the store is at the call."""
 
     words: builtins.bytes
-    """What its client was told about where it may fail over to, kept beside the publishes: set
-    before the acks that depend on it, on disk with the next `flush`."""
+    """Reports to its client about where it may fail over to, kept beside the publishes: set before
+    the acks that depend on it, on disk with the next `flush`."""
 
     def close(self) -> None:
         """Flushes and gives everything back."""

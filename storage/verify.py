@@ -29,7 +29,7 @@ from raylay.storage.segments import (
 )
 
 FRONT_LOOKS = 3
-"""Its writer may be at work: what is damaged is so each time."""
+"""Number of looks: its writer may be at work: what is damaged is so each time."""
 _KEY_BYTES = 8
 _KEY_MAX = (1 << 8 * _KEY_BYTES) - 1
 
