@@ -303,7 +303,7 @@ class Backoff:
         return pause_s * (0.75 + (self._state >> 40) / (1 << 24) / 2)
 
     def reset(self) -> None:
-        """After a success: the next pause is the shortest again."""
+        """Notes a success: the next pause is the shortest again."""
         self.tries = 0
 
 

@@ -27,7 +27,7 @@ class AckRecord(NamedTuple):
 
 
 def records_of(queue: str, message_type: str, said: Acknowledgment) -> list[AckRecord]:
-    """As many records as it takes."""
+    """Divides an acknowledgment into as many records as it takes."""
     return [
         AckRecord(
             queue,
@@ -153,7 +153,7 @@ def _has(ranges: Sequence[Range], sequence: int) -> bool:
 
 
 def _ascending(ranges: list[Range]) -> list[Range]:
-    """The same sequences in order, each once: consumers are done in an order of their own."""
+    """Returns the sequences in order, each once: consumers are done in an order of their own."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:

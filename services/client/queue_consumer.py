@@ -94,7 +94,7 @@ class QueueMessage(Message):
         return 0.0 < self.batch.lease_end_s <= now_s
 
     def _settle(self, how: str) -> None:
-        """On the client's loop."""
+        """Settles the message, on the client's loop."""
         if not self.is_settled:
             self.is_settled = True
             self._consumer._settled(self, how)

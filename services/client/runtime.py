@@ -457,7 +457,7 @@ class ClientRuntime:
             self.end_by(error)
 
     def _time_gathering(self) -> None:
-        """For as long as something is gathered, a timer runs."""
+        """Starts or stops the timer that runs for as long as something is gathered."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None

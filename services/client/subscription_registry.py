@@ -284,8 +284,8 @@ class SubscriptionRegistry:
             effects.append(ReplaceAnswered(number, name, _ended(name)))
 
     def _resume_groups(self, effects: list[Effect]) -> None:
-        """After a reconnect: what was wanted meanwhile, and those that go on together once all of
-        them are accepted."""
+        """Asks, after a reconnect, for what was wanted meanwhile, and resumes those that go on
+        together once all of them are accepted."""
         late = [one for one in self.by_id.values() if one.active and one.paused and not one.held]
         if late:
             self._ask("pause", late, effects)
