@@ -96,7 +96,7 @@ class QueueCheckpoint:
     names: Mapping[int, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """For the queue's store."""
+        """Returns the checkpoint for the queue's store."""
         packed: bytes = msgpack.packb(
             {
                 "after": self.after_txid,

@@ -158,14 +158,14 @@ class QueueDefinition:
 
     @property
     def fairness_model(self) -> str:
-        """As documented where none is given."""
+        """Model of fairness, as documented where none is given."""
         if self.fairness:
             return self.fairness
         return "round-robin" if self.at_most_once else "proportional"
 
 
 def recovery_from(text: str) -> Point:
-    """From where on messages are in the queue, when nothing is known of it.
+    """Returns the point from which messages are in the queue, when nothing is known of it.
 
     Args:
         text: one of `RECOVERY_POINTS`, a bookmark, or an instant (ISO 8601; UTC where it has no

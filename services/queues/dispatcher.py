@@ -171,8 +171,8 @@ class Dispatcher(Generic[Message]):
             self._demote()
 
     def add_all(self, messages: Sequence[Message]) -> None:
-        """As `add` of each: messages in their order, none of them a barrier, above all that were
-        added."""
+        """Adds messages as `add` of each does: in their order, none of them a barrier, above all
+        that were added."""
         if self._target_depth is not inf or len(self._filters):
             for message in messages:
                 self.add(message)
@@ -218,7 +218,7 @@ class Dispatcher(Generic[Message]):
         self.freed_count(consumer, 1)
 
     def freed_count(self, consumer: Consumer, messages: int) -> None:
-        """As `freed` of so many, that are not added before."""
+        """Notes that so many messages, which are not added before, were freed, as `freed` does."""
         member = self._members.get(consumer)
         if member is None:
             return

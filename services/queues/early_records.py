@@ -262,7 +262,8 @@ class EarlyRecords:
             self._came.append(_Arrivals(txid, publisher, first, last, step_us))
 
     def moved(self, publisher: int, ranges: list[Range], register: Ownership, txid: int) -> None:
-        """The same of a transfer."""
+        """Notes that these messages have not come, and were transferred by the record with this
+        transaction id."""
         if publisher not in self._moves.publishers:
             self._since[publisher] = txid
         for first, last in ranges:
@@ -359,7 +360,7 @@ class EarlyRecords:
         self._looked_at = len(kept)
 
     def to_wire(self) -> dict[str, Any]:
-        """As of the floor, for msgpack."""
+        """Returns the records as of the floor, for msgpack."""
         removals, moves = self._then
         return {
             "removals": removals.pieces(),

@@ -198,8 +198,8 @@ class EnqueueRules:
         return _whole(values.number(self._priority(tree, beside))), is_barrier
 
     def _period_us(self, expiration_s: int) -> int:
-        """From when it is received; 0: for ever. A message says nothing with 0, and with the
-        highest number that it never expires."""
+        """Returns the lifetime of a message from when it is received; 0: for ever. A message says
+        nothing with 0, and with the highest number that it never expires."""
         queue_us = self._expiration_us
         if not expiration_s or self._model == "queue":
             return queue_us
@@ -226,7 +226,7 @@ def around(record: Record) -> EvalContext:
 
 
 def _whole(found: float | None) -> int:
-    """As documented: an unsigned number of 64 bits; NULL and NaN are lowest."""
+    """Returns the number as documented: unsigned, of 64 bits; NULL and NaN are lowest."""
     if found is None or found != found:
         return 0
     return int(min(max(found, 0), PRIORITY_MAX))

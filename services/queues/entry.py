@@ -54,7 +54,8 @@ class QueueEntry:
 
     @property
     def priority(self) -> int:
-        """From 0 to 2**64 - 1, which is delivered first. A queue without priorities has none."""
+        """Priority from 0 to 2**64 - 1, which is delivered first. A queue without priorities has
+        none."""
         return PRIORITY_MAX - (self.order >> 64)
 
     def __repr__(self) -> str:

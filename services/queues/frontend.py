@@ -395,9 +395,9 @@ class QueueFrontend:
         return few or not self._elsewhere(said.keys)
 
     def slowed_us(self, *, is_link: bool) -> int:
-        """For how long who has just brought acknowledgments of what is not leased here is not to be
-        read, in microseconds: a client until the owner has read what there is. It ends in any
-        case: what these wait for may come behind them."""
+        """Returns the time, in microseconds, for which who has just brought acknowledgments of what
+        is not leased here is not to be read: a client until the owner has read what there is. It
+        ends in any case: what these wait for may come behind them."""
         over = self.early_size + self._unread - (EARLY_LINKS_MAX if is_link else EARLY_MAX)
         if over <= 0 or not self.has_owner:
             return 0

@@ -109,7 +109,7 @@ class LeaseTable:
         self._count += len(messages)
 
     def end_all(self, consumer: Consumer, messages: Sequence[QueuedMessage]) -> None:
-        """As `end` of each, and `forget`: leases of one consumer."""
+        """Ends leases of one consumer, as `end` of each, and `forget`, do."""
         there = self._of[consumer]
         for message in messages:
             del there[message]

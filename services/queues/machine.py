@@ -430,7 +430,8 @@ class QueueMachine(ReplicatedQueueState):
         ]
 
     def _draft_sends(self, messages_max: int) -> None:
-        """At-most-once: the removal is journaled before the send (rule 8)."""
+        """Drafts the removals of an at-most-once queue: each is journaled before the send (rule
+        8)."""
         picking = self._picking
         for _ in range(messages_max):
             chosen = picking.next()
@@ -599,7 +600,7 @@ class QueueMachine(ReplicatedQueueState):
         return self.snapshot().to_bytes()
 
     def status(self) -> dict[str, Any]:
-        """For people and metrics; times in microseconds."""
+        """Returns the status for people and metrics; times in microseconds."""
         oldest = self._holdings.oldest()
         lease = oldest.held if oldest is not None else None
         since_us = lease.until_us - self._lease_us if isinstance(lease, MessageLease) else 0

@@ -118,7 +118,8 @@ _pack = msgpack.Packer(use_bin_type=True).pack
 
 
 def parts_of(said: Acknowledgment) -> list[Acknowledgment]:
-    """The same in as many records as it takes, none of them longer than it may be."""
+    """Divides an acknowledgment into as many records as it takes, none of them longer than it may
+    be."""
     parts: list[Acknowledgment] = []
     keys: dict[int, Sequence[Range]] = {}
     room = RANGES_MAX
