@@ -92,7 +92,7 @@ class RootedRanges:
         return f"RootedRanges({self.roots!r})"
 
     def to_wire(self) -> dict[int, dict[int, bytes]]:
-        """For a msgpack header."""
+        """Returns the ranges for a msgpack header."""
         return {root: ranges.to_wire() for root, ranges in self.roots.items() if ranges}
 
     @classmethod
@@ -338,12 +338,12 @@ class DestinationLedger:
         return self._ages.oldest(self.owed.roots)
 
     def settle_ages(self) -> None:
-        """After something was taken out of what it owes."""
+        """Settles the ages after something was taken out of what it owes."""
         self._ages.settle(self.owed.roots)
 
     def must_prove(self, last_txid: int) -> None:
-        """After an upgrade, reconnect or restart: safe again when everything up to `last_txid` is
-        persisted there."""
+        """Demands a proof after an upgrade, reconnect or restart: it is safe again when everything
+        up to `last_txid` is persisted there."""
         self.proved = False
         self.prove_txid = last_txid
 

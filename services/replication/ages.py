@@ -71,7 +71,7 @@ class AgeLog:
             _add(self._buckets, time_us, txid, publisher, a, b)
 
     def add_again(self, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
-        """The same, with any `txid`."""
+        """Adds messages as `add` does, with any `txid`."""
         _add(self._again, time_us, txid, publisher, a, b)
         self._again_floor.add(txid, publisher, a, b)
 

@@ -46,7 +46,7 @@ class CommitThreadPolicy:
         self._staged_bytes = 0
 
     def staged(self, payload_bytes: int) -> None:
-        """As much was staged in this turn."""
+        """Notes that as much was staged in this turn."""
         self._staged_bytes += payload_bytes
 
     def took(self, commit_ns: int) -> None:

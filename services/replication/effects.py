@@ -246,10 +246,10 @@ LinkEffect = SendBatch | LinkAnswered | LinkProgress | LinkLacks | EventReport
 
 
 def ranges_of(sets: PublisherRanges) -> Ranges:
-    """As plain ranges."""
+    """Returns the sets as plain ranges."""
     return {publisher: ranges.ranges() for publisher, ranges in sets.sets.items() if ranges}
 
 
 def rooted_of(sets: dict[int, PublisherRanges]) -> Rooted:
-    """As plain ranges, root by root."""
+    """Returns the sets as plain ranges, root by root."""
     return {root: ranges_of(ranges) for root, ranges in sets.items() if ranges}

@@ -67,8 +67,8 @@ class RecoveryPoint:
     filters: tuple[tuple[str, str, str], ...] = ()
 
     def within(self, held: PublisherRanges, removed: PublisherRanges) -> RecoveryPoint:
-        """The same of no more than what is held. What was removed since waits no more: it was
-        durable by then."""
+        """Returns the recovery point reduced to what is held. What was removed since waits no more:
+        it was durable by then."""
         waiting = self.waiting.copy()
         for each in self.waiting:
             over = _not_held(each, held, removed)
@@ -86,17 +86,18 @@ class RecoveryPoint:
         )
 
     def judged_by(self, filters: Iterable[tuple[str, str, str]]) -> RecoveryPoint:
-        """The same for an instance with these content filters. What waits was not judged by those
-        that are new to the configuration: it is read from the journal again, like all that is not
-        durable."""
+        """Returns the recovery point for an instance with these content filters. What waits was not
+        judged by those that are new to the configuration: it is read from the journal again, like
+        all that is not durable."""
         if set(filters) <= set(self.filters):
             return self
         return replace(self, committed_txid=self.durable_txid, waiting=WaiterTable())
 
     def read_by(self, incarnation: int) -> RecoveryPoint:
-        """The same for another incarnation of its directory: what clients published there, whatever
-        it was called, they published here. What came back since then from peers under a name that
-        the directory had has its root there still: it waits for the peer that brought it."""
+        """Returns the recovery point for another incarnation of its directory: what clients
+        published there, whatever it was called, they published here. What came back since then from
+        peers under a name that the directory had has its root there still: it waits for the peer
+        that brought it."""
         before = self.incarnation
         if before in (0, incarnation):
             return self

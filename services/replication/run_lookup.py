@@ -73,8 +73,8 @@ class RunLookup:
         """Number of times that it has read the log."""
 
     def look_anew(self) -> None:
-        """Before `part` is asked: forgets what was read of segments that were removed since. Who is
-        asked for a message would ask its destinations for it, and could send it to none of them.
+        """Forgets, before `part` is asked, what was read of segments that were removed since. Who
+        is asked for a message would ask its destinations for it, and could send it to none of them.
 
         Raises:
             StorageError: the journal cannot be read.

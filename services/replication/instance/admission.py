@@ -84,7 +84,7 @@ class InstanceAdmission:
             self._out.emit(BecameReady())
 
     def admit(self, senders: Iterable[str], held: PublisherRanges, *, force: bool) -> None:
-        """By hand: admits clients although no peer of the group has brought what it has.
+        """Admits clients by hand although no peer of the group has brought what it has.
 
         Raises:
             AdmissionRefused: some peer may hold what is not here, and it is not forced.

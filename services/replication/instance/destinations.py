@@ -600,7 +600,8 @@ class Destinations:
             self._out.emit(RemovalBound(before_txid))
 
     def _settle_ages(self, *ledgers: DestinationLedger) -> None:
-        """After something was answered, released or refused. What asks for ages only reads."""
+        """Settles the ages after something was answered, released or refused. What asks for ages
+        only reads."""
         for ledger in ledgers:
             ledger.settle_ages()
         self._durability.settle_ages()

@@ -135,7 +135,8 @@ class Durability:
         time_us: int,
         first_txid: int,
     ) -> None:
-        """The same, of what was committed before: none of it below `first_txid`."""
+        """Waits for messages that were committed before, as `wait` does: none of them below
+        `first_txid`."""
         self.waiters.assign(root, route, publisher, ranges)
         for a, b in ranges:
             self._ages.add_again(time_us, first_txid, publisher, a, b)
@@ -235,5 +236,6 @@ class Durability:
         return self.committed_txid if oldest is None else min(oldest[1] - 1, self.committed_txid)
 
     def settle_ages(self) -> None:
-        """After something was answered, released or refused. What asks for ages only reads."""
+        """Settles the ages after something was answered, released or refused. What asks for ages
+        only reads."""
         self._ages.settle(self.pending.roots)

@@ -383,7 +383,7 @@ class InstanceMachine:
         return self._publishers.runs(session, payload, count, types)
 
     def batch_scan(self, session: int, data: bytes, n: int, types: frozenset[bytes]) -> BatchScan:
-        """As `client_runs`, a slice at a time."""
+        """Reads a batch as `client_runs` does, a slice at a time."""
         return self._publishers.batch_scan(session, data, n, types)
 
     def client_published(
@@ -574,7 +574,7 @@ class InstanceMachine:
             self._out.insert(at, RunsCommitted(runs, committed_txid))
 
     def admit(self, senders: Iterable[str], *, force: bool = False) -> list[Effect]:
-        """By hand: admits clients although no peer of the group has brought what it has.
+        """Admits clients by hand although no peer of the group has brought what it has.
 
         Args:
             senders: the other instances of the group that replicate to this one.
@@ -772,8 +772,8 @@ class InstanceMachine:
     def downgrade(
         self, destination: str, now_us: int, why: str = "by hand", *, force: bool = False
     ) -> list[Effect]:
-        """From now on persisted acks do not wait for this destination; what waited only for it is
-        released. Without effect where it is async already.
+        """Lets persisted acks no longer wait for this destination from now on; what waited only for
+        it is released. Without effect where it is async already.
 
         Raises:
             DowngradeRefused: there would be fewer sync destinations than the policy asks for, and

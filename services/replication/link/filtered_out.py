@@ -97,6 +97,7 @@ class FilteredOut:
         return not rest
 
     def settles_run(self, held: PublisherRanges | None, run: Run) -> bool:
-        """The same of a run, of which the header is enough."""
+        """Returns whether each message of a run is held there or was left out; its header is
+        enough."""
         ranges = [(run.first_sequence, run.last_sequence)]
         return self.settles(held, run.first_txid, run.last_txid, run.publisher, ranges)

@@ -100,7 +100,7 @@ def _rank_by_name(
 
 
 def _normal(address: str) -> str:
-    """The same text for addresses that are the same without asking anybody."""
+    """Returns one text for addresses that are the same without asking anybody."""
     host, _, port = address.lower().rpartition(":")
     return f"localhost:{port}" if host in _LOOPBACK else address.lower()
 

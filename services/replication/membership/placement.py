@@ -103,8 +103,8 @@ class Placements:
         return dict(self._known)
 
     def to_wire(self) -> list[list[Any]]:
-        """As values for msgpack: [[name, generation, address, client address, since], …], `since`
-        only where it is not 0."""
+        """Returns the placements as values for msgpack: [[name, generation, address, client
+        address, since], …], `since` only where it is not 0."""
         return to_wire(self._known)
 
 
