@@ -40,7 +40,7 @@ class ReadPause(Protocol):
     """Says of whom a frame was taken just now for how long it is not to be read (`Queues`)."""
 
     def __call__(self, *, is_link: bool) -> float:
-        """In seconds; 0: it goes on."""
+        """Returns the pause in seconds; 0: reading goes on."""
 
 
 class Commits:
@@ -105,7 +105,7 @@ class Commits:
             self._runtime.report("front_log_recovered")
 
     def status(self) -> dict[str, Any]:
-        """For the instance's status."""
+        """Returns the commits' part of the instance's status."""
         failure = self.cycle.failure
         return {
             "commit_ms_p50": self.latency.percentile_ms(0.5),

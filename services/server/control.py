@@ -104,7 +104,7 @@ class ControlAccess:
             self._gate.keep_looking()
 
     def forget(self) -> None:
-        """From now on a drill is judged anew, too."""
+        """Forgets the judgements of drills: from now on a drill is judged anew, too."""
         self._drilling.clear()
 
     def _is_own(self, said: Caller) -> bool:
@@ -113,7 +113,7 @@ class ControlAccess:
         return bool(key) and compare_digest(said.fabric_key.encode(), key.encode())
 
     async def _judged_in_time(self, said: Caller, path: str) -> tuple[str, str]:
-        """As `_judged`; nobody may have what is not judged in time."""
+        """Judges as `_judged` does; nobody may have what is not judged in time."""
         try:
             async with asyncio.timeout(JUDGED_S_MAX):
                 return await self._judged(said, path)
@@ -125,7 +125,8 @@ class ControlAccess:
             )
 
     async def _judged(self, said: Caller, path: str) -> tuple[str, str]:
-        """By whom he is known, and why he may not have it; empty: he may."""
+        """Returns the name by which he is known, and the reason why he may not have it; empty: he
+        may."""
         name, gate = self._runtime.config.name, self._gate
         if gate is None:
             return said.user_id, ""

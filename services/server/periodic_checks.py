@@ -75,7 +75,7 @@ class PeriodicChecks:
         """Lead of the wall clock over the steady one at the last check."""
 
     def begin(self) -> None:
-        """From now on, until the instance stops."""
+        """Begins the checks, which go on until the instance stops."""
         config = self._runtime.config
         self._behind_us = self._runtime.state.get_number(AGING_KEY)
         self._looking = TickPolicy(self._runtime.machine)
@@ -175,8 +175,8 @@ class PeriodicChecks:
             await self._runtime.state.put({AGING_KEY: behind_us.to_bytes(8, "big")})
 
     def pause_intervals(self) -> int:
-        """Behind a check: after how many check intervals the next one is to come. Where there is no
-        SOW, no query runs either."""
+        """Returns, behind a check, after how many check intervals the next one is to come. Where
+        there is no SOW, no query runs either."""
         rests = (
             self._looking.is_quiet
             and self._sow.feature is None

@@ -256,7 +256,7 @@ class InstanceThread:
         return self._call(judged)
 
     def downgrade(self, destination: str, force: bool = False, said: Caller | None = None) -> None:
-        """By hand."""
+        """Downgrades a destination by hand."""
         self._controlled(
             "downgrade",
             said,
@@ -265,7 +265,7 @@ class InstanceThread:
         )
 
     def upgrade(self, destination: str, said: Caller | None = None) -> None:
-        """By hand."""
+        """Upgrades a destination by hand."""
         self._controlled(
             "upgrade", said, lambda server: server.upgrade(destination), destination=destination
         )
@@ -273,7 +273,7 @@ class InstanceThread:
     def inject(
         self, kind: str, seconds: float, options: dict[str, Any], said: Caller | None = None
     ) -> None:
-        """For a drill: breaks something for a while."""
+        """Breaks something for a while, for a drill."""
         self._controlled(
             "drill", said, lambda server: server.inject(kind, seconds, options), kind=kind
         )
@@ -292,25 +292,26 @@ class InstanceThread:
     def admit(
         self, senders: Sequence[str], force: bool = False, said: Caller | None = None
     ) -> None:
-        """By hand: admits clients of an instance that waits for a peer."""
+        """Admits clients, by hand, of an instance that waits for a peer."""
         self._controlled("admit", said, lambda server: server.admit(senders, force=force))
 
     def proxied(self, queue: str, on: bool, said: Caller | None = None) -> str:
-        """By hand: lets a queue take over what is of instances that are not reachable."""
+        """Lets a queue, by hand, take over what is of instances that are not reachable."""
         call = "enable_proxied" if on else "disable_proxied"
         return self._controlled(
             call, said, lambda server: server.proxied(queue, on=on), queue=queue
         )
 
     def switch_transport(self, name: str, on: bool, said: Caller | None = None) -> str:
-        """By hand: enables or disables a transport for clients."""
+        """Enables or disables, by hand, a transport for clients."""
         call = "enable_transport" if on else "disable_transport"
         return self._controlled(
             call, said, lambda server: server.switch_transport(name, on=on), transport=name
         )
 
     def reset_entitlement(self, user: str, said: Caller | None = None) -> int:
-        """By hand: asks anew what a user, or everybody, may do. How many sessions ended."""
+        """Asks anew, by hand, what a user, or everybody, may do. Returns how many sessions
+        ended."""
         return self._controlled(
             "reset_entitlement", said, lambda server: server.reset_entitlement(user), of_user=user
         )

@@ -167,7 +167,7 @@ class InstanceRuntime:
         self.machine, self.is_recovered = machine, True
 
     def perform_by(self, steps: EffectLoop) -> None:
-        """By these is performed what the machine asks for."""
+        """Sets the effect loop, which performs what the machine asks for."""
         self.steps, self.perform = steps, steps.perform
 
     def report(self, event: str, **details: Any) -> None:

@@ -237,7 +237,8 @@ class InstanceStatus:
         return found and {**found, "ranges_held": sum(1 for _ in held.items())}
 
     def snapshot(self) -> dict[str, Any]:
-        """For metrics (services/telemetry/metrics.py), but for `ranges_held`. Only reads."""
+        """Returns the numbers for metrics (services/telemetry/metrics.py), but for `ranges_held`.
+        Only reads."""
         if not self._runtime.is_serving:
             return {}
         machine = self._runtime.machine

@@ -194,7 +194,7 @@ class BufferedConnection(FramedConnection):
         self.pool.weigh(self)
 
     def _keep(self, parts: list[bytes], size_bytes: int) -> None:
-        """Behind all that waits here."""
+        """Keeps the parts behind all that waits here."""
         self._kept_bytes += size_bytes
         if self._gathered_bytes + size_bytes < 2 * CHUNK_BYTES:
             self._gathered += parts
@@ -231,7 +231,7 @@ class BufferedConnection(FramedConnection):
             self._write_kept()
 
     def _write_kept(self) -> None:
-        """Behind what waited it is direct again."""
+        """Writes what waits; behind it the connection is direct again."""
         kept, transport = self._kept, self.transport
         if transport is None or transport.is_closing() or self._frames is not None:
             return

@@ -713,7 +713,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         self.send_parts(*self.codec.oof(subscription, reason, left))
 
     def hold(self, behind: DeferredDeliveries | None) -> None:
-        """From now on its deliveries go there; None: to the client, behind those that were held."""
+        """Sends its deliveries there from now on; None: to the client, behind those that were
+        held."""
         before, self.behind = self.behind, behind
         self.sink = behind or self
         if before is not None:

@@ -70,10 +70,10 @@ class QueryingClient(ReplayClient, DeliverySink, Protocol):
         """Counts anew, as what waits for it, or is kept for it, has grown."""
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
-        """As `send`, of several pieces."""
+        """Sends several pieces as `send` does one."""
 
     def hold(self, behind: DeferredDeliveries | None) -> None:
-        """From now on its deliveries go there; None: to the client again, behind those that were
+        """Sends its deliveries there from now on; None: to the client again, behind those that were
         held."""
 
 
@@ -457,8 +457,8 @@ class QueryRunner:
         )
 
     def _close(self, session: _ClientQueries) -> None:
-        """Behind the last row: what was held goes out, in this turn where it is little. To be
-        followed by `_begin_next`."""
+        """Ends a query behind the last row: what was held goes out, in this turn where it is
+        little. To be followed by `_begin_next`."""
         if session.running is not None:
             session.running.close()
         if session.query is not None:
@@ -573,7 +573,7 @@ class QueryRunner:
     def _end_rows(
         self, session: _ClientQueries, running: QueryExecution, rewind: HistoricalQuery
     ) -> None:
-        """Behind the last row, where a replay follows: its acks are about that."""
+        """Ends the rows behind the last one, where a replay follows: its acks are about that."""
         connection, replay = session.connection, rewind.replay
         if not rewind.has_failed:
             if replay is None or not rewind.is_prepared:

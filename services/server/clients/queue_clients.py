@@ -64,7 +64,7 @@ class QueueClient(Protocol):
         """Sends a frame at the end of the turn."""
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
-        """As `send`, of several pieces."""
+        """Sends several pieces as `send` does one."""
 
 
 class QueueClients:

@@ -541,8 +541,8 @@ class ReplayPump:
         return self._read_aside(replay, self._read_on)
 
     def _catch_up_live(self, replay: Replay) -> None:
-        """At the end of what is on disk: from here on it is given what is staged. Where that takes
-        long, the rest comes when it is committed."""
+        """Gives a replay that is at the end of what is on disk what is staged, from here on. Where
+        that takes long, the rest comes when it is committed."""
         until_s = time.perf_counter() + TURN_S
         for run in self._runtime.machine.staged_runs():
             if time.perf_counter() >= until_s:
@@ -605,7 +605,7 @@ class ReplayPump:
             self._kick(replay)
 
     def _read_on(self, replay: Replay) -> Callable[[], bool]:
-        """In the reading thread: reads what is not in memory any more."""
+        """Reads, in the reading thread, what is not in memory any more."""
         after_txid = replay.plan.cursor
         has_room = self.kept_bytes + READ_BYTES <= KEPT_BYTES_MAX
         size_bytes = READ_BYTES if has_room or replay.plan.pacer is None else READ_LITTLE_BYTES
@@ -624,7 +624,7 @@ class ReplayPump:
         return finish
 
     def _prepare(self, replay: Replay) -> Callable[[], bool]:
-        """In the reading thread: one step towards the start of a member."""
+        """Makes, in the reading thread, one step towards the start of a member."""
         member = replay.unprepared
         if member is None:
             return lambda: True

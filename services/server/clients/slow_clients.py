@@ -293,7 +293,7 @@ class ClientPool:
                 self._perform(decision)
 
     def narrow(self, memory_bytes: int, disk_bytes: int) -> None:
-        """For a drill: other limits, without a share or an age; 0: its own. Both 0: as ever."""
+        """Sets other limits for a drill, without a share or an age; 0: its own. Both 0: as ever."""
         own, is_narrow = self._limits, bool(memory_bytes or disk_bytes)
         limits = Limits(memory_bytes or own.memory_bytes_max, disk_bytes or own.disk_bytes_max, 1.0)
         decided = self.pool.limit(*((limits, Policy(1.0, None)) if is_narrow else (own,)))
@@ -301,7 +301,7 @@ class ClientPool:
             self._perform(decision)
 
     def _decide(self) -> None:
-        """By what each holds now: some have read since they were weighed."""
+        """Decides by what each client holds now: some have read since they were weighed."""
         holds = self.pool.holds
         for number, connection in list(self._members.items()):
             holding = connection.holding()
@@ -368,7 +368,7 @@ class ClientPool:
         ]
 
     def status(self) -> dict[str, Any]:
-        """For the instance's status."""
+        """Returns the pool's part of the instance's status."""
         pool, limits, buffer = self.pool, self.pool.limits, self.buffer
         now_ms = int(self._runtime.loop.time() * 1000)
         return {
@@ -458,7 +458,7 @@ class ClientPools:
         return None
 
     def narrow(self, memory_bytes: int, disk_bytes: int) -> None:
-        """For a drill: other limits of every pool (`ClientPool.narrow`)."""
+        """Sets other limits of every pool for a drill (`ClientPool.narrow`)."""
         for pool in self.all:
             pool.narrow(memory_bytes, disk_bytes)
 
@@ -479,11 +479,11 @@ class ClientPools:
             await pool.buffer.stop()
 
     def status(self) -> dict[str, Any]:
-        """For the instance's status."""
+        """Returns the pools' part of the instance's status."""
         return {"capacity": [pool.status() for pool in self.all]}
 
     def snapshot(self) -> dict[str, Any]:
-        """For metrics."""
+        """Returns the numbers of all pools for metrics."""
         found = [pool.status() for pool in self.all]
         return {
             "offline_bytes": sum(each["disk_bytes"] for each in found),

@@ -71,7 +71,7 @@ class DiskWatch:
         return time.monotonic() - since_s if since_s else 0.0
 
     def start(self) -> None:
-        """From now on."""
+        """Starts the thread that watches."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -200,7 +200,7 @@ class InstanceRecovery:
             runtime.perform(runtime.machine.recovery_written(point))
 
     async def write_last_point(self) -> None:
-        """At the end, when the last commit was taken.
+        """Writes the last recovery point at the end, when the last commit was taken.
 
         Raises:
             StorageError: it cannot be written; a restart reads more of the journal.

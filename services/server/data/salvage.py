@@ -218,7 +218,8 @@ class SalvageRun:
         return report
 
     def _mark(self, report: SalvageReport) -> None:
-        """Beside the journal: for `raylay status`, and for whoever finds the directory."""
+        """Writes a mark beside the journal: for `raylay status`, and for whoever finds the
+        directory."""
         text = json.dumps(
             {
                 "at_us": time.time_ns() // 1000,

@@ -202,7 +202,7 @@ class LinkControl:
         return True
 
     def impair(self, state: dict[str, Any], seconds: float) -> None:
-        """For a drill: how the line to the destination is, for so long."""
+        """Sets the state of the line to the destination for so long, for a drill."""
         if self.connection is not None:
             self.connection.send(encode_frame({"c": "impair", "state": state, "seconds": seconds}))
 
@@ -298,7 +298,8 @@ class LinkControl:
             connection.send(encode_frame(header, self._description))
 
     def _next_epoch(self) -> int:
-        """On disk before it is used: no connection of an earlier life has a higher one."""
+        """Returns the next epoch, which is on disk before it is used: no connection of an earlier
+        life has a higher one."""
         state = self._runtime.state
         epoch = state.get_number("link_epoch") + 1
         state.put_number("link_epoch", epoch)

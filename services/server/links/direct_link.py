@@ -339,11 +339,11 @@ class DirectLinkSocket(FramedConnection):
         super().abort(why)
 
     def close(self, why: str) -> None:
-        """As `abort`: what was not sent, the link sends."""
+        """Closes the socket as `abort` does: what was not sent, the link sends."""
         self.abort(why)
 
     def counts(self) -> dict[str, int]:
-        """As the link's own."""
+        """Returns counts like the link's own."""
         machine = self.direct.machine
         return {
             "sent_records": machine.sent_records,

@@ -65,7 +65,7 @@ def is_own(host: str) -> bool:
 
 
 def shown(host: str) -> str:
-    """As the host of `host:port`."""
+    """Returns the host as it stands in `host:port`."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -42,7 +42,7 @@ class PlacementKeeper:
 
     @property
     def found(self) -> Placements:
-        """For the machine: what is known at the start."""
+        """Returns, for the machine, what is known at the start."""
         return self._found.copy()
 
     def known(self) -> dict[str, InstancePlacement]:
@@ -150,7 +150,7 @@ class PlacementKeeper:
             runtime.outbox.flush()
 
     async def learn_quietly(self, told: Mapping[str, InstancePlacement]) -> None:
-        """The same, where it is told again if it fails."""
+        """Learns placements as `learn` does, where they are told again if it fails."""
         try:
             await self.learn(told)
         except RaylayError as error:

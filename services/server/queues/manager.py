@@ -282,7 +282,7 @@ class QueueControl:
         told(answer)
 
     def status(self) -> dict[str, Any]:
-        """For the instance's status."""
+        """Returns the queue's part of the instance's status."""
         definition, door = self.door.definition, self.door
         return {
             "topic": definition.name,
@@ -373,7 +373,7 @@ class QueueManager:
         )
 
     def serve(self) -> None:
-        """From now on it folds what is committed."""
+        """Begins to fold what is committed."""
         queues, runtime = self.queues, self.runtime
         if queues is None:
             return
@@ -682,7 +682,7 @@ class QueueManager:
 
     # -- telling -------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
-        """For the instance's status."""
+        """Returns the queues' part of the instance's status."""
         if self.queues is None:
             return {}
         return {"queues": {name: each.status() for name, each in self.controls.items()}}

@@ -250,7 +250,7 @@ class SowManager:
                 raise kind(self.failure, str(runtime.directory / SOW_FILE))
 
     def serve(self) -> None:
-        """From now on it folds what is committed."""
+        """Begins to fold what is committed."""
         if self.feature is not None:
             from raylay.services.core.fold_backlog import PART_RECORDS, weight
             from raylay.services.sow.delete_scan import FINDINGS_AT_ONCE, may_ask
@@ -433,7 +433,7 @@ class SowManager:
 
     # -- telling ---------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
-        """For the instance's status."""
+        """Returns the SOW topics' part of the instance's status."""
         if self.feature is None:
             return {}
         return {
@@ -443,7 +443,7 @@ class SowManager:
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """For metrics."""
+        """Returns the numbers of the SOW topics for metrics."""
         if self.feature is None:
             return {}
         return {"sow_topics": self.feature.status()}
