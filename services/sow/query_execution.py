@@ -476,7 +476,8 @@ class QueryExecution:
             self._rows_bytes = 0
 
     def _end(self, frames: list[list[Row]]) -> None:
-        """Behind the last record: what waits for its order, and the rows of the last frame."""
+        """Puts, behind the last record, what waits for its order, and the rows of the last
+        frame."""
         rows: list[Row] = []
         if self._ordered is not None:
             rows = self._ordered.take(_ROWS_AT_ONCE)

@@ -111,7 +111,8 @@ class QueueRows:
         return None
 
     def rest(self) -> list[bytes]:
-        """Behind the last message: the next rows of those that waited; none: there are no more."""
+        """Returns, behind the last message, the next rows of those that waited; none: there are no
+        more."""
         if self._ordered is None:
             return []
         while True:

@@ -281,7 +281,7 @@ class SowStaging:
         return None if NEVER < record.expires_us <= now_us else record
 
     def _caught_up(self) -> _AsStaged:
-        """With all that is staged, and what is being prepared."""
+        """Returns the state with all that is staged, and what is being prepared."""
         over = self._over
         if over is None:
             over = self._over = _AsStaged(self._topic.state)

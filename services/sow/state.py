@@ -208,7 +208,7 @@ class SowState:
         return query
 
     def query_keys(self, keys: Iterable[bytes]) -> KeyScan:
-        """As `query`, of the records of these keys alone."""
+        """Makes a query, as `query` does, of the records of these keys alone."""
         found = KeyScan(self._value, (VALUE + key for key in keys), self.txid, self._queries.remove)
         self._queries.append(found)
         return found
