@@ -79,7 +79,7 @@ class ReplayContent(Protocol):
 
     @property
     def text(self) -> str:
-        """As it was written."""
+        """Text of the filter as it was written."""
 
     @property
     def has_given_up(self) -> bool:

@@ -66,7 +66,7 @@ class TopicFilter:
         return cost_us(self.pattern)
 
     def judges(self, topic: bytes, message_type: bytes) -> bool:
-        """As `matches`, for who keeps the answer."""
+        """Returns whether messages of this topic and type are wanted, for who keeps the answer."""
         if self.message_types and message_type not in self.message_types:
             return False
         if self.pattern is None:

@@ -230,7 +230,8 @@ def groups_of(
 
 
 def pieces(runs: Iterable[Run]) -> Iterator[Run]:
-    """The same messages in runs that are judged in one turn each, but for a large message."""
+    """Divides runs into runs with the same messages that are judged in one turn each, but for a
+    large message."""
     for run in runs:
         payload = run.payload
         if run.kind != Kind.RECORDS or (run.count <= PIECE_RECORDS and len(payload) <= PIECE_BYTES):
