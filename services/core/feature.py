@@ -63,7 +63,7 @@ class PersistentFeature(Protocol):
         """
 
     def status(self) -> Mapping[str, Mapping[str, int]]:
-        """For the instance's status."""
+        """Returns its part of the instance's status."""
 
 
 class StepListener(Protocol):

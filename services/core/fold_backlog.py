@@ -98,7 +98,7 @@ class RunParts:
 
     @property
     def left_bytes(self) -> int:
-        """The same, in bytes."""
+        """Bytes of the records that were not taken."""
         return len(self._run.payload) - self._offset
 
     def take(self, records_max: int, bytes_max: int = SLICE_BYTES) -> Run:

@@ -102,7 +102,7 @@ class LiveSubscriptions:
         return len(self._table) <= AHEAD_SUBSCRIPTIONS_MAX and len(self) == len(self._table)
 
     def add(self, subscription: LiveSubscription) -> None:
-        """From the next commit on it gets what it wants.
+        """Adds a subscription: from the next commit on it gets what it wants.
 
         Raises:
             RemoteProtocolError: its content filter is none; with reason `bad_filter`. Or its

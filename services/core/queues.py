@@ -73,8 +73,8 @@ class Queues:
         """Queues for which acknowledgments came lately of messages that are not leased here."""
 
     def slowed_s(self, *, is_link: bool) -> float:
-        """For how long whoever has just brought acknowledgments is not to be read, in seconds: the
-        longer, the more of those wait for messages that have not come."""
+        """Returns the time, in seconds, for which whoever has just brought acknowledgments is not
+        to be read: the longer, the more of those wait for messages that have not come."""
         if not self.brought:
             return 0.0
         found = max(door.slowed_us(is_link=is_link) for door in self.brought)

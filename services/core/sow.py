@@ -95,8 +95,9 @@ class SowFeature:
 
     # -- beginning -----------------------------------------------------------------------------
     def begin(self, first_txid: int, last_txid: int) -> list[SowProblem]:
-        """Before `recover`: where each topic goes on. Where `is_urgent` then, what is pending has
-        to be saved before anything is folded: a later life could not find it out any more.
+        """Finds where each topic goes on; called before `recover`. Where `is_urgent` then, what is
+        pending has to be saved before anything is folded: a later life could not find it out any
+        more.
 
         Args:
             first_txid: the oldest that the journal has.
@@ -317,7 +318,7 @@ class SowFeature:
 
     @property
     def unsaved_bytes(self) -> int:
-        """The same, with what is being written."""
+        """Approximate bytes that the store does not have yet, with those that are being written."""
         return sum(each.state.unsaved_bytes for each in self._kept)
 
     def pending(self) -> SowPending:
