@@ -142,7 +142,7 @@ class Drill(EvidenceCollector):
             await asyncio.gather(drill, stopped, return_exceptions=True)
 
     async def _await_stopped(self) -> None:
-        """Until the fabric is registered here no more. Of one that never was (it was started
+        """Waits until the fabric is registered here no more. Of one that never was (it was started
         elsewhere) nothing is known: this does not end, nor for a drill that only judges."""
         first = await asyncio.to_thread(registry.find, self.fabric.name)
         while True:
@@ -339,7 +339,7 @@ class Drill(EvidenceCollector):
             await asyncio.sleep(LOOK_S)
 
     async def _await_carried(self, upto: Mapping[str, Mapping[str, Any]], wait_s: float) -> None:
-        """Until every destination has what its instance had journaled then. Of a load of the
+        """Waits until every destination has what its instance had journaled then. Of a load of the
         drill's own nothing is left by now.
 
         Raises:

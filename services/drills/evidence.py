@@ -173,7 +173,7 @@ class EvidenceCollector:
         )
 
     def _records(self) -> dict[str, PublishRecord]:
-        """By region the record of those whose messages reach it."""
+        """Returns, by region, the record of those whose messages reach it."""
         reach = reaching(self._members(), self._crowd.topic, self._crowd.kind)
         return {group: self._record_of(reach[group]) for group in self._groups}
 
@@ -456,7 +456,7 @@ class EvidenceCollector:
         )
 
     def _logged(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """By instance the alarms in its logs, where they can be read here."""
+        """Returns, by instance, the alarms in its logs, where they can be read here."""
         logs = self._logs()
         return {name: alarms(logs, name) if logs else {} for name in self._names}
 

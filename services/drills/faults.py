@@ -112,7 +112,8 @@ class FaultPlaces:
         return self.status(name)
 
     def running(self, name: str, *, anew: bool = False) -> dict[str, Any]:
-        """As `last_status`, or asked `anew`, but waits while Ray starts it again.
+        """Returns the status as `last_status` does, or asks `anew`, but waits while Ray starts the
+        instance again.
 
         Raises:
             FabricError: it does not answer for a minute, or the drill was interrupted.

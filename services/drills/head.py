@@ -43,8 +43,8 @@ class HeadCommand:
     environment: Mapping[str, str]
 
     def keep(self, directory: Path) -> None:
-        """For whoever has to start it in place of this process. The environment may hold secrets:
-        nobody else may read it."""
+        """Keeps the command for whoever has to start it in place of this process. The environment
+        may hold secrets: nobody else may read it."""
         path = directory / HEAD_FILE
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -355,7 +355,8 @@ class HistoryBuilder:
         return lives
 
     def _once(self, name: str) -> list[tuple[int, str, dict[str, Any]]]:
-        """In order of time; of what the log and the instance tell alike the earlier one."""
+        """Returns the events in order of time; of those that the log and the instance tell alike
+        the earlier one."""
         found: list[tuple[int, str, dict[str, Any]]] = []
         last: dict[tuple[str, str, str], int] = {}
         for each in sorted(self._told(name), key=lambda e: e[0]):

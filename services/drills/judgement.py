@@ -116,8 +116,8 @@ def read_runs(
 def reaching(
     members: Mapping[str, HistoryMember], topic: str, message_type: str
 ) -> dict[str, set[str]]:
-    """By region: the regions whose messages on a topic reach all of its instances, from whichever
-    instance of theirs, over links as they are declared.
+    """Returns, by region, the regions whose messages on a topic reach all of its instances, from
+    whichever instance of theirs, over links as they are declared.
 
     Args:
         members: of the recorded topology: destinations have instance names for addresses.

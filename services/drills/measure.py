@@ -36,7 +36,7 @@ class FailoverTime(NamedTuple):
 
     @property
     def gap_ms(self) -> float:
-        """Without a connection."""
+        """Time without a connection."""
         return (self.back_us - self.left_us) / 1000 if self.left_us else 0.0
 
 
@@ -254,7 +254,8 @@ def whole_again_us(samples: Sequence[Sample], names: Iterable[str], since_us: in
 def caused(
     injected: Sequence[InjectedFault], failovers: Iterable[FailoverTime]
 ) -> dict[int, list[FailoverTime]]:
-    """By number of a fault the clients that lost their server after it, and before the next one.
+    """Returns, by number of a fault, the clients that lost their server after it, and before the
+    next one.
 
     Args:
         injected: in order of time.

@@ -227,8 +227,8 @@ class QueueWorker:
         self.ledger.done(key, self.group)
 
     async def kill(self) -> int:
-        """As SIGKILL of its process: its connection is gone, with all that was not sent, and what
-        it held is held by nobody. Returns how many messages it held."""
+        """Ends the consumer as SIGKILL of its process would: its connection is gone, with all that
+        was not sent, and what it held is held by nobody. Returns how many messages it held."""
         held = len(self.held)
         client = self.client
         self.is_over = True

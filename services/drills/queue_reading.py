@@ -87,7 +87,7 @@ def _spans(time_us: int, keys: Keys, why: str) -> list[ArrivalSpan]:
 def with_names(
     read: Mapping[str, Read], incarnations: Mapping[str, Iterable[int]]
 ) -> dict[str, QueueJournal]:
-    """By instance what its journal says, with the names of those whose messages are. Of an
+    """Returns the content of each instance's journal, with the names of the messages' owners. Of an
     incarnation that nobody names it is not known whose they are.
 
     Args:

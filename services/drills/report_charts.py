@@ -118,7 +118,7 @@ def _client_rows(
 
 
 def short_name(client: str) -> str:
-    """Without the drill's number."""
+    """Returns the name of a client without the drill's number."""
     return client.split("-", 2)[2] if client.startswith("drill-") else client
 
 

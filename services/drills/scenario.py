@@ -268,7 +268,7 @@ class DrillScenario(Section):
 
     @property
     def faults_ms(self) -> int:
-        """From the first fault to the end of the last one."""
+        """Time from the first fault to the end of the last one."""
         return max(step.at_ms + step.lasts_ms for step in self.steps)
 
     @property
@@ -282,7 +282,7 @@ class DrillScenario(Section):
         return not self.load.publishers
 
     def with_own_load(self) -> DrillScenario:
-        """The same under nothing but the fabric's own load.
+        """Returns a copy of the scenario under nothing but the fabric's own load.
 
         Raises:
             ConfigurationError: it needs clients of the drill.
@@ -293,7 +293,7 @@ class DrillScenario(Section):
         return self.model_copy(update={"load": load})
 
     def with_rate(self, rate_per_s: float) -> DrillScenario:
-        """The same with another rate of each publisher.
+        """Returns a copy of the scenario with another rate of each publisher.
 
         Raises:
             ConfigurationError: the rate is out of range.
@@ -306,7 +306,7 @@ class DrillScenario(Section):
             raise ConfigurationError(text) from None
 
     def with_target(self, target: str) -> DrillScenario:
-        """The same, its first step with another target.
+        """Returns a copy of the scenario whose first step has another target.
 
         Raises:
             ConfigurationError: its fault has none.
