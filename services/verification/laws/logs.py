@@ -64,7 +64,7 @@ class Copy:
     """Time by root, where its instance became awaited for it behind its arrival."""
 
     def since_us(self, root: int) -> int:
-        """From when on its instance owes an answer for this root."""
+        """Returns the time from which its instance owes an answer for this root."""
         return self.noted_us.get(root, self.time_us)
 
 
@@ -231,7 +231,8 @@ class Logs:
             self.digests[key] = operation.digest
 
     def _moved(self, operation: InstanceMoved) -> None:
-        """To the others the instance has lost its disk; what it was goes on by its former name."""
+        """Notes that to the others the instance has lost its disk; what it was goes on by its
+        former name."""
         name, former = operation.instance, operation.former
         self.copies[former] = self.copies[name]
         self.lost[former] = set(self.lost[name])

@@ -357,7 +357,7 @@ class QueueVerdict:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict in one sentence for people."""
         if self.why:
             return f"Queues were not judged: {self.why}."
         wrong = len(self.broken)

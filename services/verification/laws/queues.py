@@ -119,7 +119,7 @@ class _QueueReplay:
 
     # -- instances -----------------------------------------------------------------------------
     def _name(self, instance: str) -> str:
-        """By which it owns messages."""
+        """Returns the name by which an instance owns messages."""
         return self._former.get(instance, instance)
 
     def _started(self, operation: InstanceStarted) -> None:

@@ -42,8 +42,9 @@ from raylay.services.verification.violation import VIOLATIONS_MAX, Key, Violatio
 
 
 def sending(history: RunHistory) -> list[Violation]:
-    """On a connection a client sends in ascending order, each once, and leaves nothing out that is
-    not settled: what it sent on an earlier one counts for nothing. What it sends is on its disk."""
+    """A client sends on one connection in ascending order, each once, and leaves nothing out
+    that is not settled: what it sent on an earlier one counts for nothing. What it sends is on
+    its disk."""
     # Of each client its own: two may publish parts of one publisher's sequences. And of each
     # publisher: what an instance numbers for a client is another one's.
     unsettled: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
@@ -252,7 +253,7 @@ def transient(history: RunHistory) -> list[Violation]:
 
 
 def subscribers(history: RunHistory) -> list[Violation]:
-    """In the end a subscriber has every matching message of the log that it ended at, and nothing
+    """A subscriber has in the end every matching message of the log that it ended at, and nothing
     that its content filter does not let through.
 
     A delta that was sent again may have become another message at the next instance: it may be

@@ -190,7 +190,8 @@ def judge(found: SlowEvidence) -> SlowVerdict:
 
 # -- the way -------------------------------------------------------------------------------------
 def _until_us(found: SlowEvidence, stall: Stall) -> int:
-    """Until when all that is said of its client is about this step: then the next one begins."""
+    """Returns the time until when all that is said of its client is about this step: then the next
+    one begins."""
     later = [
         each.began_us
         for each in found.stalls

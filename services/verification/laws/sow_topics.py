@@ -54,7 +54,7 @@ class SowVerdict:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict in one sentence for people."""
         if self.why:
             return f"SOW topics were not judged: {self.why}."
         wrong = len(self.broken)
