@@ -320,7 +320,7 @@ def _claim(directory: Path, place: JournalPlace, windows: Windows, into: str) ->
 
 
 def _whole_path(journal: str) -> str:
-    """The same for a journal however its directory was named."""
+    """Returns the whole path of a journal however its directory was named."""
     return str(Path(journal).resolve())
 
 

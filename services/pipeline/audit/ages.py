@@ -57,7 +57,7 @@ class Age:
 def clocks(
     logs: Mapping[str, LogContents], origins: Mapping[str, str], now_us: int
 ) -> dict[str, int]:
-    """By instance the time that it is there now, by its own clock.
+    """Returns, by instance, the time that it is there now, by its own clock.
 
     Args:
         origins: incarnation to instance.

@@ -183,8 +183,8 @@ def audit(
 def audit_source(
     spark: SparkSession, source: str, places: list[JournalPlace], **options: Any
 ) -> Audit:
-    """As `audit`, of a fabric's directory, file or name; what should be where, its configuration
-    says. Where the source is journals without one, everything should be everywhere."""
+    """Audits a fabric's directory, file or name as `audit` does; its configuration says what should
+    be where. Where the source is journals without one, everything should be everywhere."""
     record = record_of(source)
     if record is None:
         return audit(spark, places, expected_everywhere(), **options)
@@ -354,7 +354,7 @@ class _Kinds:
         self.numbers: dict[RunProperties, int] = {}
 
     def codes(self, rows: Rows, made: StretchParts) -> Any:
-        """For each row the number of its kind; adds their times of receipt to `made`."""
+        """Returns, for each row, the number of its kind; adds their times of receipt to `made`."""
         runs, run = rows.runs(), rows.run
         publishers = rows.headers["publisher"]
         firsts = np.flatnonzero(np.diff(run, prepend=-1))

@@ -47,8 +47,8 @@ class Expectation(Protocol):
     def __call__(
         self, origin: str, topic: str, message_type: str, former: bool = False
     ) -> Mapping[str, str] | None:
-        """By instance the reason why a message is not surely there; an instance that is not named
-        should have it. None where nothing can be said.
+        """Returns, by instance, the reason why a message is not surely there; an instance that is
+        not named should have it. None where nothing can be said.
 
         Args:
             origin: the instance where it was published; empty where nobody knows it.
@@ -130,7 +130,8 @@ class Audit:
         return sum(each[name] for each in self.instances.values())
 
     def owed(self) -> dict[str, tuple[int, float]]:
-        """By instance how many messages are owed to it, and the seconds since the first is."""
+        """Returns, by instance, how many messages are owed to it, and the seconds since the first
+        is."""
         found: dict[str, tuple[int, float]] = {}
         for each in self.missing:
             if each["reason"] == "owed":
@@ -169,7 +170,7 @@ class Audit:
         return told
 
     def to_json(self) -> dict[str, Any]:
-        """For the command."""
+        """Returns the audit for the command."""
         return {
             "valid": self.valid,
             "messages": self.messages,
@@ -326,7 +327,8 @@ def _instance(log: LogContents, found: Audit) -> dict[str, int]:
 def _published(
     here: Mapping[str, HeldPart], origins: Mapping[str, Origin]
 ) -> dict[str, dict[Origin, SequenceSet]]:
-    """By message type and by origin what was published there, as far as any copy tells it."""
+    """Returns, by message type and by origin, what was published there, as far as any copy tells
+    it."""
     made: dict[str, dict[Origin, SequenceSet]] = defaultdict(lambda: defaultdict(SequenceSet))
     for instance, held in here.items():
         for (message_type, incarnation), sequences in held.origins.items():

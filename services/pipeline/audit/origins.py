@@ -33,7 +33,7 @@ class Origin(NamedTuple):
     former: bool = False
 
     def __str__(self) -> str:
-        """For people."""
+        """Names the origin for people."""
         return " or ".join(self.names) + (", before it began anew" if self.former else "")
 
 
@@ -59,7 +59,7 @@ def origins_of(
     known: FabricKnowledge,
     logs: Mapping[str, LogContents],
 ) -> dict[str, Origin]:
-    """By incarnation, 16 hex digits, the instance that it is or was.
+    """Returns, by incarnation, 16 hex digits, the instance that it is or was.
 
     Args:
         current: incarnations to instances, of the journals that are read. What an instance was

@@ -75,11 +75,11 @@ class LatencyRow:
 
     @property
     def name(self) -> str:
-        """As people write it."""
+        """Name of the row as people write it."""
         return f"{self.source} -> {self.target}" if self.target else self.source
 
     def to_json(self) -> dict[str, Any]:
-        """For the command."""
+        """Returns the row for the command."""
         found: dict[str, Any] = {"from": self.source, "to": self.target, "type": self.kind}
         found = {name: value for name, value in found.items() if value}
         for name in ("messages", "p50_ms", "p95_ms", "p99_ms", "max_ms", "min_ms", "negative"):
@@ -125,7 +125,7 @@ class Latency:
         return not self.exceeded
 
     def to_json(self) -> dict[str, Any]:
-        """For the command."""
+        """Returns the latencies for the command."""
         return {
             "valid": self.valid,
             "exceeded": self.exceeded,

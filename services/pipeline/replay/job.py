@@ -152,7 +152,7 @@ class ReplaySummary:
     behind_mean_ms: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """For the command."""
+        """Returns the summary for the command."""
         values = asdict(self)
         values["rate_per_s"] = round(self.published / self.seconds) if self.seconds else 0
         for name in ("seconds", "behind_max_ms", "behind_mean_ms"):

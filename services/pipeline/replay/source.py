@@ -491,7 +491,7 @@ def _left_out(rows: int, of_null: int) -> str:
 
 
 def _whole(location: str) -> str:
-    """The same for directories however they were named."""
+    """Returns the whole paths of directories however they were named."""
     parts = [Path(each.strip()) for each in location.split(",")]
     return ",".join(str(each.resolve()) for each in parts) if _all_there(location) else location
 

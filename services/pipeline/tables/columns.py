@@ -192,7 +192,7 @@ class Batches:
         return pa.RecordBatch.from_arrays(made, schema=self._schema)
 
     def rows(self, blocks: Sequence[tuple[int, bytes]]) -> Rows | None:
-        """As `batch`, before columns are made of it."""
+        """Reads blocks as `batch` does, before columns are made of them."""
         data = blocks[0][1] if len(blocks) == 1 else b"".join([block for _, block in blocks])
         runs = _Runs()
         at = 0
@@ -485,7 +485,7 @@ class Rows:
 
     @property
     def run(self) -> Any:
-        """For each row the place of its run in `runs`."""
+        """The place of each row's run in `runs`."""
         return self._run
 
     def runs(self) -> list[tuple[Names, int, int]]:
@@ -571,7 +571,7 @@ class Rows:
         return whole.take(pa.array(np.arange(0, 2 * self._count, 2)))
 
     def _optional(self, first: Any, end: Any) -> pa.Array:
-        """As `_slices`; null where there are no bytes."""
+        """Returns the bytes as `_slices` does; null where there are none."""
         missing = first == end
         if missing.all():
             return pa.nulls(self._count, pa.binary())

@@ -190,22 +190,22 @@ class RaylaySource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> BatchReader:
-        """For `spark.read`."""
+        """Returns the reader of `spark.read`."""
         return BatchReader(ReadOptions.of(self.options), schema)
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> StreamReader:
-        """For `spark.readStream`."""
+        """Returns the reader of `spark.readStream`."""
         return StreamReader(ReadOptions.of(self.options), schema)
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """For `write`."""
+        """Returns the writer of `write`."""
         return BatchWriter(WriteOptions.of(self.options), schema, overwrite)
 
     @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """For `writeStream`."""
+        """Returns the writer of `writeStream`."""
         return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
 
 
@@ -427,8 +427,8 @@ class StreamReader(_StretchSource, DataSourceStreamReader, SupportsTriggerAvaila
         return last_txid(place, self.options.on_corrupt)
 
     def _begin(self, place: JournalPlace, known: dict[str, Any] | None) -> int | None:
-        """Behind which transaction id this instance's part of a micro-batch begins; None: it begins
-        with the journal."""
+        """Returns the transaction id behind which this instance's part of a micro-batch begins;
+        None: it begins with the journal."""
         if known is None:
             return None
         if text := _replaced(place, known):
@@ -492,8 +492,9 @@ def _offset(place: JournalPlace, txid: int) -> dict[str, Any]:
 
 
 def _replaced(place: JournalPlace, known: dict[str, Any]) -> str:
-    """In what an instance's journal is not the one of an offset; empty where it is. An offset tells
-    no record in older checkpoints (there is none), and where there was none to tell."""
+    """Explains in what an instance's journal is not the one of an offset; empty where it is. An
+    offset tells no record in older checkpoints (there is none), and where there was none to
+    tell."""
     incarnation, txid, record = known["incarnation"], known["txid"], known.get("record")
     if (its := place.incarnation()) != incarnation:
         return f"is of incarnation {its or 'none'}, the query read incarnation {incarnation}"
