@@ -249,7 +249,7 @@ class _Writer:
         return self._made(text, nesting, is_condition=True, is_never_null=True)
 
     def _compared(self, operator: str, code: Code, value: Value) -> Code:
-        """With a literal that is no NULL."""
+        """Returns the code of a comparison with a literal that is no NULL."""
         held, literal = self.variable(), self.name(value)
         call = self.name(values.COMPARISONS[operator], "f")
         python = _PYTHON.get(operator, operator)

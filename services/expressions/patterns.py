@@ -78,7 +78,7 @@ class Pattern:
             return False
 
     def for_places(self, column: int) -> Pattern:
-        """The same, ready for `first` and `replaced`.
+        """Returns the pattern, made ready for `first` and `replaced`.
 
         Raises:
             ExpressionError: with a look-ahead it says whether, not where.

@@ -189,7 +189,7 @@ def charge_all(meter: Meter | None, value: Value, times: int = 1) -> None:
 
 
 def _weight(value: Value) -> int:
-    """In steps, without a look at what is plain."""
+    """Returns the weight of a value in steps, without a look at what is plain."""
     if value.__class__ is dict:
         value = value.get(TEXT_KEY)
     if value.__class__ is bytes:

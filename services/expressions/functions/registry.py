@@ -99,7 +99,7 @@ class Function:
         return ARGUMENTS_MAX if self.repeats else len(self.kinds)
 
     def kind_of(self, number: int) -> str:
-        """As what it takes that argument, counted from 0."""
+        """Returns the kind of the argument of this number, counted from 0."""
         return self.kinds[min(number, len(self.kinds) - 1)]
 
     def bound(self, count: int) -> Callable[..., Value]:

@@ -69,13 +69,13 @@ def concat(*texts: str | None) -> str | None:
 
 @STRINGS.add("UPPER", "text")
 def upper(text: str) -> str:
-    """In capital letters."""
+    """Returns the text in capital letters."""
     return text.upper() if text.isascii() else decoded(encoded(text).upper())
 
 
 @STRINGS.add("LOWER", "text")
 def lower(text: str) -> str:
-    """In small letters."""
+    """Returns the text in small letters."""
     return text.lower() if text.isascii() else decoded(encoded(text).lower())
 
 
@@ -120,25 +120,25 @@ def substr(text: str, start: int, count: int | None = None) -> Value:
 
 @STRINGS.add("LEFT", "text integer")
 def left(text: str, count: int) -> Value:
-    """At most so many bytes from the begin."""
+    """Returns at most so many bytes from the begin."""
     return substr(text, 1, count)
 
 
 @STRINGS.add("RIGHT", "text integer")
 def right(text: str, count: int) -> Value:
-    """At most so many bytes from the end."""
+    """Returns at most so many bytes from the end."""
     return substr(text, -count) if count > 0 else None
 
 
 @STRINGS.add("TRIM", "text [text")
 def trim(text: str, characters: str = _BLANK) -> str:
-    """Without these characters, or white space, at both ends."""
+    """Returns the text without these characters, or white space, at both ends."""
     return ltrim(rtrim(text, characters), characters)
 
 
 @STRINGS.add("LTRIM", "text [text")
 def ltrim(text: str, characters: str = _BLANK) -> str:
-    """Without them at the begin."""
+    """Returns the text without them at the begin."""
     if text.isascii() and characters.isascii():
         return text.lstrip(characters)
     return decoded(encoded(text).lstrip(encoded(characters)))
@@ -146,7 +146,7 @@ def ltrim(text: str, characters: str = _BLANK) -> str:
 
 @STRINGS.add("RTRIM", "text [text")
 def rtrim(text: str, characters: str = _BLANK) -> str:
-    """Without them at the end."""
+    """Returns the text without them at the end."""
     if text.isascii() and characters.isascii():
         return text.rstrip(characters)
     return decoded(encoded(text).rstrip(encoded(characters)))
@@ -154,5 +154,5 @@ def rtrim(text: str, characters: str = _BLANK) -> str:
 
 @STRINGS.add("REVERSE", "text")
 def reverse(text: str) -> str:
-    """From the end to the begin."""
+    """Returns the text from the end to the begin."""
     return text[::-1] if text.isascii() else decoded(encoded(text)[::-1])
