@@ -54,7 +54,7 @@ class CapacitySettings(Section):
         return self
 
     def config(self, place: Callable[[str], str]) -> CapacityConfig:
-        """As an instance reads it.
+        """Returns the configuration that an instance reads.
 
         Args:
             place: where the directory of a path is.

@@ -36,7 +36,8 @@ _PASSED_BY_NOBODY = frozenset(("queue_passthrough",))
 
 
 def exclusions(settings: FabricSettings) -> dict[Link, frozenset[str]]:
-    """For each destination the checks that its topics leave out unless they say so themselves."""
+    """Returns, for each destination, the checks that its topics leave out unless they say so
+    themselves."""
     targets = {
         (instance.name, destination.name): destination.to
         # Whoever of its group connects.

@@ -149,7 +149,7 @@ class TypeSettings(Section):
     """Options of that kind."""
 
     def definition(self) -> TypeDefinition:
-        """As an instance reads it."""
+        """Returns the definition that an instance reads."""
         return TypeDefinition(self.name, self.kind, self.options)
 
 

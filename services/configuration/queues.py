@@ -89,7 +89,7 @@ class QueueSettings(Section):
         return self
 
     def definition(self) -> QueueDefinition:
-        """As an instance runs it.
+        """Returns the definition that an instance runs.
 
         Raises:
             ValueError: two of its values do not go together.

@@ -44,8 +44,8 @@ class ModuleSettings(Section):
         yield "options", ModuleConfig(self.module, self.options).shown()
 
     def config(self, directory: Path) -> ModuleConfig:
-        """As an instance reads it. A relative path is taken from the directory, and `~` is the home
-        of who starts the fabric."""
+        """Returns the configuration that an instance reads. A relative path is taken from the
+        directory, and `~` is the home of who starts the fabric."""
         return ModuleConfig(
             self.module,
             {
@@ -74,7 +74,8 @@ class AdminSettings(Section):
     """The entitlement module. None: as the instance's `entitlement` says."""
 
     def config(self, directory: Path) -> AdminConfig:
-        """As an instance reads it. A relative path is taken from the directory."""
+        """Returns the configuration that an instance reads. A relative path is taken from the
+        directory."""
         who, what = self.authentication, self.entitlement
         return AdminConfig(
             None if who is None else who.config(directory),

@@ -111,7 +111,7 @@ class SowTopicSettings(Section):
         return self
 
     def definition(self) -> SowTopicDefinition:
-        """As an instance reads it.
+        """Returns the definition that an instance reads.
 
         Raises:
             ValueError: two of its values do not go together.

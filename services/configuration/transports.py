@@ -41,7 +41,7 @@ class TlsSettings(Section):
         return self
 
     def config(self, place: Callable[[str], str]) -> TlsConfig:
-        """As an instance or a client reads it.
+        """Returns the configuration that an instance or a client reads.
 
         Args:
             place: where the file of a path is.
@@ -72,7 +72,7 @@ class ReplicationTerms(Section):
     says."""
 
     def terms(self) -> dict[str, Any]:
-        """As an instance reads them."""
+        """Returns the terms that an instance reads."""
         return {"is_enabled": self.enabled}
 
 
@@ -117,7 +117,7 @@ class ClientTerms(Section):
     instance's."""
 
     def terms(self) -> dict[str, Any]:
-        """As an instance reads them."""
+        """Returns the terms that an instance reads."""
         return {
             "connections_max": self.connections_max,
             "connections_per_user_max": self.connections_per_user_max,

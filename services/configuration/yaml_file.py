@@ -158,7 +158,7 @@ def load(path: str | Path, origins: Origins | None = None) -> FabricSettings:
 
 
 def parse(text: str, name: str = "<text>", origins: Origins | None = None) -> FabricSettings:
-    """As `load`, of a text; `name` leads its error messages."""
+    """Parses a text as `load` does a file; `name` leads its error messages."""
     values, lines = _read(text, name)
     _read_descriptors(values, lines, name)
     try:

@@ -246,7 +246,7 @@ def _ordered(action: Action) -> list[ModuleUse]:
 
 
 def _times(every: list[str]) -> tuple[str, ...]:
-    """As the settings of a fabric have them."""
+    """Returns the times as the settings of a fabric have them."""
     return tuple(
         text.strip() if is_time_of_day(text) else f"{_interval_ms(text)}ms" for text in every
     )

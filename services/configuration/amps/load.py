@@ -219,7 +219,7 @@ def _stanza_in(annotation: Any) -> type[Stanza] | None:
 
 @cache
 def places() -> dict[str, tuple[str, ...]]:
-    """For each tag the stanzas that it may stand in."""
+    """Returns, for each tag, the stanzas that it may stand in."""
     found: dict[str, list[str]] = {}
     seen: set[tuple[type[Stanza], str]] = set()
 

@@ -34,7 +34,7 @@ _ELEMENTS = {
 
 
 def queue_settings(queue: Queue) -> dict[str, Any]:
-    """The same queue as a fabric's file declares it."""
+    """Returns the queue as a fabric's file declares it."""
     made: dict[str, Any] = {
         "name": queue.name,
         "message_type": queue.message_type,

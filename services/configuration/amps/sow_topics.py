@@ -37,7 +37,7 @@ _LATER = frozenset(("key_generator",))
 
 
 def settings_of(topic: SowTopicStanza) -> dict[str, Any]:
-    """The same topic as a fabric's file declares it."""
+    """Returns the topic as a fabric's file declares it."""
     made: dict[str, Any] = {
         "name": topic.name,
         "message_type": topic.message_type,
