@@ -41,7 +41,8 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """The same of a text of several lines that are our own: its newlines stay."""
+    """Returns a text of several lines that are our own, each as `plain` makes it: its newlines
+    stay."""
     return "\n".join(map(plain, text.split("\n")))
 
 

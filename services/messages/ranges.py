@@ -140,7 +140,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
                 yield publisher, pair
 
     def to_wire(self) -> dict[int, bytes]:
-        """For a msgpack header: publisher to bytes."""
+        """Returns the sets for a msgpack header: publisher to bytes."""
         return {key: value.to_bytes() for key, value in self.sets.items() if value}
 
     @classmethod

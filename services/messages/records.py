@@ -592,7 +592,7 @@ class Run:
         return self.encode_head() + self.payload
 
     def pieces(self) -> tuple[bytes, ...]:
-        """The same in pieces that are not copied."""
+        """Returns header and records in pieces that are not copied."""
         return (self.raw,) if self.raw else (self.head or self.encode_head(), self.payload)
 
     def encode_head(self) -> bytes:

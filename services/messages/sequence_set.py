@@ -505,8 +505,8 @@ class SequenceSet:
         return b"".join(out)
 
     def parts(self, bytes_max: int) -> Iterator[bytes]:
-        """The same in several pieces, each a set of its own: of about `bytes_max` or less, but for
-        one bitmap that is more. Together they are the set."""
+        """Returns the set's bytes in several pieces, each a set of its own: of about `bytes_max` or
+        less, but for one bitmap that is more. Together they are the set."""
         size_bytes = STRETCH_BYTES * len(self._full_starts) + BITMAP_BYTES * len(self._part)
         if size_bytes <= bytes_max:
             yield self.to_bytes()

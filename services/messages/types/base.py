@@ -132,7 +132,8 @@ class MessageType(ABC):
         return self.parse
 
     def reader_of(self, names: frozenset[str]) -> Callable[[Sequence[bytes]], list[Tree | None]]:
-        """The same of many bodies at a time; None for what cannot be read."""
+        """Returns a reader of these fields of many bodies at a time; None for what cannot be
+        read."""
         parse = self.parser_of(names)
 
         def read(bodies: Sequence[bytes]) -> list[Tree | None]:
@@ -219,7 +220,8 @@ class MessageType(ABC):
             return False
 
     def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
-        """As `rewritten`. Of a type that does not say otherwise every value is written anew."""
+        """Writes a tree as `rewritten` does. Of a type that does not say otherwise every value is
+        written anew."""
         return self.serialize(tree)
 
     def require(self, ability: Ability) -> None:

@@ -27,7 +27,7 @@ class SplicedType(MessageType, Generic[Raw]):
 
     @abstractmethod
     def _inner_raws(self, raw: Raw) -> Mapping[str, Raw] | None:
-        """The same of a value that has fields; None: it has none."""
+        """Returns the bytes of the fields of a value by name; None: it has none."""
 
     @abstractmethod
     def _raw_of(self, value: Any) -> Raw:

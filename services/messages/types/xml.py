@@ -98,7 +98,8 @@ class Xml(MessageType):
         return self.rewritten(found or dict.fromkeys(other.tree, ""), other)
 
     def _spliced(self, tree: Tree, known: Sequence[ParsedBody]) -> bytes:
-        """In the order of the first body: what stands between elements of one name stays there."""
+        """Writes the tree in the order of the first body: what stands between elements of one name
+        stays there."""
         if len(tree) != 1 or any(bytes(each.body[:2]) in _WIDE for each in known):
             return self.serialize(tree)
         ((name, value),) = tree.items()
