@@ -48,8 +48,8 @@ async def connect(
     *,
     name: str = "",
 ) -> tuple[asyncio.Transport, MadeProtocol]:
-    """As `loop.create_connection`, with TLS where `tls` says so: then the protocol is made when the
-    handshake is done. Files are read anew each time: renewed ones are used.
+    """Connects as `loop.create_connection` does, with TLS where `tls` says so: then the protocol is
+    made when the handshake is done. Files are read anew each time: renewed ones are used.
 
     Args:
         name: that the server's certificate has to have, where the configuration names none; empty:
@@ -82,7 +82,8 @@ async def connect(
 async def open_streams(
     host: str, port: int, tls: TlsConfig | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """As `asyncio.open_connection`, with TLS where `tls` says so. Raises as `connect`."""
+    """Connects as `asyncio.open_connection` does, with TLS where `tls` says so. Raises as
+    `connect`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     transport, protocol = await connect(

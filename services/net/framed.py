@@ -59,8 +59,8 @@ class WriteQueue:
         self._is_awaited = True
 
     def hold(self) -> None:
-        """From now on all is collected, and nothing written, until the caller, who does not return
-        before, calls `release`, or `drop`."""
+        """Collects everything from now on, and writes nothing, until the caller, who does not
+        return before, calls `release`, or `drop`."""
         self.is_held = self._is_awaited = True
 
     def close_later(self, connection: FramedConnection, why: str) -> None:

@@ -72,8 +72,8 @@ class ImpairedLine:
         self._expiry: asyncio.TimerHandle | None = None
 
     def set(self, state: Impairment, seconds: float) -> None:
-        """From now on the line is like that, and open again after `seconds`, whatever becomes of
-        who asked for it."""
+        """Sets the state of the line, which is open again after `seconds`, whatever becomes of who
+        asked for it."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

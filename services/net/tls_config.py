@@ -67,7 +67,7 @@ class TlsConfig:
 
     @classmethod
     def of(cls, values: dict[str, Any], where: str) -> TlsConfig:
-        """From plain values, as JSON has them.
+        """Makes the configuration from plain values, as JSON has them.
 
         Raises:
             ConfigurationError: a value is none of its.

@@ -45,7 +45,8 @@ class PeerCertificate:
 
     @classmethod
     def of(cls, told: dict[str, Any] | None) -> PeerCertificate | None:
-        """As `ssl` tells of it; None: there is none that was verified."""
+        """Makes the certificate from what `ssl` tells of it; None: there is none that was
+        verified."""
         if not told:
             return None
         pairs = [pair for group in told.get("subject", ()) for pair in group]
@@ -73,7 +74,7 @@ class PeerCertificate:
 
 
 def server_context(config: TlsConfig, where: str) -> ssl.SSLContext:
-    """For a transport. Reads the files.
+    """Makes the context of a transport. Reads the files.
 
     Raises:
         ConfigurationError: they cannot be used; names the file.
@@ -92,7 +93,7 @@ def server_context(config: TlsConfig, where: str) -> ssl.SSLContext:
 
 
 def client_context(config: TlsConfig, where: str) -> ssl.SSLContext:
-    """For one who connects. Reads the files.
+    """Makes the context of one who connects. Reads the files.
 
     Raises:
         ConfigurationError: they cannot be used; names the file.

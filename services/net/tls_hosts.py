@@ -126,7 +126,7 @@ def _addresses(held: object) -> set[str]:
 
 
 def _plain(address: str) -> str:
-    """As people write it; an IPv4 address that came by IPv6 is one of IPv4."""
+    """Returns an address as people write it; an IPv4 address that came by IPv6 is one of IPv4."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -337,7 +337,7 @@ class TlsTransport(asyncio.Transport):
         self._raw.abort()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """From now on what comes is for that one."""
+        """Gives what comes from now on to that protocol."""
         self._stream.protocol = cast(asyncio.Protocol, protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:

@@ -61,7 +61,7 @@ class TunnelStream(asyncio.Protocol):
         self._carrier.stream_holds(self._transport.get_write_buffer_size())
 
     def data_received(self, data: bytes) -> None:
-        """From the local end to the other host."""
+        """Passes bytes from the local end to the other host."""
         carrier = self._carrier
         if self._ended:
             return
@@ -77,7 +77,7 @@ class TunnelStream(asyncio.Protocol):
             self._transport.resume_reading()
 
     def received(self, body: bytes) -> None:
-        """From the other host to the local end."""
+        """Passes bytes from the other host to the local end."""
         transport = self._transport
         if transport is None:
             self._early.append(body)
