@@ -36,7 +36,7 @@ class Progress:
     left: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """For who ends it in the middle."""
+        """Describes the progress for who ends it in the middle."""
         if not (self.started or self.restarted or self.left):
             return "nothing was changed"
         told = "; ".join(
@@ -144,7 +144,7 @@ class Apply(InstanceHandles):
         return FabricChanges(tuple(unlaunched), found.restarted)
 
     def _settle(self) -> None:
-        """From now on an empty data directory is a lost disk."""
+        """Notes that from now on an empty data directory is a lost disk."""
         settings, record = self._known()
         record.settled = [instance.name for instance in settings.instances]
         self._keep(record)

@@ -49,7 +49,7 @@ class FabricClients(FabricHandle):
         return Client(name, **self._client_options(name, group, options))
 
     def sync_client(self, name: str, *, group: str | None = None, **options: Any) -> SyncClient:
-        """The same for scripts without an event loop; it connects at once."""
+        """Returns a client for scripts without an event loop; it connects at once."""
         return SyncClient(name, **self._client_options(name, group, options))
 
     def client_options(self, name: str, *, group: str | None = None) -> dict[str, Any]:

@@ -41,8 +41,8 @@ class ControlClient(FabricHandle):
     """A fabric's handle as somebody's."""
 
     def act_as(self, user_id: str, password: str = "") -> None:
-        """From now on this handle controls instances as this user, where they have `admin`. Without
-        it the environment says who it is: `RAYLAY_USER`, and `RAYLAY_PASSWORD_FILE` or
+        """Makes this handle control instances as this user from now on, where they have `admin`.
+        Without it the environment says who it is: `RAYLAY_USER`, and `RAYLAY_PASSWORD_FILE` or
         `RAYLAY_PASSWORD`.
 
         Args:
@@ -116,7 +116,7 @@ class ControlClient(FabricHandle):
         return handle.stop.remote(said=said, call=call, details=details)
 
     def _stop_gracefully(self, handle: Any, said: Caller | None, call: str, **details: Any) -> None:
-        """As `_stop`, and waits for it for a while.
+        """Stops the instance as `_stop` does, and waits for it for a while.
 
         Raises:
             FabricError: it refuses.

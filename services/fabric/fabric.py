@@ -300,7 +300,7 @@ class Fabric(Apply, Relocate, FabricClients, NodeCalls):
         return newest(here, *found)
 
     def _abandon(self) -> None:
-        """After a failed start: ends what was started, leaves what was there before."""
+        """Ends, after a failed start, what was started, and leaves what was there before."""
         try:
             for name in list(self._handles):
                 self._end(name)

@@ -210,7 +210,8 @@ class InstanceHandles(ControlClient):
         return found
 
     def _host_away(self, name: str) -> str:
-        """Since when the node that holds an instance's data is away; empty: it is not."""
+        """Returns the time since when the node that holds an instance's data is away; empty: it is
+        not."""
         place = self._known()[1].nodes.get(name)
         return away_since(place, living_nodes(), dead_nodes()) if place is not None else ""
 
@@ -432,7 +433,7 @@ class InstanceHandles(ControlClient):
         said: Caller | None,
         call: str = "restart",
     ) -> None:
-        """As `restart`, of one that was asked.
+        """Restarts an instance as `restart` does, for a caller that was asked.
 
         Args:
             said: who asks for it.
@@ -456,7 +457,7 @@ class InstanceHandles(ControlClient):
         self.wait_ready(name, timeout_s)
 
     def downgrade(self, name: str, destination: str, *, force: bool = False) -> None:
-        """From now on acks of instance `name` do not wait for this destination.
+        """Lets acks of instance `name` no longer wait for this destination from now on.
 
         Args:
             force: also where fewer than MinSyncDestinations are left.

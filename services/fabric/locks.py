@@ -94,7 +94,7 @@ class StartLock:
         os.pwrite(self.descriptor, text, 0)
 
     def hand_over(self, holder: LockOwner) -> None:
-        """From now on it is that process's, which has the descriptor as well."""
+        """Hands the lock over to that process, which has the descriptor as well."""
         # That process says so itself when it begins.
         with suppress(OSError):
             self.say(holder)
@@ -154,7 +154,7 @@ class StartLocks:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """For a process that is to have them."""
+        """Returns the descriptors for a process that is to have them."""
         return tuple(hold.descriptor for hold in (self._name, self._place) if hold is not None)
 
     def hand_over(self, pid: int) -> None:

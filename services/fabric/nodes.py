@@ -43,7 +43,8 @@ class NodePlace:
 
 
 def labelled(settings: FabricSettings, label: str) -> FabricSettings:
-    """The same fabric, each instance that names no node on those whose `label` is its group."""
+    """Returns the fabric with each instance that names no node on those whose `label` is its
+    group."""
     return settings.model_copy(
         update={
             "instances": tuple(

@@ -83,7 +83,7 @@ def _known(left_over: OrphanedDirectory, retired: bool, known: bool) -> dict[str
 
 
 def left_over_lines(found: list[dict[str, Any]]) -> list[str]:
-    """For people, a line each."""
+    """Describes the orphaned directories for people, a line each."""
     lines = []
     for each in found:
         where = f"{each['directory']} on {each['host']}"

@@ -60,7 +60,8 @@ def entry_of(record: FabricRecord, holds_ray: bool) -> registry.RegistryEntry:
 
 
 def _save_config(text: str, directory: str, record: str, entry: registry.RegistryEntry) -> None:
-    """On the node of an instance: there the fabric is known by name, head or no head."""
+    """Saves the configuration on the node of an instance: there the fabric is known by name, head
+    or no head."""
     from raylay.services.config.instance import InstanceConfig
 
     InstanceConfig.from_json(text).save(Path(directory))
@@ -75,7 +76,7 @@ def _save_config(text: str, directory: str, record: str, entry: registry.Registr
 
 
 def _record_text(name: str, directory: str) -> str:
-    """On a node: the fabric's record in a directory; empty: none that can be read."""
+    """Returns, on a node, the fabric's record in a directory; empty: none that can be read."""
     try:
         found = FabricRecord.load(directory)
     except FabricError:

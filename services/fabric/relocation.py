@@ -248,8 +248,8 @@ def away_since(
 def gone_since_ms(
     place: NodePlace, living: Iterable[ClusterNode], dead: Iterable[tuple[ClusterNode, int]]
 ) -> int | None:
-    """Since when a node is away, in milliseconds since 1970; 0: Ray does not know; None: it is
-    there."""
+    """Returns the time since when a node is away, in milliseconds since 1970; 0: Ray does not know;
+    None: it is there."""
     if any(_is(node, place) for node in living):
         return None
     return max((at_ms for node, at_ms in dead if _is(node, place)), default=0)
@@ -280,7 +280,7 @@ def incarnation_of(name: str, statuses: Iterable[Mapping[str, Any]]) -> str:
 
 
 def relocation_lines(done: Relocation) -> list[str]:
-    """For people."""
+    """Describes the relocation for people."""
     where = _shown(done.place.labels)
     lines = [
         f"{done.name} lives on {where} ({done.place.address}) as generation {done.generation}",
