@@ -72,7 +72,7 @@ class Instance:
     def inject(
         self, kind: str, seconds: float, options: dict[str, Any], said: Caller | None = None
     ) -> None:
-        """For a drill: breaks something for a while."""
+        """Breaks something for a while, for a drill."""
         self._thread.inject(kind, seconds, options, said)
 
     @ray.method(num_returns=1)

@@ -255,7 +255,7 @@ class FrontLog:
         return pending_bytes + pages * PAGE_BYTES
 
     def wait(self, pause_s: float) -> None:
-        """Until something is pending; then until it is much, for so many seconds at most."""
+        """Waits until something is pending; then until it is much, for so many seconds at most."""
         self._work.wait()
         self._much.wait(pause_s)
 

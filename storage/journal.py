@@ -134,8 +134,8 @@ class Journal(JournalReader, Protocol):
         It is committed with whatever else is staged (group commit), by the writer thread."""
 
     def keep(self, run: Run) -> None:
-        """As `stage`, but the writer thread does not get it yet: `hand_over` gives it what is kept
-        back, `commit_here` commits it. One of the two follows soon."""
+        """Stages a run as `stage` does, but the writer thread does not get it yet: `hand_over`
+        gives it what is kept back, `commit_here` commits it. One of the two follows soon."""
 
     def hand_over(self) -> None:
         """Gives the writer thread what is kept back. Never blocks."""

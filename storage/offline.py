@@ -262,7 +262,7 @@ class LmdbOfflineStore:
 
 
 def joined(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """The same bytes for the same clients in as few pieces as may be: frames of one client, which
+    """Returns the bytes of the same clients in as few pieces as may be: frames of one client, which
     are put together, follow one another."""
     found: dict[int, list[bytes]] = {}
     for client, frame in frames:

@@ -459,7 +459,8 @@ class LmdbTopic:
 
 
 def _explained(error: Exception, path: Path) -> StorageError:
-    """As `explained`, but damages apart: of those the store is made anew, and of nothing else."""
+    """Explains an error as `explained` does, but damages apart: of those the store is made anew,
+    and of nothing else."""
     if isinstance(error, _DAMAGES):
         return SowDamaged(f"{path} is damaged: {error}", str(path))
     return explained(error, path)

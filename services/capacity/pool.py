@@ -133,7 +133,7 @@ class Pool:
 
     @property
     def memory_bytes(self) -> int:
-        """In memory, of all clients."""
+        """Memory that all clients together hold."""
         return self.direct_bytes + self.offline_memory_bytes
 
     @property
@@ -284,8 +284,8 @@ class Pool:
         return decided
 
     def age_ms(self, client: int, now_ms: int) -> int:
-        """For how long the oldest of what waits for a client waits, as far as `look` has seen: so
-        long at least, and between two looks more."""
+        """Returns the waiting time of the oldest message that waits for a client, as far as `look`
+        has seen: so long at least, and between two looks more."""
         held = self._clients.get(client)
         return 0 if held is None or not held.marks else max(0, now_ms - held.marks[0][0])
 

@@ -86,7 +86,7 @@ def check_host(
 
 
 def lines_of(finding: HostFinding) -> list[str]:
-    """For people: one line, and two more where something is to be changed."""
+    """Describes the finding for people: one line, and two more where something is to be changed."""
     lines = [f"{MARKS[finding.level]:<6} {finding.what}: {finding.found} (wanted {finding.wanted})"]
     if finding.level != "ok":
         lines += [f"       why: {finding.why}", f"       do:  {finding.change}"]
@@ -204,7 +204,7 @@ def _clock_is_synchronised() -> bool | None:
 
 
 def _clock_offset_ms() -> float | None:
-    """As chrony knows it; None where there is none."""
+    """Returns the offset of the clock as chrony knows it; None where there is none."""
     tool = shutil.which("chronyc")
     if tool is None:
         return None

@@ -51,10 +51,10 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
 
 @contextmanager
 def interruptible(say: str, grace_s: float = GRACE_S) -> Iterator[None]:
-    """In the block the first Ctrl-C or SIGTERM says a line on stderr at once and raises
-    KeyboardInterrupt, so that what was begun can be ended. A second one, or `grace_s` seconds, end
-    the process whatever it does: a call into a library may not come back for a minute, and what
-    Ray began here ends with this process.
+    """Makes a block interruptible: the first Ctrl-C or SIGTERM says a line on stderr at once and
+    raises KeyboardInterrupt, so that what was begun can be ended. A second one, or `grace_s`
+    seconds, end the process whatever it does: a call into a library may not come back for a minute,
+    and what Ray began here ends with this process.
 
     Args:
         say: the line.

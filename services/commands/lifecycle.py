@@ -255,7 +255,8 @@ def _read(log: Path) -> str:
 
 
 def _ready_lines(text: str) -> str:
-    """From the line that says that it is up to the one that says what is next; empty: not yet."""
+    """Returns the lines from the one that says that it is up to the one that says what is next;
+    empty: they are not complete yet."""
     found = re.search(rf"^{READY_LINE}.*\n(?:.*\n)*?{NEXT_LINE}.*(?=\n)", text, re.MULTILINE)
     return found[0] if found else ""
 

@@ -77,7 +77,7 @@ def servers_meant(fabric: str, servers: list[str] | None) -> list[str] | None:
 
 @contextmanager
 def stop_signals(stopping: threading.Event) -> Iterator[None]:
-    """In the block the first Ctrl-C or SIGTERM sets `stopping`; a second one interrupts."""
+    """Sets `stopping` at the first Ctrl-C or SIGTERM in the block; a second one interrupts."""
 
     def stop(*_: object) -> None:
         if stopping.is_set():

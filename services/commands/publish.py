@@ -49,7 +49,7 @@ class PublishResult:
     """Refusal of the first message that was refused."""
 
     def line(self) -> str:
-        """For people."""
+        """Describes the result for people."""
         told = f"{self.persisted:,} persisted"
         if self.unjournaled:
             aside = f"{self.unjournaled:,} delivered to live subscribers, not journaled"
@@ -67,7 +67,7 @@ class PublishResult:
         return f"interrupted: {told}" if self.interrupted else told
 
     def as_json(self) -> dict[str, Any]:
-        """For programs: counts in messages, the time in seconds."""
+        """Returns the result for programs: counts in messages, the time in seconds."""
         return {
             "published": self.published,
             "persisted": self.persisted,
@@ -123,7 +123,8 @@ async def send_once(
 async def send_several(
     options: dict[str, Any], send: Callable[[Client], Awaitable[int]]
 ) -> PublishResult:
-    """The same, of commands that say how many they were."""
+    """Sends commands that say how many they were, and waits for the answers, as `send_once`
+    does."""
 
     async def several(client: Client, done: PublishResult) -> None:
         first = client.last_sequence

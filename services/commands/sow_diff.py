@@ -229,7 +229,7 @@ def _said(held: object) -> str:
 
 
 def as_object(found: TopicDiff, here: str, there: str) -> dict[str, Any]:
-    """The same as JSON: all keys that differ."""
+    """Returns the difference as JSON: all keys that differ."""
     return {
         "topic": found.topic[0],
         "message_type": found.topic[1],

@@ -33,7 +33,7 @@ class SlowClientBufferConfig:
         return f"{self.instance}.{self.pool}"
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Returns the configuration as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod

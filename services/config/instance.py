@@ -115,7 +115,7 @@ class DestinationConfig:
         return self.authenticators[server] if self.authenticators else self.authenticator
 
     def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
-        """For how long each address is tried; None: until the attempt ends by itself."""
+        """Time for which each address is tried; None: until the attempt ends by itself."""
         given = self.reconnect_timeout_ms
         if len(given) == 1:
             given = given * len(self.addresses)
@@ -371,7 +371,7 @@ class InstanceConfig:
         return self.announce_tls, self.authenticator
 
     def to_json(self) -> str:
-        """As the text of `instance.json`."""
+        """Returns the text of `instance.json`."""
         return json.dumps({"version": CONFIG_VERSION, **asdict(self)}, indent=2)
 
     @classmethod
@@ -448,7 +448,7 @@ class LinkConfig:
         return f"{self.instance}.{self.destination.name}"
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Returns the configuration as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -489,7 +489,7 @@ class QueueOwnerConfig:
         return f"{self.instance}.{self.definition.name}"
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Returns the configuration as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod

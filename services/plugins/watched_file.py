@@ -52,7 +52,7 @@ class WatchedFile:
             await asyncio.to_thread(self.read)
 
     def read(self) -> None:
-        """The same, at once.
+        """Takes what is new, at once.
 
         Raises:
             ConfigurationError: it cannot be read, or not be taken.

@@ -168,8 +168,8 @@ class LogonTurns:
         self._remember(self._failed_addresses, logon.address, _one_more(before, now_s))
 
     def _displaced_by(self, logon: _Logon) -> _Logon:
-        """Among equals it is the one that came now: nobody is pushed out by somebody who has as
-        many."""
+        """Returns the logon that is displaced; among equals it is the one that came now: nobody is
+        pushed out by somebody who has as many."""
         address = max(self._counts, key=lambda each: (self._counts[each], each == logon.address))
         users = self._waiting[address]
         is_own = address == logon.address

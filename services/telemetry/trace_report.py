@@ -47,7 +47,7 @@ class TraceSpan:
 
     @property
     def duration_ms(self) -> float:
-        """From start to end."""
+        """Time from start to end."""
         return (self.end_ns - self.start_ns) / 1e6
 
 
@@ -67,7 +67,7 @@ class TraceSummary:
 
     @property
     def duration_ms(self) -> float:
-        """From the first start to the last end."""
+        """Time from the first start to the last end."""
         return (self.end_ns - self.start_ns) / 1e6
 
     def add(self, span: TraceSpan) -> None:

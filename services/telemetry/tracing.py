@@ -279,7 +279,8 @@ class Tracing:
         atexit.register(self.close)
 
     def _start(self) -> None:
-        """At the first span: who reports none has no thread that wakes to look for some."""
+        """Starts the processors at the first span: who reports none has no thread that wakes to
+        look for some."""
         from opentelemetry.sdk.trace.export import BatchSpanProcessor as Batch
 
         limits = QUEUE_SPANS_MAX, EXPORT_INTERVAL_MS, EXPORT_SPANS_MAX

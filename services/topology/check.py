@@ -74,7 +74,7 @@ class TopologyFinding:
     subject: tuple[str, ...] = ()
 
     def at(self, origins: Mapping[tuple[str, ...], str]) -> TopologyFinding:
-        """With its place before the explanation, where that is known."""
+        """Returns the finding with its place before the explanation, where that is known."""
         place = origins.get(self.subject)
         return replace(self, explanation=f"{place}: {self.explanation}") if place else self
 

@@ -92,8 +92,8 @@ class FailureAnalysis:
         return found
 
     def alive(self, publisher: int) -> list[int]:
-        """For each instance the scenarios in which it surely gets what is published there, by one
-        pass that leaves out what it cannot tell at once."""
+        """Returns, for each instance, the scenarios in which it surely gets what is published
+        there, by one pass that leaves out what it cannot tell at once."""
         found = [0] * len(self.routes.members)
         found[publisher] = self._up[publisher]
         offers: dict[int, list[tuple[int, int]]] = {}
@@ -262,8 +262,9 @@ class FailureAnalysis:
 
     # -- routes ------------------------------------------------------------------------------
     def all_senders(self, publisher: int) -> dict[int, list[tuple[int, bool]]]:
-        """For each instance (sender, whether always) of those that send it an instance's publishes:
-        the first that comes is journaled, of the others it is found that they are there."""
+        """Returns, for each instance, (sender, whether always) of those that send it an
+        instance's publishes: the first that comes is journaled, of the others it is found that
+        they are there."""
         routes = self.routes
         flow = self.nominal[publisher]
         placed = self.placement(0)
@@ -306,8 +307,8 @@ class FailureAnalysis:
         return way[::-1]
 
     def hops(self, publisher: int) -> dict[int, int]:
-        """For each instance that an instance's publishes may arrive at the links on a shortest
-        way."""
+        """Returns, for each instance that an instance's publishes may arrive at, the number of
+        links on a shortest way."""
         before = self._ways(publisher)
         depth: dict[ReachState, int] = {}
         found: dict[int, int] = {}

@@ -76,7 +76,7 @@ class TopicClass:
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """Names of the topics for people."""
         return ", ".join(self.names)
 
 

@@ -33,7 +33,7 @@ class Box(NamedTuple):
         return self.x + self.width / 2, self.y + self.height / 2
 
     def wider(self, by: float) -> Box:
-        """The same with a rim."""
+        """Returns the box with a rim."""
         return Box(self.x - by, self.y - by, self.width + 2 * by, self.height + 2 * by)
 
     def holds(self, point: Point) -> bool:
@@ -77,7 +77,7 @@ class Arrow(NamedTuple):
         return [self.at(number / count) for number in range(count + 1)]
 
     def path(self) -> str:
-        """As SVG."""
+        """Path of the arrow as SVG."""
         (sx, sy), (x, y), (ex, ey) = self.start, self.control, self.end
         return f"M{sx:.1f} {sy:.1f}Q{x:.1f} {y:.1f} {ex:.1f} {ey:.1f}"
 

@@ -333,7 +333,8 @@ class Routes:
         return flow
 
     def targets(self, state: ReachState, placed: LinkPlacement | None) -> int:
-        """To which instances a copy is passed on from there, the loop test aside; as bits."""
+        """Returns the instances, as bits, to which a copy is passed on from there, the loop test
+        aside."""
         known = self._anywhere if placed is None else placed.targets
         found = known.get(state)
         if found is None:

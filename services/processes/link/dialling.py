@@ -84,7 +84,8 @@ class LinkDialler:
         """Whether it was last connected over a connection of the other side; None: not yet."""
 
     def open_line(self) -> None:
-        """For a fabric that is marked for drills: connections go over a line that one can break."""
+        """Lets connections of a fabric that is marked for drills go over a line that one can
+        break."""
         self._line = ImpairedLine(self._runtime.loop)
 
     # -- what the instance says --------------------------------------------------------------
@@ -98,7 +99,7 @@ class LinkDialler:
         self._beginning.take(header, body)
 
     def impair(self, state: dict[str, Any], seconds: float) -> None:
-        """For a drill: how the line is, for so long."""
+        """Sets the state of the line for so long, for a drill."""
         if self._line is not None:
             self._line.set(Impairment(**state), seconds)
 

@@ -155,7 +155,8 @@ class OwnerServer(ChildProgram):
         self._instance.send(encode_frame({"c": "event", "event": event, "details": details}))
 
     def _now_us(self) -> int:
-        """By the steady clock of the instance, so that both agree on when a lease ends."""
+        """Returns the time by the steady clock of the instance, so that both agree on when a lease
+        ends."""
         return time.monotonic_ns() // 1000 + self._steady_base_us
 
     # -- what the instance says ----------------------------------------------------------------

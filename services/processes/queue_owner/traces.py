@@ -185,7 +185,8 @@ class QueueTraces:
                 self._sent.popitem(last=False)
 
     def _moved(self, mark: SampledMessage, by: str, generation: int, owner: str, run: Run) -> None:
-        """As the machine does it: who is better is the owner, where anybody was made one."""
+        """Notes a transfer as the machine does it: who is better is the owner, where anybody was
+        made one."""
         before, after = Ownership(*mark.register), Ownership(generation, owner)
         if not is_better(after, before) and (generation or before.generation):
             return

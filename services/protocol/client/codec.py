@@ -38,9 +38,9 @@ class Codec(Protocol):
         """
 
     def count_incomplete(self, holds: Callable[[int], None]) -> None:
-        """From now on `holds` is told, before it is kept, how many bytes are held of a command that
-        is not whole, and that none are any more. It may raise RemoteProtocolError, for `receive`.
-        """
+        """Tells `holds` from now on, before it is kept, how many bytes are held of a command
+        that is not whole, and that none are any more. It may raise RemoteProtocolError, for
+        `receive`."""
 
     def logged_on(self) -> None:
         """The logon was accepted."""
