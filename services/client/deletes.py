@@ -22,7 +22,7 @@ class DeletableRow(Protocol):
 
     @property
     def key(self) -> bytes:
-        """Its SOW key."""
+        """SOW key of the row."""
 
 
 class DeleteClient(Protocol):

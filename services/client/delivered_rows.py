@@ -80,7 +80,7 @@ class DeliveredRows:
         self._group = set() if self._held and not is_part else None
 
     def rows(self, payload: bytes, count: int) -> Handed:
-        """Those rows of a group that the consumer does not hold; of one that has only what is
+        """Returns the rows of a group that the consumer does not hold; of one that has only what is
         newly in focus, all: who asked for no out-of-focus messages does not know what left."""
         held, group, loose, is_part = self._held, self._group, self._loose, self._is_part
 
@@ -95,7 +95,7 @@ class DeliveredRows:
         return self._kept(payload, count, new)
 
     def delivered(self, payload: bytes, count: int) -> Handed:
-        """Those messages of a delivery that the consumer does not hold."""
+        """Returns the messages of a delivery that the consumer does not hold."""
         held = self._held
         keyless = 0
 

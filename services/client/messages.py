@@ -327,7 +327,7 @@ class MessageBatch:
         return ranges_of(self.payload, min(count, self.count))
 
     def traced_messages(self) -> list[Message]:
-        """Those that carry a trace context."""
+        """Returns the messages that carry a trace context."""
         payload = self.payload
         found: list[Message] = []
         offset = 0

@@ -89,7 +89,8 @@ class PendingAcks:
         return made
 
     def put_back(self, record: AckRecord, said: Acknowledgment) -> None:
-        """It could not be published: it is said with what comes next."""
+        """Takes back an acknowledgment that could not be published: it is said with what comes
+        next."""
         of = self._ranges.setdefault((record.queue, record.message_type, said.how), {})
         self._last = None
         for publisher, ranges in said.keys.items():
@@ -116,7 +117,8 @@ class SampledAck(NamedTuple):
 
 
 class SampledAcks:
-    """Those of them that there are: falsy where none is, which costs an acknowledgment nothing.
+    """Sampled messages that wait to be said: falsy where there is none, which costs an
+    acknowledgment nothing.
 
     Owner: the client. Lifecycle: as long as that.
     """
@@ -135,7 +137,7 @@ class SampledAcks:
             self._waiting.append(each)
 
     def take(self, queue: str, message_type: str, said: Acknowledgment) -> list[SampledAck]:
-        """Those that this acknowledgment is of: they are not in here any more."""
+        """Returns the messages that this acknowledgment is of: they are not in here any more."""
         found: list[SampledAck] = []
         left: list[SampledAck] = []
         for each in self._waiting:

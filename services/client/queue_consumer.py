@@ -21,7 +21,7 @@ class ConsumerHost(Protocol):
         """Subscribes it."""
 
     def consumer_left(self, consumer: QueueConsumer) -> None:
-        """It is over."""
+        """Notes that the consumer is over."""
 
     def settle(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
         """A message is done with: `ack`, `expire`, or `cancel`."""
@@ -73,8 +73,8 @@ class QueueMessage(Message):
         return consumer.message_type
 
     def acknowledge(self) -> None:
-        """It is done: no consumer gets it any more. Said together with others, and sent again until
-        it is durable; `Client.flush` waits for that. Twice is once."""
+        """Acknowledges the message as done: no consumer gets it any more. Said together with
+        others, and sent again until it is durable; `Client.flush` waits for that. Twice is once."""
         self._say("ack")
 
     def cancel(self) -> None:

@@ -140,5 +140,5 @@ class Subscriber:
 
 
 def _names(subscriptions: Sequence[Subscription]) -> tuple[str, ...]:
-    """Their ids, each once."""
+    """Returns the ids of the subscriptions, each once."""
     return tuple(dict.fromkeys(each.id for each in subscriptions))

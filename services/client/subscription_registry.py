@@ -151,7 +151,7 @@ class SubscriptionRegistry:
         return next((cid for cid in reversed(self._commands) if self._commands[cid] == name), "")
 
     def _replays(self, subscription_ids: tuple[str, ...]) -> list[SubscriptionState]:
-        """Those that can be paused.
+        """Returns the subscriptions that can be paused.
 
         Raises:
             LocalProtocolError: one is unknown, ordinary or live; nothing was changed.
