@@ -56,7 +56,7 @@ class Arrival:
         self.stretches = array("Q")
 
     def add(self, publisher: int, ranges: list[Range], last_txid: int) -> None:
-        """These came, too."""
+        """Adds messages that came, too."""
         self.last_txid = last_txid
         stretches = self.stretches
         for first, last in ranges:

@@ -66,7 +66,7 @@ class LeasedDelivery(NamedTuple):
 
 
 class DeliverLeased(NamedTuple):
-    """These are leased to a consumer, and to be sent.
+    """Decision that these are leased to a consumer, and to be sent.
 
     Attributes:
         folded_txid: what was committed up to here was heeded.
@@ -78,8 +78,8 @@ class DeliverLeased(NamedTuple):
 
 
 class DeliverOnce(NamedTuple):
-    """These are to be sent, and have left the queue: their removal is in the journal. At most once,
-    and barriers."""
+    """Decision that these are to be sent, and have left the queue: their removal is in the journal.
+    At most once, and barriers."""
 
     consumer: Consumer
     messages: Sequence[LeasedDelivery]

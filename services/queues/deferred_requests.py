@@ -63,8 +63,8 @@ class DeferredRequests:
         self.has_freed = bool(self._of)
 
     def take(self, now_us: int) -> list[tuple[int, DeferredRequest]]:
-        """Those that are still out, with their ends. What they do not get now is to be noted
-        again."""
+        """Returns the requests that are still out, with their ends. What they do not get now is to
+        be noted again."""
         self.has_freed = False
         of, self._of = self._of, {}
         return [each for each in of.values() if 0 < each[0] - now_us <= REPEAT_US]

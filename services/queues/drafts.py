@@ -63,7 +63,7 @@ class PendingDraft:
 
 
 class Drafts:
-    """Those that are out, by tag, and those that are still being filled.
+    """Drafts that are out, by tag, and those that are still being filled.
 
     Args:
         name: of the instance.

@@ -82,7 +82,7 @@ class RangeMap(Generic[Value]):
         return self._values[at] if is_there else None
 
     def missing(self, first: int, last: int) -> list[Range]:
-        """Those of first..last of which nothing is known."""
+        """Returns the sequences of first..last of which nothing is known."""
         found: list[Range] = []
         begin, end = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
         for a, b in zip(self._firsts[begin:end], self._lasts[begin:end], strict=True):
@@ -253,8 +253,8 @@ class EarlyRecords:
         return self._removals.size + self._then[0].size + len(self._came)
 
     def removed(self, publisher: int, ranges: list[Range], txid: int, at_us: int) -> None:
-        """These messages have not come, and were removed by the record with this transaction id,
-        which came to this instance at this time (microseconds since 1970)."""
+        """Notes that these messages have not come, and were removed by the record with this
+        transaction id, which came to this instance at this time (microseconds since 1970)."""
         step_us = at_us - at_us % self._step_us if self._step_us else at_us
         self._forget(at_us)
         for first, last in ranges:
@@ -273,8 +273,8 @@ class EarlyRecords:
     def arrived(
         self, publisher: int, ranges: list[Range], at_us: int
     ) -> tuple[list[Range], list[Piece[Ownership]], int]:
-        """These messages come at this time: which of them have been removed, and the registers of
-        others. It is known no longer then.
+        """Takes out messages that come at this time: which of them have been removed, and the
+        registers of others. It is known no longer then.
 
         Returns:
             And the transaction id from which on records said these registers; 0: before the floor.
@@ -382,6 +382,7 @@ class EarlyRecords:
 
 
 def early_ranges(held: PublisherRanges, publisher: int, first: int, last: int) -> list[Range]:
-    """Those of first..last that have never been in the queue; what has left it needs no memory."""
+    """Returns the sequences of first..last that have never been in the queue; what has left it
+    needs no memory."""
     there = held.get(publisher)
     return [(first, last)] if there is None else there.missing(first, last)

@@ -38,7 +38,7 @@ class MessageExpirations:
         return self._order[0] * STEP_US if self._order else 0
 
     def note(self, message: QueuedMessage, expires_us: int) -> None:
-        """It expires then."""
+        """Notes when a message expires."""
         step = -(-expires_us // STEP_US)
         there = self._steps.get(step)
         if there is None:
@@ -48,7 +48,8 @@ class MessageExpirations:
         self._count += 1
 
     def due(self, now_us: int) -> list[QueuedMessage]:
-        """Those whose time is over since they were last asked for: they are overdue now."""
+        """Returns the messages whose time is over since they were last asked for: they are overdue
+        now."""
         found: list[QueuedMessage] = []
         while self._order and self._order[0] * STEP_US <= now_us:
             there = self._steps.pop(heapq.heappop(self._order))

@@ -106,7 +106,7 @@ class Fairness:
         self._turn = 0
 
     def entered(self, taker: ConsumerTurn) -> None:
-        """It is new: it is served after the others."""
+        """Notes a new consumer: it is served after the others."""
         self._turn += 1
         taker.turn = self._turn
         self.changed(taker)
@@ -119,7 +119,7 @@ class Fairness:
             taker.turns.leave(taker)
 
     def served(self, taker: ConsumerTurn, messages: int = 1) -> None:
-        """It holds so many more."""
+        """Notes that a consumer holds so many more."""
         if not self._is_fast:
             self._turn += messages
             taker.turn = self._turn
@@ -129,7 +129,7 @@ class Fairness:
             self._enter(taker)
 
     def freed(self, taker: ConsumerTurn) -> None:
-        """It holds one less, or several."""
+        """Notes that a consumer holds one less, or several."""
         if taker.active >= taker.backlog:
             return
         if taker.place is None:

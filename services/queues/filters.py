@@ -167,7 +167,7 @@ class Filters(Generic[Message]):
             group.head = None  # Its entry holds no more.
 
     def opened(self, group: FilterGroup) -> None:
-        """It has room again."""
+        """Notes that a group has room again."""
         if group.head is None:
             self._seek(group)
 

@@ -267,7 +267,7 @@ class QueueFrontend:
 
     # -- leases --------------------------------------------------------------------------------
     def leases(self, now_us: int) -> list[MessageLease]:
-        """Those that have not ended."""
+        """Returns the leases that have not ended."""
         return [
             MessageLease((publisher, sequence), consumer, number, until_us)
             for publisher, of in self._leases.items()
@@ -377,7 +377,7 @@ class QueueFrontend:
     def _and_barriers(
         self, mine: list[int], publisher: int, ranges: Iterable[Range], by: int
     ) -> list[int]:
-        """These sequences and those of barriers in the ranges that a client was sent."""
+        """Returns these sequences and those of barriers in the ranges that a client was sent."""
         found = set(mine)
         for consumer, sent in self._barriers.items():
             if by in self._publishers[consumer]:

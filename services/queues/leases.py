@@ -71,7 +71,7 @@ class LeaseTable:
         return self._ends[0][0] if self._ends else 0
 
     def consumers(self) -> list[Consumer]:
-        """Those who have messages."""
+        """Returns the consumers that have messages."""
         return list(self._of)
 
     def of(self, consumer: Consumer) -> list[QueuedMessage]:
@@ -139,8 +139,8 @@ class LeaseTable:
         return found
 
     def suspects(self, ended: Sequence[QueuedMessage]) -> list[QueuedMessage]:
-        """Those of messages whose leases end now, unsaid, that count as delivered in vain: of what
-        a consumer held at one time and has not acknowledged, the oldest one."""
+        """Returns the messages whose leases end now, unsaid, and that count as delivered in vain:
+        of what a consumer held at one time and has not acknowledged, the oldest one."""
         if not self._deliveries_max:
             return []
         found: list[QueuedMessage] = []
@@ -162,8 +162,8 @@ class LeaseTable:
         self._blamed.pop(consumer, None)
 
     def tried(self, message: QueuedMessage, *, is_cancel: bool) -> str:
-        """It was delivered in vain, or given back on purpose: the reason why it is to be removed;
-        empty: none."""
+        """Notes that a message was delivered in vain, or given back on purpose; returns the reason
+        why it is to be removed; empty: none."""
         if not (self._deliveries_max or self._cancels_max):
             return ""
         tries = self._tries.get(message)
@@ -186,7 +186,7 @@ class LeaseTable:
         return ""
 
     def forget(self, message: QueuedMessage) -> None:
-        """It has left the queue."""
+        """Forgets a message that has left the queue."""
         if self._tries:
             self._tries.pop(message, None)
 

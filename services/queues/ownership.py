@@ -69,7 +69,7 @@ class OwnershipTable:
         return self.shared(0, self.names.get(path[0], "") if path else self._name)
 
     def shared(self, generation: int, owner: str) -> Ownership:
-        """This register: the same object for all that have it."""
+        """Returns this ownership as the same object for all that have it."""
         register = Ownership(generation, owner)
         found = self._shared.get(register)
         if found is None:

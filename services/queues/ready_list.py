@@ -45,7 +45,7 @@ class ReadyList(Generic[Message]):
         return self._messages[-1][-1] if self._messages else None
 
     def get(self, order: int) -> Message | None:
-        """That of an order, if it is there."""
+        """Returns the message of an order, if it is there."""
         if not self._orders:
             return None
         orders = self._orders[0]
@@ -59,7 +59,7 @@ class ReadyList(Generic[Message]):
         return self._messages[i][j] if j < len(orders) and orders[j] == order else None
 
     def after(self, order: float) -> Iterator[Message]:
-        """Those above an order, lowest first; as long as nothing is changed."""
+        """Yields the messages above an order, lowest first; as long as nothing is changed."""
         i = bisect_right(self._lasts, order)
         if i == len(self._lasts):
             return

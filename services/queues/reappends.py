@@ -76,7 +76,7 @@ class Reappends:
         return removals, list(_parts(moves))
 
     def again(self, keys: Keys, moves: Iterable[OwnershipChange]) -> None:
-        """It was not said after all."""
+        """Notes that a draft was not said after all."""
         for publisher, ranges in keys.items():
             self._gone.add_ranges(publisher, ranges)
         for publisher, first, last, generation, owner in moves:

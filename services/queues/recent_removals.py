@@ -47,7 +47,7 @@ class RecentRemovals:
         return bool(self._old_txid or self._young_txid or self._all_txid)
 
     def add(self, keys: Keys, txid: int) -> None:
-        """These have left it by this transaction."""
+        """Adds messages that have left the queue by this transaction."""
         self._young_count += sum(
             1 + (last - first) // CHUNK for ranges in keys.values() for first, last in ranges
         )

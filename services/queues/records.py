@@ -210,7 +210,7 @@ def read_keys(body: bytes) -> Keys:
 
 
 def keys_of(keys: Iterable[tuple[int, int]]) -> dict[int, list[Range]]:
-    """These messages as ranges, publisher by publisher.
+    """Returns the messages as ranges, publisher by publisher.
 
     Args:
         keys: publisher and sequence each, in any order.

@@ -345,7 +345,7 @@ class ReplicatedQueueState:
                 self._watch(record, said, run)
 
     def _early(self, publisher: int, first: int, last: int) -> list[Range]:
-        """Those of first..last that have not come yet."""
+        """Returns the sequences of first..last that have not come yet."""
         return early_ranges(self._history.held, publisher, first, last)
 
     def _obey_removal(self, said: Removal, txid: int, run: Run) -> None:
@@ -359,7 +359,7 @@ class ReplicatedQueueState:
         self._remove(said.keys, txid, run, said.why)
 
     def _remove(self, keys: Keys, txid: int, run: Run, reason: str) -> None:
-        """These messages leave the queue, everywhere (rule 6)."""
+        """Removes these messages from the queue, everywhere (rule 6)."""
         history = self._history
         if self._again:
             self._again.heard_removal(keys)
@@ -621,7 +621,7 @@ class RangeFinder:
         self._sorted: list[int] | None = None
 
     def find(self, first: int, last: int) -> list[QueuedMessage]:
-        """Those of first..last, in order."""
+        """Returns the messages of first..last, in order."""
         width = last - first + 1
         known = self._known
         sequences: Iterable[int] = range(first, last + 1)

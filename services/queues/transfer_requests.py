@@ -100,7 +100,7 @@ class TransferRequests:
         self._fresh[owner] = self._fresh.get(owner, 0) + 1
 
     def got(self, key: Key, granted_us: int = 0) -> None:
-        """It is ours now, or gone.
+        """Notes that a message is ours now, or gone.
 
         Args:
             granted_us: when it became ours, in microseconds since 1970; 0: it is gone.
@@ -116,7 +116,7 @@ class TransferRequests:
                     del self._asked[owner]
 
     def consumers_changed(self) -> None:
-        """They may want what they did not want before."""
+        """Notes that consumers may want what they did not want before."""
         self._fresh = {owner: len(waiting) for owner, waiting in self._by_owner.items()}
         self._looked_us.clear()
 
