@@ -248,8 +248,8 @@ class DestinationLedger:
         time_us: int,
         txid: int = AGAIN_TXID,
     ) -> None:
-        """These are committed here, from `txid` on, and routed there. Without a `txid`: a resync
-        found them missing there, or they are asked for again."""
+        """Notes that these are committed here, from `txid` on, and routed there. Without a `txid`:
+        a resync found them missing there, or they are asked for again."""
         owed = self.owed.of(root if self.sync else UNAWAITED).of(publisher)
         for a, b in ranges:
             owed.add(a, b)
@@ -263,21 +263,21 @@ class DestinationLedger:
         self.unsure.of(publisher).update(wanted)
 
     def server_holds(self, held: PublisherRanges) -> None:
-        """Its link begins with a server that holds these."""
+        """Notes that its link begins with a server that holds these."""
         self.unsure_absent = self.unsure.copy()
         self.unsure_absent.difference_update(held)
 
     def resent(self, publisher: int, ranges: Sequence[Range], time_us: int) -> None:
-        """Its link found these missing there, or asks there for what came there since: they are
-        routed there, and owed."""
+        """Notes that its link found these missing there, or asks there for what came there since:
+        they are routed there, and owed."""
         self.owe(UNAWAITED, publisher, ranges, time_us)
         if self.unsure.sets:
             self.unsure.remove_ranges(publisher, ranges)
             self.unsure_absent.remove_ranges(publisher, ranges)
 
     def resync_ended(self) -> bool:
-        """Its link has passed all that the server lacked. What was not sent of that is not routed
-        there, and owed no more; returns whether there was any."""
+        """Notes that its link has passed all that the server lacked. What was not sent of that is
+        not routed there, and owed no more; returns whether there was any."""
         if not self.unsure_absent.sets:
             return False
         for publisher, ranges in self.unsure_absent.sets.items():
@@ -289,8 +289,8 @@ class DestinationLedger:
     def owe_again(
         self, root: int, publisher: int, ranges: Iterable[Range], time_us: int, txid: int
     ) -> None:
-        """These were committed here before, none with a transaction id below `txid`, and are routed
-        there: they are asked for again."""
+        """Notes that these were committed here before, none with a transaction id below `txid`, and
+        are routed there: they are asked for again."""
         owed = self.owed.of(root if self.sync else UNAWAITED).of(publisher)
         for a, b in ranges:
             owed.add(a, b)
@@ -311,13 +311,13 @@ class DestinationLedger:
         return settled
 
     def brought(self, answers: Rooted) -> None:
-        """These are there: not stranded any more."""
+        """Notes that these are there: not stranded any more."""
         for ranges_of in answers.values():
             for publisher, ranges in ranges_of.items():
                 self.stranded.remove_ranges(publisher, ranges)
 
     def forget(self, conflicts: Ranges) -> None:
-        """These were refused for good."""
+        """Forgets what was refused for good."""
         for publisher, ranges in conflicts.items():
             for root in self.owed.roots:
                 self.owed.remove_ranges(root, publisher, ranges)
@@ -439,7 +439,8 @@ class WaiterTable:
     def settle(
         self, root: int, publisher: int, ranges: list[Range]
     ) -> list[tuple[int, list[Range]]]:
-        """These are durable: (sender, what it waited for) of each waiter, taken off the table."""
+        """Takes the waiters of durable messages off the table, and returns (sender, what it waited
+        for) of each."""
         answers: dict[int, list[Range]] = {}
         publishers = self.roots.get(root)
         if publishers is None or publisher not in publishers.sets:
@@ -467,7 +468,8 @@ class WaiterTable:
     def not_waited(
         self, root: int, sender: int, publisher: int, ranges: list[Range]
     ) -> list[Range]:
-        """Those of `ranges` that this sender does not wait for: it is answered for them now."""
+        """Returns the messages of `ranges` that this sender does not wait for: it is answered for
+        them now."""
         left = ranges
         publishers = self.roots.get(root)
         routes = publishers.get(publisher) if publishers is not None else None

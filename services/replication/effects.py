@@ -30,7 +30,7 @@ class Append:
 
 @dataclass(slots=True)
 class RunsCommitted:
-    """These runs are on disk now, in order: deliver them, wake the links."""
+    """Report that these runs are on disk now, in order: deliver them, wake the links."""
 
     runs: list[Run]
     last_txid: int
@@ -135,16 +135,16 @@ class PlacementsChanged:
 
 @dataclass(slots=True)
 class InstanceRetirement:
-    """This instance was moved while it ran: it is over here, for good. Its sessions and upstream
-    connections are closed already."""
+    """Report that this instance was moved while it ran: it is over here, for good. Its sessions and
+    upstream connections are closed already."""
 
     text: str
 
 
 @dataclass(slots=True)
 class StaleCopyDetected:
-    """This instance's data directory is an older state of what it was: it begins anew as another
-    incarnation. Its sessions and upstream connections are closed already."""
+    """Report that this instance's data directory is an older state of what it was: it begins anew
+    as another incarnation. Its sessions and upstream connections are closed already."""
 
     text: str
 

@@ -149,7 +149,7 @@ class UserGaps:
         return self._granted(user, publisher, pieces)
 
     def ends(self, user: str, publisher: int, known: SequenceSet | None) -> None:
-        """Its session has ended: without gaps the publisher counts no more."""
+        """Notes that a publisher's session has ended: without gaps the publisher counts no more."""
         if user:
             self._count(user, publisher, 0 if known is None else known.pieces)
 

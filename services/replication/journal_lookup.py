@@ -142,7 +142,7 @@ class LookupResult:
             self._differing[id(part)] = self._differing[id(whole)]
 
     def differing(self, run: Run) -> SequenceSet:
-        """Those sequences of the run that are on disk with another content."""
+        """Returns the sequences of the run that are on disk with another content."""
         return self._differing.get(id(run)) or SequenceSet()
 
     def routes(self, publisher: int, sender: int, wanted: SequenceSet) -> Iterable[RoutedMessages]:
@@ -259,7 +259,7 @@ class LookupPlanner:
             questions.routed.of(publisher).update(wanted)
 
     def on_disk(self, publisher: int, ranges: list[Range]) -> SequenceSet:
-        """Those of the ranges that are known and not in memory."""
+        """Returns the ranges that are known and not in memory."""
         known = self._known.get(publisher)
         if known is None or not ranges:
             return SequenceSet()
@@ -375,7 +375,7 @@ def read_all(questions: LookupRequest, lookup: RunLookupProtocol) -> LookupResul
 def with_records(
     run: Run, ranges: list[Range], contents: DestinationFilters, lookup: RunLookupProtocol
 ) -> Iterator[tuple[Run, list[Range]]]:
-    """These ranges of a committed run of which only the header may have been read: in pieces with
+    """Yields ranges of a committed run of which only the header may have been read, in pieces with
     their records where a content filter looks at them. Blocks."""
     if run.payload or not contents.looks_at(run.topic, run.message_type):
         yield run, ranges

@@ -112,7 +112,7 @@ class UnavailableMessages:
         ]
 
     def came(self, publisher: int, ranges: list[Range]) -> EventReport | None:
-        """These are on disk now."""
+        """Notes that these messages are on disk now."""
         missing = self.ranges.get(publisher)
         if missing is None:
             return None

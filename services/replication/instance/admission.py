@@ -237,13 +237,13 @@ class InstanceAdmission:
         return retired_text(mine.name, own)
 
     def retire(self, text: str) -> None:
-        """It was moved: this incarnation is over."""
+        """Ends this incarnation of an instance that was moved."""
         self.retired = text
         self._out.report("retired", text=text)
         self._out.emit(InstanceRetirement(text))
 
     def go_back(self, text: str) -> None:
-        """It is an old copy of itself: this incarnation is over."""
+        """Ends this incarnation of an instance that is an old copy of itself."""
         self.went_back = text
         self._out.report("went_back", text=text)
         self._out.emit(StaleCopyDetected(text))

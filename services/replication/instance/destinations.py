@@ -103,8 +103,8 @@ class Destinations:
         now_us: int,
         durable_txid: int,
     ) -> None:
-        """These waited at the recovery point; none has a transaction id below `durable_txid`, or
-        that one."""
+        """Restores what waited at the recovery point; none has a transaction id below
+        `durable_txid`, or that one."""
         waits, first_txid = False, durable_txid + 1
         for ledger in self.ledgers.values():
             if ledger.router.takes(route, ledger.incarnation):
@@ -149,8 +149,8 @@ class Destinations:
             self._durability.durable(root, publisher, ranges)
 
     def _wait(self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int) -> None:
-        """These of a run wait, apart by the filters that let them through: what they wait for may
-        be asked when their records are not at hand."""
+        """Lets these messages of a run wait, apart by the filters that let them through: what they
+        wait for may be asked when their records are not at hand."""
         for route, theirs in routes_of(run, sender, ranges, self._contents):
             self._durability.wait(root, route, run.publisher, theirs, time_us, run.first_txid)
 
@@ -163,8 +163,8 @@ class Destinations:
         routes: list[RoutedMessages],
         now_us: int,
     ) -> None:
-        """This instance became awaited for messages that it has: it asks its sync destinations for
-        this root, and the sender waits."""
+        """Notes that this instance became awaited for messages that it has: it asks its sync
+        destinations for this root, and the sender waits."""
         asked = self._ask(root, publisher, routes, now_us)
         if sender == CLIENT:
             self._strand(publisher, routes)
@@ -434,9 +434,10 @@ class Destinations:
         self._update_proof(ledger)
 
     def lacks(self, destination: str, ranges: Ranges) -> None:
-        """Its link will never send these, they are removed here. What the destination is owed
-        nevertheless was removed by force: it is not safe until it has them from elsewhere, and is
-        not waited for where no persisted ack waits. Where one does, it waits until a downgrade."""
+        """Notes that its link will never send these, they are removed here. What the destination
+        is owed nevertheless was removed by force: it is not safe until it has them from
+        elsewhere, and is not waited for where no persisted ack waits. Where one does, it waits
+        until a downgrade."""
         ledger = self.ledgers[destination]
         was_safe = ledger.safe
         lost = 0

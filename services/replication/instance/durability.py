@@ -97,17 +97,17 @@ class Durability:
             self.awaited.of(root).add_ranges(publisher, ranges)
 
     def undo(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """These never came to the disk."""
+        """Undoes messages that never came to the disk."""
         self.awaited.remove_ranges(root, publisher, ranges)
         self.pending.remove_ranges(root, publisher, ranges)
 
     def acceptable(self, publisher: int, ranges: list[Range]) -> list[Range]:
-        """Those of the ranges that no destination refused."""
+        """Returns the ranges that no destination refused."""
         refused = self.refused.get(publisher)
         return ranges if refused is None else [p for a, b in ranges for p in refused.missing(a, b)]
 
     def not_awaited(self, root: int, publisher: int, ranges: list[Range]) -> list[Range]:
-        """Those of the ranges for which this instance is not awaited yet."""
+        """Returns the ranges for which this instance is not awaited yet."""
         awaited = self.awaited.get(root, publisher)
         return ranges if awaited is None else [p for a, b in ranges for p in awaited.missing(a, b)]
 
@@ -121,7 +121,8 @@ class Durability:
         time_us: int,
         first_txid: int,
     ) -> None:
-        """These are on disk here from `first_txid` on, and a sync destination owes the answer."""
+        """Notes that these are on disk here from `first_txid` on, and a sync destination owes the
+        answer."""
         self.waiters.assign(root, route, publisher, ranges)
         for a, b in ranges:
             self._ages.add(time_us, first_txid, publisher, a, b)
@@ -152,8 +153,8 @@ class Durability:
 
     # -- durable -----------------------------------------------------------------------------
     def durable(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """These are on disk here and at every sync destination they are routed to, for this root:
-        the tree that grew from here is complete."""
+        """Notes that these are on disk here and at every sync destination they are routed to, for
+        this root: the tree that grew from here is complete."""
         self.pending.remove_ranges(root, publisher, ranges)
         self._is_durable(root, publisher, ranges)
 
@@ -185,7 +186,7 @@ class Durability:
             self.answered(root, publisher, ranges)
 
     def _unhindered(self, root: int, publisher: int, candidates: list[Range]) -> list[Range]:
-        """Those of the candidates that are pending and owed by no sync destination."""
+        """Returns the candidates that are pending and owed by no sync destination."""
         pending = self.pending.get(root, publisher)
         if pending is None:
             return []

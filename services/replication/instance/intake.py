@@ -299,7 +299,8 @@ class Intake:
         )
 
     def conflicts(self, run: Run, old: list[Range]) -> list[Range]:
-        """Those of `old` that are held with another content than the run's records have."""
+        """Returns the sequences of `old` that are held with another content than the run's records
+        have."""
         on_disk = self._asking.on_disk(run.publisher, old)
         found = SequenceSet()
         if on_disk:
@@ -411,7 +412,7 @@ class Intake:
         return found
 
     def lacked(self, theirs: Ranges) -> PublisherRanges:
-        """Those of the ranges that are not known here."""
+        """Returns the ranges that are not known here."""
         found = PublisherRanges()
         for publisher, ranges in theirs.items():
             known = self.known.get(publisher)

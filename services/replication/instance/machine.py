@@ -763,7 +763,7 @@ class InstanceMachine:
         return self._take()
 
     def link_lacks(self, destination: str, ranges: Ranges) -> list[Effect]:
-        """Its link will never send these, they are removed here."""
+        """Notes that its link will never send these, they are removed here."""
         self._out.is_changing = True
         self._links.lacks(destination, ranges)
         return self._take()

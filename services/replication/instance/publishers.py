@@ -468,7 +468,7 @@ class Publishers:
             self.authored(claims, now_us)
 
     def _refuse(self, session: _Session, refused: Iterable[RefusedRecords]) -> None:
-        """It is said before the ack that covers their sequences."""
+        """Refuses records, which is said before the ack that covers their sequences."""
         for ranges, reason, text in refused:
             for first, last in ranges:
                 session.refused.add(first, last)

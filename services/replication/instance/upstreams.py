@@ -84,7 +84,7 @@ class Upstream:
     """The messages of those topics that it has sent over this connection."""
 
     def answer(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """These are persisted, or stored where it does not wait for that."""
+        """Notes that these are persisted, or stored where it does not wait for that."""
         found = self.persisted.get(root)
         if found is None:
             found = self.persisted[root] = {}
@@ -437,9 +437,9 @@ class UpstreamTable:
         self._intake.append(part, root, upstream.incarnation, now_us, state)
 
     def _pass_over(self, upstream: Upstream, run: Run, marked: bool, touched: Rooted) -> None:
-        """Its topic is not in the transaction log here, which no check has refused (`txlog` is left
-        out). Nobody is to wait for what is never stored, nor is the rest of the link: it counts as
-        answered, as what no filter lets through."""
+        """Passes over a run whose topic is not in the transaction log here, which no check has
+        refused (`txlog` is left out). Nobody is to wait for what is never stored, nor is the rest
+        of the link: it counts as answered, as what no filter lets through."""
         root = self._root_of_arrival(run, upstream) if marked else UNAWAITED
         ranges = run.ranges()
         touched.setdefault(root, {}).setdefault(run.publisher, []).extend(ranges)
@@ -557,8 +557,8 @@ class UpstreamTable:
             upstream.answer(root, publisher, answered)
 
     def _tell_what_comes(self, upstream: Upstream) -> None:
-        """It sends what is here already, or asks for what is not: from now on it hears what others
-        bring, in its later connections, too."""
+        """Lets an upstream that sends what is here already, or asks for what is not, hear from now
+        on what others bring, in its later connections, too."""
         upstream.hears_what_comes = True
         if len(self._hearing) < HEARING_MAX or self._believes(upstream):
             self._hearing.add(upstream.incarnation)

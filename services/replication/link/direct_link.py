@@ -79,7 +79,7 @@ class DirectLinkPolicy:
         return True
 
     def committed(self, runs: list[Run]) -> None:
-        """These are on disk. What comes while the link is asked is kept for `taken`."""
+        """Takes runs that are on disk. What comes while the link is asked is kept for `taken`."""
         if self._kept is None:
             return
         self._kept += runs
@@ -158,7 +158,7 @@ class DirectLink:
         return self.machine.due_us
 
     def committed(self, runs: list[Run], now_us: int) -> list[LinkEffect]:
-        """These are on disk, all that was committed since the last call."""
+        """Takes runs that are on disk, all that was committed since the last call."""
         if runs:
             if not self._unsent:
                 effects = self.machine.pass_by(runs)

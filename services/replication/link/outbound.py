@@ -535,8 +535,9 @@ class OutboundLink:
             self._yours.setdefault(run.publisher, []).extend(lacking)
 
     def _show_what_came_round(self, run: Run) -> None:
-        """It went through the destination once and came here by others since the connect. If that
-        was in a later state than the destination has now, nobody else may be there to tell it."""
+        """Shows the destination a run that went through it once and came here by others since the
+        connect. If that was in a later state than the destination has now, nobody else may be there
+        to tell it."""
         shown = _lacking(run, self._held.get(run.publisher))
         if shown:
             self._yours.setdefault(run.publisher, []).extend(shown)

@@ -55,7 +55,8 @@ class ReportCoalescer:
         self._soon()
 
     def progress(self, effect: LinkProgress) -> None:
-        """It has stored more. What is sent again, and that it has caught up, is told at once."""
+        """Notes that the destination has stored more. What is sent again, and that it has caught
+        up, is told at once."""
         self._skipped += effect.skipped
         if effect.resending or effect.caught_up:
             self._tell_progress(
@@ -66,7 +67,7 @@ class ReportCoalescer:
         self._soon()
 
     def lacks(self, effect: LinkLacks) -> None:
-        """It will never have these from here."""
+        """Notes that the destination will never have these from here."""
         self._tell_answers()
         self._tell(effect, 0)
 

@@ -99,7 +99,7 @@ class Routable(Protocol):
 
     @property
     def flags(self) -> int:
-        """Those of `Flag`."""
+        """Flags of `Flag`."""
 
 
 class JudgedRun(Routable, Protocol):

@@ -56,11 +56,11 @@ class LinkLogon(Protocol):
 
     @property
     def incarnation(self) -> int:
-        """That of the instance that it is of."""
+        """Incarnation of the instance that the link is of."""
 
     @property
     def destination(self) -> str:
-        """Its name there."""
+        """Name of the destination there."""
 
     @property
     def epoch(self) -> int:
@@ -85,7 +85,7 @@ class LinkLogon(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkRefused:
-    """It is told why, and its connection ends."""
+    """Refusal of a link: it is told why, and its connection ends."""
 
     reason: str
     text: str
@@ -93,7 +93,7 @@ class LinkRefused:
 
 @dataclass(frozen=True, slots=True)
 class LinkAdmitted:
-    """It is in: it is sent the answer, then the effects are performed."""
+    """Admission of a link: it is sent the answer, then the effects are performed."""
 
     answer: UpstreamAnswer
     effects: list[Effect]
@@ -205,7 +205,8 @@ def decide(
     is_open: bool,
     is_anothers: bool = False,
 ) -> LinkAdmitted | LinkRefused | None:
-    """Its epoch is on disk. None when its connection is gone: there is nobody to tell.
+    """Decides on a link whose epoch is on disk. None when its connection is gone: there is nobody
+    to tell.
 
     Args:
         epoch_seen: the highest that was on disk before.

@@ -136,7 +136,7 @@ class BootstrapChoice:
         self._journaled = TopicMatcher(journaled, "Topic", budget)
 
     def of(self, runs: Iterable[Run]) -> list[Run]:
-        """Those of the runs that are asked for."""
+        """Returns the runs that are asked for."""
         return [
             run
             for run in runs

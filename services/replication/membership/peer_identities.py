@@ -59,7 +59,7 @@ class PeerIdentities:
         self._met[key] = _KnownPeer(name, incarnation, generation, address, proven, dialled)
 
     def left(self, key: Hashable) -> None:
-        """Its connection ended."""
+        """Notes that a connection ended."""
         self._met.pop(key, None)
 
     def impostor(self, name: str, incarnation: int) -> str:

@@ -26,7 +26,7 @@ class _LastServer:
 
 @dataclass(slots=True)
 class _Servers:
-    """Those of one destination.
+    """Servers of one destination.
 
     Attributes:
         names, addresses: as the configuration has them; no names where they are not known, and then

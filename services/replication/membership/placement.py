@@ -83,7 +83,7 @@ class Placements:
         return generation < self.generation(name)
 
     def news(self, told: Mapping[str, InstancePlacement]) -> dict[str, InstancePlacement]:
-        """Those that are beyond what is known."""
+        """Returns the placements that are beyond what is known."""
         known = self._known
         return {
             name: placement
