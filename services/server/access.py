@@ -57,7 +57,7 @@ class ShownCertificate(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """That it is valid for, each behind its kind: `DNS:here-1`."""
+        """Names that it is valid for, each behind its kind: `DNS:here-1`."""
 
 
 class AccessCheck:

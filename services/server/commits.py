@@ -33,7 +33,7 @@ class PublishingClient(Protocol):
         """Reads no more for now."""
 
     def resume_reading(self, why: str) -> None:
-        """This is no reason any more."""
+        """Takes back one reason not to read."""
 
 
 class ReadPause(Protocol):
@@ -148,7 +148,7 @@ class Commits:
         return len(self._runtime.machine.intake.staged) <= STAGED_RUNS_MAX
 
     def taken(self, runs: list[Run]) -> None:
-        """These are staged no more."""
+        """Notes that these runs are staged no more."""
         for run in runs:
             self.cycle.staged_bytes -= len(run.payload)
         if self._paused:

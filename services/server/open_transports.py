@@ -34,7 +34,7 @@ class TransportTerms(Protocol):
 
     @property
     def authentication(self) -> ModuleConfig | None:
-        """Its module; None: it has none of its own."""
+        """Module of its own; None: it has none."""
 
 
 def is_loopback(host: str) -> bool:

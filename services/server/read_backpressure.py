@@ -26,7 +26,7 @@ class ReadBackpressure(FramedConnection):
             self.transport.pause_reading()
 
     def resume_reading(self, why: str) -> None:
-        """This is no reason any more."""
+        """Takes back one reason not to read."""
         self._unread_for -= {why}
         if self._unread_for or self.reading:
             return

@@ -88,14 +88,14 @@ class RecurringTask:
             self._set((passed // intervals + 1) * intervals)
 
     def hurry(self) -> None:
-        """Its pause is over."""
+        """Ends the task's pause."""
         if self.is_pausing:
             self.is_pausing = False
             self._timer.cancel()
             self._set(self._passed() + 1)
 
     def cancel(self) -> None:
-        """It is done no more."""
+        """Cancels the task: it is done no more."""
         self._timer.cancel()
 
 

@@ -90,7 +90,7 @@ class Supervisor:
         await self._greeted.wait()
 
     def lost(self) -> None:
-        """Its socket closed."""
+        """Notes that the child's socket closed."""
         self._ended.set()
 
     def look(self, connection: FramedConnection | None, now_s: float, **of: str) -> None:

@@ -64,13 +64,13 @@ class ConnectionPool(Protocol):
     """The pool of the connection (`ClientPool`)."""
 
     def weigh(self, connection: BufferedConnection) -> None:
-        """It holds more than before."""
+        """Weighs a connection that holds more than before."""
 
     def came_back(self, connection: BufferedConnection) -> None:
-        """It is online again."""
+        """Notes that a connection is online again."""
 
     def left(self, connection: BufferedConnection) -> None:
-        """It ended."""
+        """Notes that a connection ended."""
 
 
 class BufferedConnection(FramedConnection):

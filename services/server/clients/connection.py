@@ -439,7 +439,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         return bool(permissions.read(wanted.topic).filter)
 
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
-        """It is in."""
+        """Lets the client in."""
         runtime, clients = self._runtime, self._clients
         self._acks.conflation_s = logon.ack_conflation_ms / 1000
         self.publisher = answer.publisher

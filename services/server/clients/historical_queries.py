@@ -186,7 +186,7 @@ class HistoricalQueries:
         )
 
     def begin_rows(self, rewind: HistoricalQuery) -> None:
-        """Its rows are read, from what is folded now on."""
+        """Begins to read the rows, from what is folded now on."""
         if rewind.past is None:
             rewind.start.after_txid = self._folded_txid()
             self._open(rewind)

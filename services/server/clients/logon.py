@@ -44,7 +44,7 @@ class LogonConnection(ClientSession, Protocol):
         """Ends the connection: there is a fault in what was done for it."""
 
     def logged_on(self, logon: Logon, answer: LogonAnswer) -> None:
-        """It is in."""
+        """Lets the client in."""
 
 
 class ClientLogon:

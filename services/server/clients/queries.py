@@ -244,7 +244,8 @@ class QueryRunner:
             self._begin_next(session)
 
     def _is_ready(self, rewind: HistoricalQuery) -> None:
-        """It is known where a replay begins, or it was ended or refused."""
+        """Goes on with a query when it is known where its replay begins, or it was ended or
+        refused."""
         session = self._sessions.get(rewind.connection.number)
         asked = self._rewinds.pop(rewind, None)
         if not rewind.is_wanted:
@@ -343,7 +344,7 @@ class QueryRunner:
             session.query = session.running = session.behind = None
 
     def connection_writable(self, connection: QueryingClient) -> None:
-        """Its client takes more."""
+        """Notes that its client takes more."""
         session = self._sessions.get(connection.number)
         if session is not None:
             self._kick(session)

@@ -264,7 +264,8 @@ class QueueClients:
             self._say(client, door, door.consumers[consumer])
 
     def went_offline(self, client: QueueClient) -> None:
-        """Its socket has taken nothing for long: it is given nothing, whatever it was sent last."""
+        """Gives nothing more to a client whose socket has taken nothing for long, whatever it was
+        sent last."""
         for name in self.names(client):
             self._fill(client, name)
 

@@ -354,7 +354,7 @@ class ReplayPump:
                     self._kick(member.replay)
 
     def fold(self, batch: CommitBatch) -> None:
-        """These runs were committed: who is at the end of the log gets them from memory."""
+        """Delivers committed runs: who is at the end of the log gets them from memory."""
         runs = batch.runs
         if not runs:
             # Records have expired: nothing was committed.
@@ -384,8 +384,8 @@ class ReplayPump:
                 self._kick(replay)
 
     def staged(self, run: Run) -> None:
-        """This run is on its way to the disk: `live` subscriptions at the end of the log get it,
-        as many as a turn has time for. The others catch up when it is committed."""
+        """Delivers a run that is on its way to the disk: `live` subscriptions at the end of the log
+        get it, as many as a turn has time for. The others catch up when it is committed."""
         if not self.live:
             return
         clock = time.perf_counter

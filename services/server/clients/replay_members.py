@@ -150,7 +150,7 @@ class Replay:
         return None
 
     def end(self) -> None:
-        """It is given no turn any more."""
+        """Ends the replay: it is given no turn any more."""
         self.removed = True
         self.read = []
         if self.timer is not None:

@@ -268,13 +268,13 @@ class ClientPool:
             self._decide()
 
     def came_back(self, connection: BufferedConnection) -> None:
-        """It is online again."""
+        """Notes that a client is online again."""
         self.pool.back_online(connection.number)
         self._runtime.report("client_online", client=connection.client_name, peer=connection.peer)
         self.weigh(connection)
 
     def left(self, connection: BufferedConnection) -> None:
-        """It ended."""
+        """Notes that a client ended."""
         self._members.pop(connection.number, None)
         self.pool.left(connection.number)
 
@@ -438,7 +438,7 @@ class ClientPools:
 
     @property
     def all(self) -> list[ClientPool]:
-        """That of the instance first."""
+        """Returns all pools, that of the instance first."""
         return [self._of_instance, *self._of_transports.values()]
 
     def of(self, transport: str) -> ClientPool:

@@ -45,7 +45,7 @@ class PendingTlsHandshake(TlsStream):
         self._is_counted = False
 
     def begun(self) -> bool:
-        """It is let in, or turned away at once."""
+        """Begins the handshake: it is let in, or turned away at once."""
         self._is_counted = True
         self._doorway.came(self)
         if not self.is_over:
@@ -57,7 +57,7 @@ class PendingTlsHandshake(TlsStream):
         self.give_up(text)
 
     def end(self, reason: str, text: str) -> None:
-        """Its transport is disabled."""
+        """Ends the handshake, as its transport is disabled."""
         self.give_up(text)
 
     def plain(self) -> bytes:
@@ -70,7 +70,7 @@ class PendingTlsHandshake(TlsStream):
         super().opened(transport)
 
     def failed(self, error: TlsError) -> None:
-        """It is gone."""
+        """Notes that the connection is gone."""
         self._leave()
         self._refused(self._came_by, str(error))
 

@@ -435,7 +435,7 @@ class LinkControl:
         return True
 
     def remember(self, incarnation: int, name: str, client_address: str) -> None:
-        """This is the server that it connected to, now or last."""
+        """Remembers the server that it connected to, now or last."""
         self.peer_name = name
         self._peer_client_address = client_address
         self._links.peer_book.reached(self.name, incarnation, name, client_address)
@@ -553,7 +553,7 @@ class LinkControl:
         return True
 
     def wakes_no_more(self, connection: FramedConnection | None) -> None:
-        """That connection is gone."""
+        """Notes that the connection that it woke is gone."""
         if connection is None or connection is not self._wake_connection:
             return
         self._wake_connection = None

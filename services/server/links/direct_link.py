@@ -89,7 +89,7 @@ class DescriptorReceiver:
         return found
 
     def forget(self, destination: str) -> None:
-        """Its link has gone, or dials again: closes what it sent and did not tell of."""
+        """Closes what a link that has gone, or dials again, sent and did not tell of."""
         self._read()
         _, found = self._came.pop(destination, (0, None))
         if found is not None:
@@ -180,7 +180,7 @@ class DirectLinkControl:
             connection.send(encode_frame({"c": "take_over", "tx": runtime.machine.committed_txid}))
 
     def committed(self, runs: list[Run]) -> bool:
-        """These are on disk. Whether the link need not be told."""
+        """Takes runs that are on disk. Returns whether the link need not be told."""
         if self._socket is None:
             self._policy.committed(runs)
             return False
@@ -318,7 +318,7 @@ class DirectLinkSocket(FramedConnection):
             self._end(str(error))
 
     def opened(self) -> None:
-        """It can be written to."""
+        """Notes that the socket can be written to."""
         if self._why:
             self.abort(self._why)
             return
@@ -369,7 +369,7 @@ class DirectLinkSocket(FramedConnection):
 
     # -- what goes out -----------------------------------------------------------------------
     def committed(self, runs: list[Run]) -> None:
-        """These are on disk."""
+        """Takes runs that are on disk."""
         if self.is_open:
             self._perform(self.direct.committed(runs, self._now_us()))
         else:

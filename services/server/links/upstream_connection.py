@@ -332,7 +332,7 @@ class UpstreamConnection(TunnelHost, ReadBackpressure):
         return self._counted
 
     def end(self, reason: str, text: str) -> None:
-        """Its transport is disabled."""
+        """Ends the connection, as its transport is disabled."""
         self.refuse(reason, text)
 
     def frame_received(self, header: Header, body: bytes) -> None:

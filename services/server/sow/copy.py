@@ -36,7 +36,7 @@ class SowCopy:
 
     @property
     def records(self) -> int:
-        """That have come."""
+        """Number of records that have come."""
         return sum(each.records for each in self._copies.values())
 
     def take(
@@ -75,7 +75,7 @@ class SowCopy:
             self._store.close()
 
     def abandon(self) -> None:
-        """It is of no use. Blocks."""
+        """Drops the copy, which is of no use. Blocks."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         if self._store is not None:
             self._store.close()
