@@ -101,7 +101,7 @@ class TopicComparison:
 
     @property
     def keys(self) -> list[bytes]:
-        """Those that differ, in order."""
+        """Keys that differ, in order."""
         return sorted(self._found)
 
     def differences(self) -> Iterator[RecordDifference]:

@@ -91,7 +91,7 @@ class _HashIndex:
         return list(product(*found)) if prod(map(len, found)) <= PLACES_MAX else None
 
     def add(self, key: bytes, place: tuple[Value, ...]) -> None:
-        """It stands there."""
+        """Adds a key to a place."""
         there = self.keys.get(place)
         if there is None:
             self.keys[place] = key
@@ -101,7 +101,7 @@ class _HashIndex:
             self.keys[place] = {there, key}  # type: ignore[arg-type]
 
     def discard(self, key: bytes, place: tuple[Value, ...]) -> None:
-        """It stands there no more."""
+        """Takes a key from a place."""
         there = self.keys.get(place)
         if type(there) is set:
             there.discard(key)
@@ -249,7 +249,7 @@ class SowIndexes:
 
 
 def _equalled(given: Iterable[Value]) -> list[Value]:
-    """Those of them that a value can equal: neither NULL nor NaN."""
+    """Returns the values that a value can equal: neither NULL nor NaN."""
     return [each for each in given if each is not None and each != "" and each == each]
 
 

@@ -102,7 +102,7 @@ class _AsStaged(SowState):
 
     @tombstones.setter
     def tombstones(self, count: int) -> None:
-        """They are not counted."""
+        """Ignores tombstones: they are not counted."""
 
     def let_go(self, key: bytes) -> None:
         """Lets what is folded count."""
@@ -609,8 +609,8 @@ class SowStaging:
         return sorted(set(keys))
 
     def _of_topic(self, record: Record, keys: list[bytes]) -> list[bytes]:
-        """Those of no record of another topic, where a pattern keeps the records of many: who may
-        delete from one topic has no say in the others."""
+        """Returns the keys that are of no record of another topic, where a pattern keeps the
+        records of many: who may delete from one topic has no say in the others."""
         logical = self._topic.logical(record.topic.encode())
         if not logical:
             return keys

@@ -558,7 +558,7 @@ class SowState:
     # -- what goes to disk -----------------------------------------------------------------------
     @property
     def unsaved_bytes(self) -> int:
-        """That the store does not have, what is being written included; each entry once."""
+        """Bytes that the store does not have, what is being written included; each entry once."""
         return self.pending_bytes + self._taken_bytes
 
     def pending(self) -> tuple[Mapping[bytes, bytes | None], int]:
