@@ -121,7 +121,7 @@ class TopicAudience:
         return 1 + (sum(each.others_count for each in asked) + len(asked) - 1) // OTHERS_IN_WEIGHT
 
     def every(self) -> list[LiveSubscription]:
-        """Those without a filter."""
+        """Returns the subscriptions without a filter."""
         return [subscription for each in self.groups for subscription in each.every]
 
     def matching(

@@ -46,7 +46,7 @@ class DeferredDeliveries:
         self._grown()
 
     def forget(self, subscriptions: Collection[str]) -> None:
-        """These subscriptions have ended: nothing more of them is delivered."""
+        """Forgets subscriptions that have ended: nothing more of them is delivered."""
         self._held = kept = deque(each for each in self._held if each[0] not in subscriptions)
         self.held_bytes = sum(each[2].size_bytes for each in kept)
 

@@ -25,7 +25,7 @@ class RecentRuns:
         return len(self._runs)
 
     def add(self, runs: list[Run]) -> None:
-        """These were committed."""
+        """Adds runs that were committed."""
         kept = self._runs
         if kept and runs and kept[-1].last_txid + 1 != runs[0].first_txid:
             self.clear()
@@ -43,8 +43,8 @@ class RecentRuns:
         self._bytes = 0
 
     def behind(self, txid: int, bytes_max: int) -> list[Run]:
-        """Those behind a transaction id, about `bytes_max` of them; the first may begin before.
-        None, where the next one is not here."""
+        """Returns the runs behind a transaction id, about `bytes_max` of them; the first may begin
+        before. None, where the next one is not here."""
         runs = self._runs
         if not runs or runs[0].first_txid > txid + 1:
             return []

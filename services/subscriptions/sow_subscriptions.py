@@ -432,7 +432,7 @@ class SowSubscriptions:
     def _passing_body(
         self, audience: TopicAudience, kind: MessageType, body: bytes, around: EvalContext
     ) -> list[LiveSubscription]:
-        """Those whose filter is true of a message."""
+        """Returns the subscriptions whose filter is true of a message."""
         found = audience.every()
         if audience.has_filters:
             try:
