@@ -34,7 +34,8 @@ class Feature(Protocol):
         comes of it are a few frames, which are held until then."""
 
     def fold(self, batch: CommitBatch) -> None:
-        """These were committed, and the acks for that are out. Called while it is enlisted."""
+        """Folds a batch that was committed, and the acks for that are out. Called while it is
+        enlisted."""
 
     def failed(self, committed_txid: int) -> None:
         """Nothing staged behind this transaction id comes to the disk. What is below is folded."""
@@ -50,7 +51,7 @@ class PersistentFeature(Protocol):
 
     @property
     def recovered_txid(self) -> int | None:
-        """It needs the runs behind this one when it begins; None: none."""
+        """Transaction id behind which it needs the runs when it begins; None: it needs none."""
 
     def recover(self, runs: Iterable[Run]) -> None:
         """Folds what was committed in a life before; nobody is told of it."""

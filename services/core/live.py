@@ -156,14 +156,14 @@ class LiveSubscriptions:
         return weight
 
     def following(self) -> SowSubscriptions:
-        """Those that follow records."""
+        """Subscriptions that follow records."""
         if self._following is None:
             assert self._make_following is not None
             self._following = self._make_following()
         return self._following
 
     def remove(self, subscription: LiveSubscription) -> None:
-        """It ended."""
+        """Removes a subscription that ended."""
         if self._shares is not None:
             self._shares.remove(subscription)
         if subscription.release is not None:

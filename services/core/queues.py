@@ -310,7 +310,8 @@ class QueueState:
         return self._door.judged(said, by, steady_us - self._door.behind_us)
 
     def staged(self, run: Run) -> None:
-        """It takes effect when it is committed; who is done with them has room before."""
+        """Notes acknowledgments in a staged run: they take effect when it is committed; who is done
+        with them has room before."""
         for _, record in readable_records(run):
             with suppress(RemoteProtocolError):
                 if self._door.staged(read_acknowledgment(record.body), run.last_txid):

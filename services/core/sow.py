@@ -223,7 +223,8 @@ class SowFeature:
             return None
 
     def _leave(self, topic: SowTopic, record: Record, why: str) -> None:
-        """It is in the journal, and in no topic; so it is on all instances."""
+        """Leaves out a record that is in the journal, and in no topic; so it is on all
+        instances."""
         self.unreadable += 1
         if not self.first_unreadable:
             self.first_unreadable = (
@@ -313,7 +314,7 @@ class SowFeature:
 
     @property
     def pending_bytes(self) -> int:
-        """That the store does not have yet, about."""
+        """Approximate bytes that the store does not have yet."""
         return sum(each.state.pending_bytes for each in self._kept)
 
     @property
