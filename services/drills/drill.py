@@ -413,17 +413,18 @@ class _SlowConsumer:
             subscriber.set_reading(reads)
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """It stops."""
+        """Stops the subscriber."""
         notes = self._inside.inject(step, hit)
         self._set(hit, False)
         return notes
 
     def renew(self, step: FaultStep, hit: FaultHit, left_s: float) -> None:
-        """It needs no more than to be stopped once; limits are for a time."""
+        """Renews the limits, which are for a time; the subscriber needs no more than to be stopped
+        once."""
         self._inside.renew(step, hit, left_s)
 
     def heal(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """It goes on."""
+        """Lets the subscriber go on."""
         self._set(hit, True)
         return self._inside.heal(step, hit)
 

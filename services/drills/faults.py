@@ -197,7 +197,7 @@ class KillInstances(MomentaryFault):
         return []
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """They may come back."""
+        """Lets the instances come back."""
         if step.lasts_ms:
             for name in hit.instances:
                 self._places.errand(name, release, self._places.directory(name))
@@ -238,7 +238,7 @@ class StopProcess(MomentaryFault):
         return []
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """It goes on."""
+        """Lets the process go on."""
         if step in self._pids:
             name, pid = self._pids.pop(step)
             self._places.errand(name, _signal_all, [pid], signal.SIGCONT)
@@ -428,7 +428,7 @@ class LoseDisk(MomentaryFault):
             time.sleep(POLL_S)
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """It may start."""
+        """Lets the instance start."""
         with contextlib.suppress(FabricError):
             release(self._places.directory(hit.instances[0]))
 

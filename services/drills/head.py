@@ -92,7 +92,7 @@ class HeadFault(MomentaryFault):
         return ["it is started again by the same command, on its storage"]
 
     def heal(self, step: FaultStep, hit: FaultHit) -> None:
-        """It goes on, or is started again."""
+        """Lets the head go on, or starts it again."""
         if self._head is None:
             if self._pid:
                 _signal_all([self._pid], signal.SIGCONT)

@@ -63,7 +63,7 @@ class FaultLease:
             raise self._error
 
     def last(self, left_s: float) -> None:
-        """It ends in so many seconds."""
+        """Ends the lease in so many seconds."""
         self._until_s = time.monotonic() + left_s
 
     def end(self) -> None:

@@ -510,7 +510,7 @@ class KillConsumers:
         self._load = load
 
     def inject(self, step: FaultStep, hit: FaultHit) -> list[str]:
-        """They die."""
+        """Kills the consumers."""
         held = self._load.from_thread(self._load.kill(hit.region))
         some = "1 message" if held == 1 else f"{held:,} messages"
         return [f"they held {some} that they had not acknowledged"]

@@ -384,7 +384,7 @@ def load(path: Path) -> DrillScenario:
 
 @cache
 def built_in() -> dict[str, DrillScenario]:
-    """Those that come with Raylay, by name."""
+    """Returns the scenarios that come with Raylay, by name."""
     listed = yaml.safe_load(BUILT_IN_FILE.read_text(encoding="utf-8"))
     found = [parse(values, BUILT_IN_FILE.name) for values in listed]
     return {scenario.name: scenario for scenario in found}

@@ -63,12 +63,12 @@ class SowWriter:
 
     @property
     def publisher(self) -> int:
-        """Its id."""
+        """Publisher id of the writer."""
         return publisher_id(self.name)
 
     @property
     def keys(self) -> list[bytes]:
-        """Those that it writes. Nobody else does."""
+        """Keys that it writes. Nobody else does."""
         return [b"%016x-%d" % (self.publisher, number) for number in range(KEYS)]
 
     @property
