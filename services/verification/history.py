@@ -96,7 +96,7 @@ class InstanceRecovered(NamedTuple):
 
 
 class LackNoted(NamedTuple):
-    """It is on disk that these are not here and no upstream had them any more."""
+    """Note, on disk, that these are not here and no upstream had them any more."""
 
     time_us: int
     instance: str
@@ -337,7 +337,7 @@ class FiltersChanged(NamedTuple):
 
 
 class MoveKnown(NamedTuple):
-    """It is on this instance's disk that `peer` was moved: what is of a lower generation is
+    """Note, on this instance's disk, that `peer` was moved: what is of a lower generation is
     retired."""
 
     time_us: int
@@ -393,7 +393,7 @@ class RecordsDrafted(NamedTuple):
 
 
 class MessagesApplied(NamedTuple):
-    """They take effect there."""
+    """Messages that take effect there."""
 
     time_us: int
     instance: str
@@ -402,7 +402,7 @@ class MessagesApplied(NamedTuple):
 
 
 class MessagesUndone(NamedTuple):
-    """They could not be journaled, and never take effect there."""
+    """Messages that could not be journaled, and never take effect there."""
 
     time_us: int
     instance: str

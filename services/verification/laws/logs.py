@@ -398,7 +398,7 @@ class Logs:
         )
 
     def groups(self, path: tuple[int, ...]) -> tuple[str, ...]:
-        """Those of the instances on a path."""
+        """Returns the groups of the instances on a path."""
         members, names = self.topology.members, self.name_of
         return tuple(members[names[each]].group for each in path if each in names)
 

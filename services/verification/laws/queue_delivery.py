@@ -93,7 +93,7 @@ class ProducerRecord(NamedTuple):
         return {(self.publisher, sequence) for sequence in self.times_us}
 
     def owed(self) -> set[Key]:
-        """Those that were acknowledged."""
+        """Returns the messages that were acknowledged."""
         return {(self.publisher, n) for n in self.times_us if n <= self.persisted}
 
 

@@ -143,8 +143,8 @@ class _QueueReplay:
             self._journals[operation.instance] = _Journal()
 
     def _moved(self, operation: InstanceMoved) -> None:
-        """It begins anew elsewhere. What it was may not know that for a while: two deliver then
-        what is of one name."""
+        """Begins an instance anew elsewhere. What it was may not know that for a while: two deliver
+        then what is of one name."""
         if operation.instance in self._journals:
             self._more_was_known()
             self._former[operation.former] = operation.instance
