@@ -67,7 +67,7 @@ class ProtocolError(RaylayError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side tried something that the protocol does not allow."""
+    """Error of this side: it tried something that the protocol does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):

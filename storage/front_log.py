@@ -50,12 +50,12 @@ class FrontedCommit(NamedTuple):
 
     @property
     def first_txid(self) -> int:
-        """Its first transaction id."""
+        """First transaction id of the commit."""
         return self.runs[0].first_txid
 
     @property
     def last_txid(self) -> int:
-        """Its last transaction id."""
+        """Last transaction id of the commit."""
         return self.runs[-1].last_txid
 
 
@@ -270,8 +270,8 @@ class FrontLog:
             return list(self._pending)
 
     def moved(self, commits: Sequence[FrontedCommit], stored_txid: int) -> None:
-        """These, the first of what is pending, are in the store, synced, which ends with this
-        transaction id now."""
+        """Notes that these, the first of what is pending, are in the store, synced, which ends with
+        this transaction id now."""
         with self._lock:
             del self._pending[: len(commits)]
             self.bytes_pending -= sum(len(commit.block) for commit in commits)

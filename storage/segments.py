@@ -309,7 +309,7 @@ class OpenSegment:
         raise NotImplementedError
 
     def entries(self) -> dict[bytes, bytes]:
-        """Its meta entries, as stored."""
+        """Returns the segment's meta entries, as stored."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -322,7 +322,8 @@ class OpenSegment:
         return self.file.first_txid
 
     def index(self) -> SegmentIndex:
-        """Its index: as sealed, or built from the run headers where it is not sealed yet."""
+        """Returns the segment's index: as sealed, or built from the run headers where it is not
+        sealed yet."""
         found = SegmentIndex.from_entries(self.entries(), str(self.file.path))
         return found if found is not None else self._scan()
 

@@ -436,7 +436,7 @@ class LmdbTopic:
         return self._txid
 
     def now_valid_for(self, txid: int) -> None:
-        """It was committed with this transaction; 0: it was dropped."""
+        """Notes that the topic was committed with this transaction; 0: it was dropped."""
         self._txid = txid
 
     def get(self, key: bytes) -> bytes | None:

@@ -76,7 +76,7 @@ class GoOffline(NamedTuple):
 
 
 class DisconnectClient(NamedTuple):
-    """This client is to be disconnected."""
+    """Decision that this client is to be disconnected."""
 
     client: int
     limit: str
@@ -138,12 +138,12 @@ class Pool:
 
     @property
     def clients(self) -> list[int]:
-        """Those that hold something, or are offline."""
+        """Returns the clients that hold something, or are offline."""
         return list(self._clients)
 
     @property
     def offline(self) -> list[int]:
-        """Those that are offline."""
+        """Returns the clients that are offline."""
         return [client for client, held in self._clients.items() if held.is_offline]
 
     # -- what they hold ------------------------------------------------------------------------

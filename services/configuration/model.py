@@ -130,7 +130,7 @@ class TopicSettings(Section):
     """Checks that are left out for a destination's topic. None: as the destination says."""
 
     def rule(self) -> TopicRule:
-        """Its name and message type, as an instance compares them."""
+        """Returns the name and message type as an instance compares them."""
         return TopicRule(self.name, self.message_type)
 
     @model_validator(mode="before")

@@ -66,7 +66,7 @@ class CompiledFilter(Protocol):
 
     @property
     def tree(self) -> object:
-        """It as it was read."""
+        """The filter's tree, as it was read."""
 
 
 class FilterBudget:
@@ -261,13 +261,13 @@ class FilterBudgets:
         return found
 
     def in_turn(self, budget: FilterBudget) -> None:
-        """It pays for something in this turn of the loop."""
+        """Notes that a budget pays for something in this turn of the loop."""
         if not self._in_turn:
             self._next_turn(self._end_turn)
         self._in_turn[budget] = None
 
     def worked(self, budget: FilterBudget) -> None:
-        """It has not all of its steps."""
+        """Notes that a budget has not all of its steps."""
         self._worked[budget] = None
 
     def newly_stopped(self) -> set[EvaluationAccount]:

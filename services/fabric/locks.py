@@ -158,8 +158,8 @@ class StartLocks:
         return tuple(hold.descriptor for hold in (self._name, self._place) if hold is not None)
 
     def hand_over(self, pid: int) -> None:
-        """They are that process's from now on, which was begun with the descriptors, and their
-        numbers in INHERITED_VARIABLE."""
+        """Hands the locks over to that process from now on, which was begun with the descriptors,
+        and their numbers in INHERITED_VARIABLE."""
         holder = self._holder(pid)
         for hold in (self._name, self._place):
             if hold is not None:
@@ -173,7 +173,7 @@ class StartLocks:
             self._name = None
 
     def release(self) -> None:
-        """It is over."""
+        """Releases the locks."""
         self.started()
         if self._place is not None:
             self._place.release()

@@ -533,7 +533,7 @@ def _announce_to(
 
 
 def _node_address(record: FabricRecord, instance: InstanceSettings) -> str:
-    """Its node's, where it listens there."""
+    """Returns the address of the instance's node, where it listens there."""
     place = record.nodes.get(instance.name)
     hosts = (instance.host, instance.replication_host)
     return place.address if place is not None and place.address in hosts else ""

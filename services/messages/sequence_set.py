@@ -395,7 +395,7 @@ class SequenceSet:
         return True
 
     def within(self, first: int, last: int) -> list[Range]:
-        """Those of first..last that are in it, as ranges."""
+        """Returns the sequences of first..last that are in it, as ranges."""
         low, high = first >> _BITS, last >> _BITS
         if low == high:
             present = self._part.get(low)
@@ -440,7 +440,7 @@ class SequenceSet:
         return first
 
     def missing(self, first: int, last: int) -> list[Range]:
-        """Those of first..last that are not in it, as ranges."""
+        """Returns the sequences of first..last that are not in it, as ranges."""
         found: list[Range] = []
         at = first
         for a, b in self.within(first, last):

@@ -132,7 +132,8 @@ class Stateful(Protocol):
         """
 
     def staged(self, run: Run) -> None:
-        """This run is on its way to the disk, with its transaction ids, behind all before it."""
+        """Notes that this run is on its way to the disk, with its transaction ids, behind all
+        before it."""
 
     def failed(self, committed_txid: int) -> None:
         """Nothing staged behind this transaction id comes to the disk: it is forgotten. What is

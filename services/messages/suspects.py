@@ -77,7 +77,7 @@ class Suspects:
         return bool(self._left)
 
     def begin(self, run: Run) -> None:
-        """This run is in hand until `end`."""
+        """Notes that this run is in hand until `end`."""
         first, last = run.first_sequence, run.last_sequence
         deaths = 0
         if self._left and first == last:

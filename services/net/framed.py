@@ -47,7 +47,7 @@ class WriteQueue:
         """Whether nothing will be any more."""
 
     def add(self, connection: FramedConnection) -> None:
-        """This connection has something to write at the end of this turn."""
+        """Notes that this connection has something to write at the end of this turn."""
         self._connections.append(connection)
         if not self._scheduled and not self._is_awaited:
             self._scheduled = True
@@ -64,7 +64,7 @@ class WriteQueue:
         self.is_held = self._is_awaited = True
 
     def close_later(self, connection: FramedConnection, why: str) -> None:
-        """It is closed when what it was sent may be written."""
+        """Closes a connection when what it was sent may be written."""
         self._closing.append((connection, why))
 
     def release(self) -> None:

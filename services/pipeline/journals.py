@@ -72,7 +72,7 @@ class JournalPlace:
     archive: str | None = None
 
     def files(self) -> list[SegmentFile]:
-        """Its segments, oldest first."""
+        """Returns the journal's segments, oldest first."""
         archive = Path(self.archive) if self.archive else None
         return list_segments(Path(self.journal), archive)
 

@@ -52,7 +52,7 @@ class Credentials:
 
 
 class LogonAccepted(NamedTuple):
-    """It is who it says.
+    """Acceptance of a logon: the client is who it says.
 
     Attributes:
         user: by whom entitlement knows it; empty: nobody in particular.
@@ -62,7 +62,7 @@ class LogonAccepted(NamedTuple):
 
 
 class LogonDenied(NamedTuple):
-    """It is not let in.
+    """Refusal of a logon: the client is not let in.
 
     Attributes:
         why: for the log of the instance. Who asked is told no more than that it was denied: what
@@ -75,7 +75,7 @@ class LogonDenied(NamedTuple):
 
 
 class Challenge(NamedTuple):
-    """It is to log on again on the same connection, with an answer to this.
+    """Demand to log on again on the same connection, with an answer to this.
 
     Attributes:
         user_id: that it is to use; empty: its own.

@@ -93,8 +93,7 @@ class IncompleteFrames:
                 raise RemoteProtocolError(refusal.text, TOO_MANY)
 
     def belongs(self, frame: IncompleteFrame, holder: ShareHolder) -> None:
-        """It is known whose the connection is. A limit that this one passes shows with the next
-        read."""
+        """Notes whose the connection is. A limit that this one passes shows with the next read."""
         held_bytes = frame.bytes
         self._count(frame, 0)
         frame.holder, frame.is_local = holder, is_local(holder.network)
@@ -127,7 +126,7 @@ class IncompleteFrames:
         )
 
     def _those_of(self, refusal: ShareRefusal, frame: IncompleteFrame) -> Iterable[IncompleteFrame]:
-        """Those of whom the largest is ended, of whoever is over a limit."""
+        """Returns the frames of which the largest is ended, of whoever is over a limit."""
         holder = frame.holder
         if refusal.limit == "user":
             return self._of_user(holder.user)

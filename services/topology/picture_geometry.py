@@ -29,7 +29,7 @@ class Box(NamedTuple):
 
     @property
     def middle(self) -> Point:
-        """Its middle."""
+        """Point in the middle of the box."""
         return self.x + self.width / 2, self.y + self.height / 2
 
     def wider(self, by: float) -> Box:

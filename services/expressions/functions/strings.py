@@ -50,7 +50,7 @@ def strequal_i(text: str | None, other: str | None) -> bool:
 
 @STRINGS.add("LENGTH", "text", takes_null=True)
 def length(text: str | None) -> int:
-    """Its bytes; of NULL 0."""
+    """Returns the number of bytes; of NULL 0."""
     if text is None:
         return 0
     return len(text) if text.isascii() else len(encoded(text))

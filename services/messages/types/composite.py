@@ -63,7 +63,7 @@ class CompositeLocal(MessageType):
         return self._split(body)
 
     def count_values(self, body: bytes | memoryview) -> int:
-        """Those of all parts."""
+        """Counts the values of all parts."""
         found, _ = self._split(body)
         return sum(
             kind.count_values(part)

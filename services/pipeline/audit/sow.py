@@ -225,8 +225,8 @@ def _held(topic: SowTopic, record: SowRecord, stored_txid: int) -> HeldRecord:
 
 
 def _topics(source: SowSource) -> Iterator[tuple[SowTopic, int, str]]:
-    """Its topics with what they have now, up to where that is from the store, and why it is not
-    all."""
+    """Yields its topics with what they have now, up to where that is from the store, and why it is
+    not all."""
     store = MemorySowStore()
     stored = _loaded(source, store)
     # Versions of a history are no records, and nothing expires here.

@@ -207,7 +207,7 @@ class LinkDialler:
         return True
 
     def _tell_missing(self, text: str) -> None:
-        """That it has nothing to log on with, once."""
+        """Reports once that it has nothing to log on with."""
         if text and text != self._missing:
             self._runtime.event("link_credentials_missing", text=text)
         self._missing = text

@@ -143,7 +143,7 @@ class Pump:
         self.machine.beside.update(stretch, beside)
 
     def _forgets(self, error: StorageError) -> None:
-        """It goes without: after a restart messages are read again."""
+        """Goes on without stored verdicts: after a restart messages are read again."""
         self._runtime.event("link_verdicts_not_kept", text=str(error))
         self._verdicts = None
 

@@ -95,7 +95,7 @@ class Bodies:
         """Number of times that the journal was read again."""
 
     def keep(self, runs: Sequence[Run]) -> None:
-        """These were read: they stay for a while."""
+        """Keeps runs that were read for a while."""
         kept, firsts = self._kept, self._firsts
         for run in runs:
             if run.kind != Kind.RECORDS or not run.count:

@@ -37,7 +37,8 @@ PAUSE_S = 0.005
 
 
 def key_parts(keys: list[tuple[int, int]]) -> list[tuple[dict[int, list[int]], int]]:
-    """These messages in answers of so few ranges that an instance acknowledges each in one turn.
+    """Divides messages into answers of so few ranges that an instance acknowledges each in one
+    turn.
 
     Returns:
         Of each answer: publisher to first, last, first, last, …; and how many messages it is of.
@@ -229,7 +230,7 @@ class _RowStream:
         self._size_bytes += len(row)
 
     def say(self, *, more: bool, matches: int = 0) -> None:
-        """Those that there are."""
+        """Sends the rows that there are."""
         rows, self._rows, self._size_bytes = self._rows, [], 0
         self._answering.say(
             control.answer(

@@ -79,7 +79,7 @@ class SampledMessages:
             self.forgotten += 1
 
     def remove(self, mark: SampledMessage) -> None:
-        """It has left the queue."""
+        """Removes a message that has left the queue."""
         publisher, sequence = mark.key
         of = self._of[publisher]
         del of[sequence], self._by_txid[mark.txid]
@@ -89,12 +89,12 @@ class SampledMessages:
 
     # -- which ---------------------------------------------------------------------------------
     def get(self, key: Key) -> SampledMessage | None:
-        """That of a message."""
+        """Returns the sampled message of this key."""
         return self._of.get(key[0], {}).get(key[1])
 
     def among(self, publisher: int, ranges: Sequence[Range]) -> list[SampledMessage]:
-        """Those of a publisher's ascending ranges. What it costs is bounded by the sampled messages
-        and the ranges, however wide they are."""
+        """Returns the sampled messages of a publisher's ascending ranges. The cost is bounded by
+        the sampled messages and the ranges, however wide they are."""
         of = self._of.get(publisher)
         if of is None:
             return []
@@ -129,7 +129,7 @@ class SampledMessages:
         mark.lease = None
 
     def ended(self, now_us: int) -> list[SampledMessage]:
-        """Those whose leases end now, by themselves."""
+        """Returns the messages whose leases end now, by themselves."""
         found: list[SampledMessage] = []
         for mark in self._leased:
             assert mark.lease is not None
@@ -139,7 +139,7 @@ class SampledMessages:
         return found
 
     def held(self, consumer: Consumer | None = None) -> list[SampledMessage]:
-        """Those that a consumer has; None: that anybody has."""
+        """Returns the messages that a consumer has; None: that anybody has."""
         return [
             mark
             for mark in self._leased

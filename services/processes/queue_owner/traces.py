@@ -228,7 +228,7 @@ class QueueTraces:
         return now_ns // 1000
 
     def said(self, decisions: Iterable[object]) -> None:
-        """These were said to the instance."""
+        """Notes that these decisions were said to the instance."""
         if self._sent:
             # A barrier goes to each consumer: it is forgotten behind all of them.
             for each in decisions:
@@ -256,7 +256,7 @@ class QueueTraces:
         self._clients[each.consumer] = each.client
 
     def left(self, consumer: Consumer) -> None:
-        """It is no more."""
+        """Notes that a consumer is no more."""
         for mark in self._marks.held(consumer) if self._marks else ():
             self._end_lease(mark, "consumer left")
         self._clients.pop(consumer, None)

@@ -61,7 +61,7 @@ class BufferServer(ChildProgram):
             self._store.close()
 
     def failed(self, text: str) -> None:
-        """Its instance ends those whose frames it held."""
+        """Ends the buffer after a fault: its instance ends those whose frames it held."""
         logs.get("slow_client_buffer").error(
             "buffer_failed", name=self._config.process_name, text=text
         )

@@ -1,4 +1,4 @@
-"""That a link's logon is of an instance of the same fabric.
+"""Proof that a link's logon is of an instance of the same fabric.
 
 Whoever reaches a replication transport can say that an instance was moved, and that ends the
 instance for good. So it counts only from those who prove that they belong to the fabric: its record
