@@ -55,7 +55,7 @@ class Entitlement(Protocol):
 
 
 class ConstantEntitlement:
-    """The same for everybody."""
+    """Entitlement with the same permissions for everybody."""
 
     def __init__(self, found: Permissions, config: ModuleConfig, where: str) -> None:
         config.check_options((), where)

@@ -32,7 +32,7 @@ from raylay.services.queues.ready_list import ReadyList
 LOOKS_BESIDE = 50
 """Messages that one decision looks at for filters, where there is another that can be made."""
 LOOKS_MAX = 1_000
-"""The same where there is none."""
+"""Messages that one decision looks at for filters, where there is no other that can be made."""
 
 Message = TypeVar("Message", bound=QueueEntry)
 

@@ -405,7 +405,8 @@ class QueryExecution:
     def _judge_bodies(
         self, part: QueryPart, reader: _Reader, entries: Entries, frames: list[list[Row]]
     ) -> int:
-        """The same, where nothing but the bodies is asked: a third less for each of them."""
+        """Judges records where nothing but the bodies is asked: a third less work for each of
+        them."""
         read, filter_ = reader.read, self._terms.filter
         assert read is not None and filter_ is not None
         matches, effort = filter_.matches, filter_.effort

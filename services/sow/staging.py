@@ -447,7 +447,7 @@ class SowStaging:
             ) from error
 
     def _kept(self, record: Record, now_us: int) -> tuple[bytes, bytes]:
-        """The same, of what is no delete."""
+        """Prepares a record that is no delete."""
         topic, permission = self._topic, self._permission
         if permission is not None and not (self._parses or self._writes_topic):
             # No filter can be asked of it.

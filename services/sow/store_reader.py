@@ -9,7 +9,7 @@ from typing import Protocol
 READ_FIRST, READ_AT_ONCE = 16, 1000
 """Entries, of a look at all of them."""
 READ_BYTES = 256 * 1024
-"""The same, about, however large they are."""
+"""Approximate bytes of the entries of a look, however large they are."""
 
 Chunk = Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]]
 """See `StoreReader.chunk`."""

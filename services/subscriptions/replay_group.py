@@ -134,7 +134,8 @@ class ReplayGroup:
         return found
 
     def turn_of(self, runs: Iterable[Run], limit_txid: int) -> tuple[list[Run], int]:
-        """The same in pieces, and up to where they are judged in one turn."""
+        """Returns the runs in pieces, and the transaction id up to which they are judged in one
+        turn."""
         found = list(pieces(runs))
         judged = judged_bytes = 0
         for run in found:

@@ -27,7 +27,7 @@ from raylay.services.pipeline.audit.parts import LogContents, set_of
 
 @dataclass(frozen=True, slots=True)
 class AgeQuestion:
-    """Since when have these been missing?"""
+    """Question since when sequences of a publisher have been missing."""
 
     publisher: int
     sequences: SequenceSet

@@ -218,7 +218,8 @@ class Batches:
         return following
 
     def _run(self, data: bytes, at: int, end: int, runs: _Runs) -> int:
-        """As `_take`. The offset of an error is where the next run begins, if that is known."""
+        """Takes the run at `at` as `_take` does. The offset of an error is where the next run
+        begins, if that is known."""
         if at + _RUN_BYTES > end:
             raise CorruptRecord("is cut short")
         (

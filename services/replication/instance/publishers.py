@@ -241,7 +241,7 @@ class Publishers:
         count: int = 0,
         types: frozenset[bytes] = frozenset(),
     ) -> BatchScan:
-        """The same, a slice at a time."""
+        """Reads a client's batch as `client_runs` does, a slice at a time."""
         found = self._sessions[session]
 
         def check_end(found_count: int, gaps: Gaps) -> None:
@@ -439,7 +439,7 @@ class Publishers:
     def _refuse_unseen(
         self, session: _Session, run: Run, refused: Sequence[RefusedRecords]
     ) -> None:
-        """The same, of what came and is not looked at any further."""
+        """Refuses records of a run that came and is not looked at any further."""
         if refused:
             if not session.received:
                 session.counted = run.first_sequence - 1

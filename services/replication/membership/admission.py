@@ -60,7 +60,7 @@ class LinkLogon(Protocol):
 
     @property
     def destination(self) -> str:
-        """Name of the destination there."""
+        """Name of the link's destination at the instance that it is of."""
 
     @property
     def epoch(self) -> int:

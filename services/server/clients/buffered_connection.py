@@ -34,8 +34,8 @@ from raylay.services.protocol.frames import FrameReader
 from raylay.services.subscriptions.deferred_deliveries import DeferredDeliveries
 
 UNWEIGHED_BYTES = 16 * 1024
-"""Bytes at each turn that are not weighed of a client whose socket takes all but so much, where no
-age counts."""
+"""Unwritten bytes in a client's socket up to which it is not weighed at a turn, where no age
+counts."""
 CHUNK_BYTES = 60 * 1024
 """Size, about, to which waiting bytes are gathered: most chunks are one piece on disk."""
 SMALL_BYTES = 4096
