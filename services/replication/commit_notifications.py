@@ -15,8 +15,9 @@ from raylay.services.messages.records import Run
 from raylay.services.replication.acknowledgment import DestinationLedger
 
 TOLD_LATER_US = 500_000
-"""Time after which a link is told of commits that are not urgent. Each telling wakes the link, its
-answer the instance, and on a fabric most of what is committed is routed to few of the links."""
+"""Time after which a link is told of commits of which nothing is routed there. Each telling wakes
+the link, its answer the instance, and on a fabric most of what is committed is routed to few of the
+links."""
 TOLD_LATER_RECORDS = 4_096
 """Records that a link has not been told of: more would hold up what is routed there behind them."""
 

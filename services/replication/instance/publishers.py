@@ -241,7 +241,7 @@ class Publishers:
         count: int = 0,
         types: frozenset[bytes] = frozenset(),
     ) -> BatchScan:
-        """Reads a client's batch as `client_runs` does, a slice at a time."""
+        """Reads a client's batch as `runs` does, a slice at a time."""
         found = self._sessions[session]
 
         def check_end(found_count: int, gaps: Gaps) -> None:
