@@ -13,6 +13,7 @@ import pytest
 from soak.relay import SLOW, Relay
 from support import forked
 from support.instance_processes import Client, Server, Servers, free_ports
+from support.journal_runs import every_run
 
 from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
@@ -52,11 +53,8 @@ class Empty(Server):
 
 def runs_of(server: Server) -> list[Run]:
     """What is in a journal, in its order, notes left out."""
-    found: list[Run] = []
     with LmdbJournalReader(server.directory / JOURNAL_DIRECTORY) as reader:
-        while runs := reader.read(found[-1].last_txid if found else 0):
-            found += runs
-    return [run for run in found if run.kind == Kind.RECORDS]
+        return [run for run in every_run(reader) if run.kind == Kind.RECORDS]
 
 
 def records(runs: list[Run]) -> list[tuple[int, int, bytes]]:

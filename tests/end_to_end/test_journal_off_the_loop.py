@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 from support.instance_processes import Client, Server, Servers, single, subscribe
+from support.journal_runs import every_run
 from support.link_peers import DESCRIPTION
 from support.watched_instance import HELD, READ_ON_THE_LOOP
 
-from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
+from raylay.services.messages.records import Flag, RecordBuilder, run_of, scan
 from raylay.services.protocol.link.replication import (
     UpstreamLogon,
     batch_front,
@@ -305,11 +306,8 @@ def test_old_segments_late_messages_and_replays_are_read_aside(
 
 
 def late_in(server: Server) -> list[int]:
-    found: list[Run] = []
     with LmdbJournalReader(server.directory / JOURNAL_DIRECTORY) as reader:
-        while runs := reader.read(found[-1].last_txid if found else 0):
-            found += runs
-    return [run.first_sequence for run in found if run.flags & Flag.LATE]
+        return [run.first_sequence for run in every_run(reader) if run.flags & Flag.LATE]
 
 
 def test_the_watch_sees_a_look_on_the_loop(servers: Servers, tmp_path: Path) -> None:

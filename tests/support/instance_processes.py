@@ -32,6 +32,7 @@ from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.tracing import TracingOptions
 from raylay.storage.journal_reader import LmdbJournalReader
 from support import forked
+from support.journal_runs import every_run
 from support.watched_instance import READ_ON_THE_LOOP
 
 DEADLINE_S = 60.0
@@ -212,12 +213,9 @@ class Server:
         """(publisher, sequence) of everything in its journal."""
         found: list[tuple[int, int]] = []
         with LmdbJournalReader(self.directory / JOURNAL_DIRECTORY) as reader:
-            after_txid = 0
-            while runs := reader.read(after_txid):
-                after_txid = runs[-1].last_txid
-                for run in runs:
-                    if run.kind == Kind.RECORDS:
-                        found += [(run.publisher, number) for number in sequences_of(run.payload)]
+            for run in every_run(reader):
+                if run.kind == Kind.RECORDS:
+                    found += [(run.publisher, number) for number in sequences_of(run.payload)]
         return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgpack
 import pytest
 from argon2 import PasswordHasher
+from support.journal_runs import every_run
 from support.one_instance import events, in_instance, transports
 
 from raylay.services.client import Client
@@ -1071,7 +1072,7 @@ def test_so_they_are_where_the_instance_numbers_them(tmp_path: Path) -> None:
         assert (await acknowledge(2))["status"] == "success"
         journaled = {
             each
-            for run in server.runtime.journal.read(0, 1 << 20)
+            for run in every_run(server.runtime.journal)
             if run.topic == b"public/work"
             for record in iterate_records(run.payload)
             if record.command == Command.QUEUE_ACKNOWLEDGMENT
