@@ -479,7 +479,7 @@ class ClientRuntime:
             self.pump()
 
     def _store_failed(self, error: StorageError) -> None:
-        """Nothing is sent that the store could not keep: later again, or never."""
+        """Sends nothing that the store could not keep: it tries again later, or ends the client."""
         if not error.retriable:
             self._fail(Fail(error))
             return

@@ -147,7 +147,7 @@ class CommitRuntime(Protocol):
         """Tells people of an event."""
 
     def freeze(self) -> None:
-        """Nothing is said, performed or folded any more: the instance ends."""
+        """Ends the cycle: nothing is said, performed or folded any more."""
 
 
 class WakeableLink(Protocol):
@@ -373,7 +373,7 @@ class CommitCycle:
             self._take()
 
     def failed(self, first_txid: int, error: Exception) -> None:
-        """Nothing from here on is, or will be, committed under these transaction ids."""
+        """Notes that nothing from here on is, or will be, committed under these transaction ids."""
         if self.watch is not None:
             self.watch.ends()
         if self._is_prepared:

@@ -173,7 +173,9 @@ class TunnelHost(FramedConnection):
             self.carried.carrier_writable()
 
     def stream_holds(self, unread_bytes: int) -> None:
-        """So much of its stream waits here for the reader. Whoever has many connections counts it.
+        """Notes how many bytes of the stream wait here for the reader. A host of many connections
+        counts
+        them.
 
         Raises:
             RemoteProtocolError: it is too much.

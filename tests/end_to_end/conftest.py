@@ -1,4 +1,4 @@
-"""What all of these tests have."""
+"""Fixtures that all of these tests share."""
 
 from __future__ import annotations
 

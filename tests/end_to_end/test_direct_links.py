@@ -39,7 +39,7 @@ def link_of(server: Server) -> int:
 
 
 def slept(pid: int) -> int:
-    """How often its threads slept: as often they were woken."""
+    """The number of times that its threads slept, which is how often they were woken."""
     total = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         status = (thread / "status").read_text(encoding="ascii")

@@ -153,7 +153,7 @@ def test_definitions_are_compared(fabric: Fabric) -> None:
 
 @pytest.mark.covers("Configuration", "a link that does not describe its instance is refused")
 def test_a_link_that_says_nothing_of_itself(servers: Servers, tmp_path: Path) -> None:
-    """It is refused; so is one with a wrong or a huge description."""
+    """A link without a description is refused; so is one with a wrong or a huge description."""
     server = single(servers, tmp_path, topics=(TopicRule("orders"),))
 
     def answer(description: bytes) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class DirectLinkControl:
             link.inbox.send(link.asked_to_lend, machine.committed_txid)
 
     def committed(self, runs: list[Run]) -> bool:
-        """These are on disk. Whether the link need not be told."""
+        """Takes runs that are on disk. Returns whether the link need not be told."""
         if self.direct is None:
             self.policy.committed(runs)
             return False
@@ -100,7 +100,7 @@ class DirectLinkControl:
         return True
 
     def mode(self, sync: bool) -> bool:
-        """What is sent from now on is marked so. Whether that is done."""
+        """Marks what is sent from now on. Returns whether that is done."""
         if self.direct is None:
             self.policy.said()
             return False

@@ -575,7 +575,7 @@ class Instance:
         self._begin_announcing()
 
     def _begin_committing(self) -> None:
-        """What a commit goes through, in the order of production."""
+        """Makes the parts that a commit goes through, in the order of production."""
         world = self.world
         self.runtime = runtime = SimRuntime(self)
         self.commits = world.machines.commits(

@@ -118,7 +118,7 @@ class LinkProcess:
         self.is_direct = False
         """Whether the instance sends and reads over the connection."""
         self.unread: list[Any] = []
-        """What came over a direct connection that the instance has not opened yet."""
+        """Frames that came over a direct connection that the instance has not opened yet."""
         self._lends_until_us = 0
         self._address = 0
         self._epoch = 0
@@ -398,12 +398,12 @@ class LinkProcess:
     # -- how the instance tells it of a commit -----------------------------------------------
     @property
     def is_connected(self) -> bool:
-        """Whether its instance knows its destination to be connected."""
+        """Returns whether its instance knows its destination to be connected."""
         return self.instance.machine.destinations[self.destination.name].connected
 
     @property
     def is_wakeable(self) -> bool:
-        """Whether the writer thread wakes it."""
+        """Returns whether the writer thread wakes it."""
         return True
 
     def wake(self, last_txid: int) -> bool:

@@ -197,7 +197,7 @@ class Result:
 
 
 def has_direct_links(seed: int) -> bool:
-    """Whether links hand over their connections in it."""
+    """Returns whether links hand over their connections in it."""
     return seed % 3 == 0
 
 

@@ -1,4 +1,4 @@
-"""What the commits of a simulated instance run on: the turns of its loop, what it says to others,
+"""The runtime of a simulated instance's commits: the turns of its loop, what it says to others,
 and its disk. The order in which these are used is that of production (`CommitCycle`)."""
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from sim.instance import Instance
 
 TURN_US = 50
-"""Of an instance's loop that commits itself, from the first message staged in it to its end."""
+"""Turn of a loop that commits itself, from the first message staged in it to its end."""
 BUSY_CHANCE = 0.1
-"""Of an instance's loop being busy with something else when it is called."""
+"""Chance of an instance's loop being busy with something else when it is called."""
 
 
 class SimLoop:
@@ -70,14 +70,14 @@ class SimLoop:
 
 
 class SimOutbox:
-    """What an instance says to others. It is said at once, unless it is held."""
+    """The outbox of an instance: what it says to others is said at once, unless it is held."""
 
     def __init__(self) -> None:
         self.is_held = False
         self._held: list[tuple[Callable[[Any], None], Any]] = []
 
     def saying(self, perform: Callable[[Any], None]) -> Callable[[Any], None]:
-        """What an effect says waits until it may be said."""
+        """Keeps what an effect says until it may be said."""
 
         def say(effect: Any) -> None:
             if self.is_held:
@@ -88,18 +88,18 @@ class SimOutbox:
         return say
 
     def hold(self) -> None:
-        """From now on all is collected."""
+        """Collects all that is said from now on."""
         self.is_held = True
 
     def release(self) -> None:
-        """What was held is said, in its order."""
+        """Says what was held, in its order."""
         self.is_held = False
         held, self._held = self._held, []
         for perform, effect in held:
             perform(effect)
 
     def drop(self) -> None:
-        """What was held is never said, nor anything else."""
+        """Says nothing of what was held, and nothing any more."""
         self.is_held = True
         self._held.clear()
 
@@ -107,7 +107,7 @@ class SimOutbox:
         """The network has its own delays."""
 
     def flush(self) -> None:
-        """Nothing waits that is not held."""
+        """Does nothing: all that is not held was said at once."""
 
 
 class SimJournal:
@@ -187,7 +187,8 @@ class SimJournal:
 
 
 class _DiskWait:
-    """Of a commit that the disk is writing: the history hears first that it is on the disk."""
+    """The work done while the disk writes a commit: the history hears first that it is on the
+    disk."""
 
     def __init__(self, journal: SimJournal, ahead: CommitCycle) -> None:
         self._journal = journal

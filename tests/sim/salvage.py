@@ -49,16 +49,16 @@ class SalvagedDisk:
         return self.world.now_us
 
     def removed(self) -> PublisherRanges:
-        """What it had and has no more is nobody's loss here."""
+        """Takes no note: what the directory had and has no more is nobody's loss here."""
         return PublisherRanges()
 
     def host_of(self, address: str) -> str:
-        """Where an instance lives, as far as is known."""
+        """Returns the host of an instance, as far as it is known."""
         found = self.placements.get(address)
         return found.address if found is not None else address
 
     def told_at_logon(self) -> dict[str, InstancePlacement]:
-        """What its links tell."""
+        """Returns what its links tell at a logon."""
         return self.placements.items()
 
     def learn(self, told: dict[str, InstancePlacement]) -> None:

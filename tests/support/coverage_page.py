@@ -61,7 +61,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """What the row says, without its tests."""
+        """The text of the row, without its tests."""
         return self.cells[self.column - 1]
 
 

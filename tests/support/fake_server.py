@@ -183,7 +183,7 @@ class FakeServer:
         }
 
     def answer(self, session: Session, header: Header, body: bytes) -> None:
-        """What a server says of itself."""
+        """Returns the answer to a logon: what the server says of itself."""
         command = header["c"]
         if self.silent:
             return

@@ -14,7 +14,7 @@ class HeldRuns:
         self.reads = 0
 
     def look_anew(self) -> None:
-        """It keeps nothing that it read."""
+        """Does nothing: it keeps nothing that it read."""
 
     def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
         """All of it."""

@@ -86,7 +86,7 @@ class Client:
         )
 
     def closed(self) -> bool:
-        """Whether the server closes the connection; waits for it."""
+        """Waits for the server to close the connection. Returns whether it did."""
         try:
             while self.socket.recv(1 << 16):
                 pass
@@ -168,7 +168,8 @@ class Server:
         self.address = self.status["client_address"]
 
     def first_line(self) -> str:
-        """What it prints once it serves; waits for it, and shows its log if it does not come."""
+        """Waits for the line that it prints once it serves, and shows its log if that does not
+        come."""
         assert self.process.stdout is not None
         ready, _, _ = select.select((self.process.stdout,), (), (), START_S_MAX)
         assert ready, f"it does not serve after {START_S_MAX:g} s: {self.log}"
@@ -191,7 +192,7 @@ class Server:
         return self.process.wait(DEADLINE_S)
 
     def events(self, text: str) -> int:
-        """How many events of that text were logged."""
+        """Returns how many events of that text were logged."""
         return self.log.count(text)
 
     def wait_for(self, text: str, times: int = 1) -> None:

@@ -38,5 +38,5 @@ def transports(server: InstanceServer) -> dict[str, dict[str, Any]]:
 
 
 def events(server: InstanceServer, kind: str) -> list[dict[str, Any]]:
-    """Those of a kind that it told of, oldest first."""
+    """Returns the events of a kind that it told of, oldest first."""
     return [each for each in server.events() if each["event"] == kind]

@@ -7,7 +7,7 @@ from raylay.services.messages.stateful import PreparedRun, WritePermission
 
 
 class PlainState:
-    """What it is to prepare stays as it is."""
+    """A state that prepares nothing: each run stays as it is."""
 
     def looks_for(self, run: Run) -> tuple[()]:
         return ()

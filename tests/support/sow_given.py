@@ -17,7 +17,7 @@ P, Q = 1, 2
 
 
 def book(*definitions: SowTopicDefinition, store: MemorySowStore | None = None) -> SowBook:
-    """Those topics, with what the store has."""
+    """Makes a book of topics, with what the store has."""
     return sow_book(definitions or (ORDERS,), (), store or MemorySowStore())
 
 

@@ -107,7 +107,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 @dataclass(frozen=True)
 class Files:
-    """What tests use."""
+    """The certificates and keys that tests use."""
 
     ours: Authority
     other: Authority
@@ -122,12 +122,12 @@ class Files:
     """A client of the other CA."""
 
     def serving(self, **more: object) -> TlsConfig:
-        """Of a transport."""
+        """The TLS settings of a transport."""
         values = {"certificate": self.server.certificate, "private_key": self.server.key} | more
         return TlsConfig(**values)  # type: ignore[arg-type]
 
     def dialling(self, pair: Pair | None = None, **more: object) -> TlsConfig:
-        """Of one who connects."""
+        """The TLS settings of whoever connects."""
         values: dict[str, object] = {"ca_file": self.ours.file}
         if pair is not None:
             values |= {"certificate": pair.certificate, "private_key": pair.key}

@@ -30,12 +30,12 @@ def fences(page: str) -> list[Token]:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """What stands in its blocks of a language."""
+    """Returns the texts of its blocks of a language."""
     return [each.content for each in fences(page) if each.info == language]
 
 
 def typed(command: str) -> str:
-    """What a terminal shows of it, the error with it."""
+    """Returns what a terminal shows of it, with the error."""
     found = CliRunner().invoke(app, shlex.split(command.removeprefix("raylay ")))
     line = error_line(found.exception) if isinstance(found.exception, Exception) else None
     return found.output + (f"{line}\n" if line else "")

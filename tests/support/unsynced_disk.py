@@ -184,7 +184,7 @@ class Disk:
         return found
 
     def sync_all(self) -> None:
-        """As at an orderly end of the machine."""
+        """Syncs everything, as an orderly end of the machine does."""
         folders = [self.root]
         while folders:
             folder = folders.pop()

@@ -13,7 +13,7 @@ LOOK_S = 0.01
 
 
 async def until(found: Callable[[], Any]) -> Any:
-    """What `found()` is when it is true. The loop goes on meanwhile."""
+    """Waits until `found()` is true, and returns it. The loop goes on meanwhile."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not (answer := found()):
         assert time.monotonic() < deadline_s, "it did not come"
@@ -22,7 +22,7 @@ async def until(found: Callable[[], Any]) -> Any:
 
 
 def wait_until(found: Callable[[], Any]) -> Any:
-    """What `found()` is when it is true. This thread stands still meanwhile."""
+    """Waits until `found()` is true, and returns it. This thread stands still meanwhile."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not (answer := found()):
         assert time.monotonic() < deadline_s, "it did not come"

@@ -98,7 +98,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def a_pass_takes_all_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the tests of the server."""
+    """Takes all that a test says in one turn, as in the tests of the server."""
     monkeypatch.setattr(turns, "TURN_S", 600.0)
 
 

@@ -360,7 +360,7 @@ def said_of_a_commit(kind: type[CommitCycle], *, fails: bool = False, flags: int
 
 
 def broken(said: list[str]) -> set[str]:
-    """What is wrong with the order of a commit that the disk took."""
+    """Returns what is wrong with the order of a commit that the disk took."""
     place = {what: said.index(what) for what in reversed(said)}
     if "caught up" not in place:
         return {"it is never folded"}

@@ -40,7 +40,7 @@ def shapes(name: bytes) -> list[bytes]:
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """What work takes at most that Python's allocator sees."""
+    """Returns the most memory that work takes, as Python's allocator sees it."""
     tracemalloc.start()
     try:
         work()

@@ -35,7 +35,7 @@ DAMAGED = {
 
 
 def after() -> Run:
-    """What follows in the journal."""
+    """Makes the run that follows in the journal."""
     return replace(run(record(3)), first_txid=7)
 
 

@@ -69,7 +69,7 @@ def publish(to: FilteredSubscriptions | SowSubscriptions, topics: int = TOPICS) 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
-    """How often an index was changed and a topic was compared."""
+    """Counts how often an index was changed and a topic was compared."""
     counts = {"add": 0, "discard": 0, "judges": 0}
 
     def counted(owner: type, name: str) -> None:

@@ -204,7 +204,7 @@ def test_stop_frees_the_port() -> None:
 
 
 def is_ended(opened: socket.socket) -> bool:
-    """Whether the server ends a connection; waits for it."""
+    """Waits for the server to end a connection. Returns whether it did."""
     opened.settimeout(60)
     try:
         return opened.recv(1) == b""

@@ -89,7 +89,7 @@ class Bench:
         self.reader = FrameReader()
 
     def ask(self) -> None:
-        """It has been caught up for long enough."""
+        """Has the link asked for its connection: it has been caught up for long enough."""
         self.direct_link.tick(caught_up=True)
         self.now_us += PAUSE_US_MIN
         self.direct_link.tick(caught_up=True)

@@ -41,7 +41,8 @@ def batch(run: Run) -> bytes:
 
 
 async def brings(place: Place, key: str, run: Run, *, proven: bool = False) -> str:
-    """What a link is told that brings this run; nothing has changed but its own connection."""
+    """Returns what a link that brings this run is told; nothing has changed but its own
+    connection."""
     b = await place.start(replace(place.guarded(), fabric_key=key))
     peer = await Peer.at(b)
     words = logon("some", SECRET, placements={})
@@ -110,7 +111,7 @@ async def believed(place: Place) -> InstanceServer:
 
 
 async def brought(b: InstanceServer, lie: str) -> None:
-    """By a link that proves to be of its fabric."""
+    """Has a link that proves to be of its fabric bring a run."""
     peer = await Peer.at(b)
     peer.writer.write(link_logon(logon("links", SECRET, placements={})))
     await peer.until("accepted")
