@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import ipaddress
+import shutil
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -136,8 +138,9 @@ class Files:
 
 @cache
 def tls_files() -> Files:
-    """Made when they are first asked for."""
+    """Issues the certificates at the first call; they are removed when the process ends."""
     directory = Path(mkdtemp(prefix="raylay-tls-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     ours, other = Authority(directory, "our-ca"), Authority(directory, "other-ca")
     here = ("localhost", "127.0.0.1")
     return Files(
