@@ -38,6 +38,10 @@ class InboundQueue:
         if not self._waiting:
             questions = self._take(what, self._answers)
             if not questions:
+                if self._answers.decoded is not None:
+                    # It was taken whole after all, as a long batch of one part is: what was decoded
+                    # of it is no part of what comes next.
+                    self._renew()
                 return None
             self._wait(what, size_bytes)
             return LookupTask(questions, self._answers)
@@ -60,9 +64,12 @@ class InboundQueue:
                 waiting.appendleft((what, size_bytes))
                 self.waiting_bytes += size_bytes
                 return LookupTask(questions, self._answers)
-            self._answers.close()
-            self._answers = LookupResult()
+            self._renew()
         return None
+
+    def _renew(self) -> None:
+        self._answers.close()
+        self._answers = LookupResult()
 
     def clear(self) -> None:
         """The connection is over."""

@@ -69,6 +69,20 @@ def test_the_answers_to_one_are_not_those_to_the_next() -> None:
     assert taker.taken == ["?a", "?b"] and taker.decoded == 2
 
 
+def test_what_is_decoded_and_taken_at_once_is_not_taken_for_the_next() -> None:
+    taken: list[str] = []
+
+    def take(what: str, answers: LookupResult) -> LookupRequest | None:
+        if answers.decoded is None:
+            answers.decoded = what
+        taken.append(answers.decoded)
+        return None
+
+    arrivals = InboundQueue(take)
+    assert arrivals.came("a") is None and arrivals.came("b") is None
+    assert taken == ["a", "b"]
+
+
 def test_a_connection_that_ends_in_the_middle_of_it_takes_nothing_more() -> None:
     taken: list[str] = []
 

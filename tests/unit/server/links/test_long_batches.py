@@ -39,8 +39,8 @@ def runs() -> list[Run]:
     return found
 
 
-def batch(block: bytes, compression: str = "") -> bytes:
-    header = {"c": "batch", "n": 1, "m": True}
+def batch(block: bytes, compression: str = "", number: int = 1) -> bytes:
+    header = {"c": "batch", "n": number, "m": True}
     if compression:
         header["z"] = compression
         block = compressor(compression)(block)
@@ -84,6 +84,28 @@ def test_others_are_served_between_its_parts(
         while not ack["n"]:
             ack = await peer.until("ack")
         assert list(known(b)) == [(1, COUNT)]
+        peer.writer.close()
+
+    place.run(visit)
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_behind_one_long_run_the_next_batch_is_taken(tmp_path: Path, proven: bool) -> None:
+    """A message of 256 KiB is a long batch of one part: it needs no second turn, and ended its link
+    with the reason `gap` as soon as that said anything more."""
+    place = Place(tmp_path)
+    body = b'{"a": "' + b"x" * 2_000 + b'"}'
+
+    async def visit() -> None:
+        b = await place.start(place.guarded())
+        peer = await connected(b, proven=proven)
+        for number in (1, 2, 3):
+            payload = RecordBuilder(P, "orders", "json").build(number, body, 1)
+            peer.writer.write(batch(run_of(scan(payload)[0], payload).encode(), "", number))
+            ack = await peer.until("ack")
+            while ack["n"] < number:
+                ack = await peer.until("ack")
+        assert list(known(b)) == [(1, 3)]
         peer.writer.close()
 
     place.run(visit)
